@@ -1,0 +1,40 @@
+"""What is learned: the kind of target, where it sits, and how many outputs that takes."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from .errors import InputError
+
+Kind = Literal["regression", "binary", "multiclass", "multilabel"]
+Level = Literal["graph", "node"]
+NOT_MEASURED = -100  # the class index that stands for a missing label, as in torch's cross entropy
+
+
+@dataclass(frozen=True)
+class Task:
+    """A supervised task on graphs.
+
+    Targets are float32 `[rows, T]` with NaN for "not measured" (regression, binary, multilabel) or
+    int64 `[rows]` with -100 for "not measured" (multiclass); a row is a graph or a node by `level`.
+
+    Args:
+        kind: the family of loss and residual.
+        level: whether a target belongs to a graph or to a node.
+        num_outputs: columns of the network's output: targets, 1, classes, or labels.
+        names: the targets' (or classes') names, for people.
+    """
+
+    kind: Kind
+    level: Level = "graph"
+    num_outputs: int = 1
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InputError(f"unknown task {self.kind!r}: choose one of {', '.join(get_args(Kind))}")
+        if self.level not in get_args(Level):
+            raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
+        if self.num_outputs < 1 or (self.kind == "binary" and self.num_outputs != 1):
+            raise InputError(f"a {self.kind} task cannot have num_outputs={self.num_outputs}")
+        if self.kind == "multiclass" and self.num_outputs < 2:
+            raise InputError("a multiclass task needs num_outputs >= 2, one for each class")
