@@ -1,0 +1,1 @@
+"""Training, honest comparison and prediction: everything between a dataset and a result."""

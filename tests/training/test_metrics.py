@@ -1,0 +1,116 @@
+"""Metrics against scikit-learn, on random and on degenerate inputs."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from grant_fast.errors import InputError
+from grant_fast.tasks import Task
+from grant_fast.training.metrics import (
+    accuracy,
+    average_precision,
+    evaluate,
+    higher_is_better,
+    mae,
+    rmse,
+    roc_auc,
+)
+
+RANKED = [(roc_auc, sk.roc_auc_score), (average_precision, sk.average_precision_score)]
+# Few distinct values, so that ties are the rule; large ones, whose sigmoids would all be 1.
+SCORES = st.sampled_from([-1e30, -3.0, -0.0, 0.0, 0.5, 40.0, 41.0, 1e4])
+ROWS = st.lists(st.tuples(SCORES, st.sampled_from([0.0, 1.0, math.nan])), min_size=1, max_size=40)
+
+
+def column(values):
+    return torch.tensor(values, dtype=torch.float32).reshape(-1, 1)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), RANKED, ids=["roc_auc", "ap"])
+@settings(deadline=None)
+@given(rows=ROWS)
+def test_ranked_metrics_equal_scikit_learn_with_ties_and_unmeasured_rows(ours, theirs, rows):
+    pred, y = (column(side) for side in zip(*rows, strict=True))
+    kept = ~y.isnan()
+    if len(y[kept].unique()) < 2:
+        assert math.isnan(ours(pred, y))
+    else:
+        assert float(ours(pred, y)) == pytest.approx(theirs(y[kept], pred[kept]), abs=1e-6)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), RANKED, ids=["roc_auc", "ap"])
+def test_several_labels_are_averaged_over_those_with_both_classes(ours, theirs):
+    generator = torch.Generator().manual_seed(0)
+    pred = torch.randn(501, 5, generator=generator)
+    y = (torch.rand(501, 5, generator=generator) < 0.2).float()
+    y[torch.rand(501, 5, generator=generator) < 0.3] = torch.nan
+    y[:, 1] = 1.0
+    y[:, 3] = torch.nan
+    kept = ~y.isnan()
+    expected = np.mean([theirs(y[kept[:, t], t], pred[kept[:, t], t]) for t in (0, 2, 4)])
+    assert float(ours(pred, y)) == pytest.approx(expected, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(-1e3, 1e3, width=32), st.floats(-1e3, 1e3, width=32)),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_regression_metrics_equal_scikit_learn(rows):
+    pred, y = (column(side) for side in zip(*rows, strict=True))
+    exact = y.double(), pred.double()
+    assert float(mae(pred, y)) == pytest.approx(sk.mean_absolute_error(*exact), abs=1e-6)
+    assert float(rmse(pred, y)) == pytest.approx(sk.root_mean_squared_error(*exact), abs=1e-6)
+
+
+def test_regression_metrics_leave_out_unmeasured_entries_target_by_target():
+    pred = torch.tensor([[0.0, 1.0], [0.0, 5.0], [4.0, 9.0]])
+    y = torch.tensor([[3.0, 0.0], [4.0, torch.nan], [4.0, torch.nan]])
+    assert float(mae(pred, y)) == pytest.approx((7 / 3 + 1) / 2)
+    assert float(rmse(pred, y)) == pytest.approx((math.sqrt(25 / 3) + 1) / 2)
+
+
+def test_accuracy_by_the_largest_logit_and_by_the_sign():
+    pred = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [9.0, 0.0, 0.0]])
+    assert float(accuracy(pred, torch.tensor([0, 2, -100]))) == 0.5
+    labels = torch.tensor([[1.0, torch.nan, 0.0], [1.0, 1.0, torch.nan], [1.0, torch.nan, 0.0]])
+    assert float(accuracy(pred, labels)) == pytest.approx((2 / 3 + 1 + 1) / 3)
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse", "roc_auc", "ap", "accuracy"])
+def test_nothing_measured_gives_nan_and_no_exception(name):
+    task = Task("regression" if name in ("mae", "rmse") else "binary")
+    for rows in (0, 3):
+        value = evaluate(name, torch.zeros(rows, 1), torch.full((rows, 1), torch.nan), task)
+        assert math.isnan(value)
+
+
+@pytest.mark.parametrize("name", ["mae", "rmse", "roc_auc", "ap", "accuracy"])
+def test_a_nan_prediction_is_never_hidden(name):
+    pred = torch.tensor([[math.nan, 1.0], [1.0, 0.0], [2.0, 3.0]])
+    y = torch.tensor([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
+    task = Task("regression" if name in ("mae", "rmse") else "multilabel", num_outputs=2)
+    assert math.isnan(evaluate(name, pred, y, task))
+
+
+def test_unknown_and_unfitting_metrics_are_named_with_what_would_fit():
+    with pytest.raises(InputError, match=r"unknown metric 'f1'.*roc_auc"):
+        higher_is_better("f1")
+    with pytest.raises(InputError, match=r"'mae' does not fit a binary task.*roc_auc"):
+        evaluate("mae", torch.zeros(1, 1), torch.zeros(1, 1), Task("binary"))
+
+
+def test_which_way_is_better():
+    assert [m for m in ("mae", "rmse", "roc_auc", "ap", "accuracy") if higher_is_better(m)] == [
+        "roc_auc",
+        "ap",
+        "accuracy",
+    ]
