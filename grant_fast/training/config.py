@@ -1,0 +1,184 @@
+"""Everything that defines a run, in one frozen, checked object that travels as JSON.
+
+The command line is made from these fields: their names, types, limits and help stand here only.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import InputError
+
+ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a setting may be: in words, and as a test of one value."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_of(*names: str) -> Limit:
+    return Limit("one of " + ", ".join(names), names.__contains__)
+
+
+_TEXT = Limit("text", lambda value: isinstance(value, str))
+_SWITCH = Limit("true or false", lambda value: isinstance(value, bool))
+_COUNT = Limit("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
+_SEED = Limit("a whole number of at least 0", lambda value: _is_whole(value) and value >= 0)
+_POSITIVE = Limit("a number above 0", lambda value: _is_number(value) and value > 0)
+_NOT_NEGATIVE = Limit("a number of at least 0", lambda value: _is_number(value) and value >= 0)
+_SHARE = Limit("above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
+_RATE = Limit("at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
+_INTERVAL = Limit(
+    "a whole number of at least 1, or 'curriculum'",
+    lambda value: value == "curriculum" or _COUNT.fits(value),
+)
+
+
+def _setting(default: Any, limit: Limit, help: str) -> Any:
+    return field(default=default, metadata={"limit": limit, "help": help})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: data, model, optimisation, teacher. Checked when made, never changed after.
+
+    Each field's metadata says what it is and what it may be; `grant-fast train --help` shows it.
+
+    Raises:
+        InputError: a value is out of range; the message names field, value and range.
+    """
+
+    source: str = _setting("gen-reg", _TEXT, "gen-reg, gen-cls, a CSV of SMILES, a packed file, …")
+    smiles_column: str | None = _setting(None, _TEXT, "the CSV's column of SMILES")
+    target: tuple[str, ...] = _setting((), _TEXT, "the CSV's target columns, or 'all'")
+    task: str = _setting(
+        "auto",
+        _one_of("auto", "regression", "binary", "multiclass", "multilabel"),
+        "what the targets are",
+    )
+    split: str | None = _setting(
+        None, _one_of("random", "scaffold"), "how to split; else the source's own way"
+    )
+    graphs: int | None = _setting(None, _COUNT, "how many graphs to generate")
+    data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
+    strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
+
+    hidden_channels: tuple[int, ...] = _setting((18,), _COUNT, "widths between the layers")
+    orders: tuple[int, ...] = _setting((3, 2), _COUNT, "order κ of each layer: κ − 1 hops")
+    embedding: int = _setting(9, _COUNT, "width of the atom embedding (molecules)")
+    act: str = _setting("relu", _TEXT, "activation between the layers")
+    norm: str | None = _setting(
+        None, _one_of("batch_norm", "layer_norm"), "normalisation between the layers"
+    )
+    dropout: tuple[float, ...] = _setting((0.0,), _RATE, "after each hidden layer, or one for all")
+    pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
+    normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
+
+    epochs: int = _setting(100, _COUNT, "passes over what is selected")
+    lr: float = _setting(0.01, _POSITIVE, "AdamW's learning rate")
+    weight_decay: float = _setting(0.0, _NOT_NEGATIVE, "AdamW's weight decay")
+    batch_size: int = _setting(500, _COUNT, "graphs in a batch")
+    step_every: str = _setting(
+        "batch", _one_of("batch", "epoch"), "when to step; 'epoch' is the paper's way"
+    )
+    clip: float | None = _setting(None, _POSITIVE, "largest norm of the gradient")
+    standardize: bool = _setting(True, _SWITCH, "scale regression targets by the training split's")
+
+    arm: str = _setting("grant-b", _one_of(*ARMS), "who picks the graphs")
+    start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
+    ratio_schedule: str = _setting(
+        "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"
+    )
+    interval: int | str = _setting("curriculum", _INTERVAL, "epochs between selections")
+
+    eval_every: int = _setting(1, _COUNT, "epochs between validations")
+    visits: int | None = _setting(None, _COUNT, "stop after so many graph visits")
+    seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
+    device: str = _setting("auto", _TEXT, "cpu, cuda, cuda:1, …; auto takes a GPU if there is one")
+
+    def __post_init__(self) -> None:
+        for spec in dataclasses.fields(self):
+            value = getattr(self, spec.name)
+            if isinstance(value, list):  # as JSON gives it; a frozen config holds tuples
+                object.__setattr__(self, spec.name, tuple(value))
+            if isinstance(spec.default, tuple) != isinstance(value, (list, tuple)):
+                self._reject(spec.name, "it must be a list" if spec.default else "not a list")
+            limit: Limit = spec.metadata["limit"]
+            absent = value is None and spec.default is None
+            values = value if isinstance(value, (list, tuple)) else [value]
+            if not absent and not all(map(limit.fits, values)):
+                self._reject(spec.name, f"give {limit.words}")
+        gaps = len(self.orders) - 1
+        if gaps < 0:
+            self._reject("orders", "give one order for each layer")
+        for name in ("hidden_channels", "dropout"):
+            if len(getattr(self, name)) not in (1, gaps):
+                layers = f"{gaps + 1} layers (orders={_plain(self.orders)})"
+                self._reject(name, f"{layers} have {gaps} gaps: give so many values, or one")
+
+    def _reject(self, name: str, remedy: str) -> None:
+        raise InputError(f"{name}={_plain(getattr(self, name))} cannot be used: {remedy}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON holds them: tuples become lists."""
+        values = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+    def to_json(self) -> str:
+        """The config as indented JSON, ended by a newline."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_dict(cls, values: Any, origin: str = "config") -> "RunConfig":
+        """The config that `to_dict` gave.
+
+        Args:
+            values: a mapping with every field and no other.
+            origin: the file that it came from, for the error message.
+
+        Raises:
+            InputError: a key is unknown or missing, or a value is out of range.
+        """
+        if not isinstance(values, dict):
+            raise InputError(f"{origin}: not a run's config; give the config.json of a run folder")
+        names = {spec.name for spec in dataclasses.fields(cls)}
+        unknown, missing = values.keys() - names, names - values.keys()
+        for complaint, keys in (("unknown", unknown), ("missing", missing)):
+            if keys:
+                raise InputError(
+                    f"{origin}: {complaint} key{'s' * (len(keys) > 1)} {', '.join(sorted(keys))}; "
+                    "it was written by another version, or edited: mend it, or train again"
+                )
+        try:
+            return cls(**values)
+        except InputError as error:
+            raise InputError(f"{origin}: {error}") from error
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "config") -> "RunConfig":
+        """The config that `to_json` wrote; see `from_dict`."""
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{origin}: not JSON ({error}); restore the file") from error
+        return cls.from_dict(values, origin)
+
+
+def _plain(value: object) -> str:
+    """A value as one types it on the command line."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
