@@ -1,0 +1,80 @@
+"""A run's state on disk: tensors and plain values only, whole or not at all, nothing executable."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..files import atomic_path
+
+FORMAT = "grant_fast checkpoint"
+VERSION = 1
+
+
+def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write `state` (nested dicts and lists of tensors, numbers, strings) to `path`, atomically.
+
+    Raises:
+        InputError: the file cannot be written (folder, permissions, full disk); it names `path`.
+    """
+    with atomic_path(path) as temporary:
+        try:
+            torch.save({"format": FORMAT, "version": VERSION, **state}, temporary)
+        except RuntimeError as error:  # torch's file writer hides the OSError of a full disk
+            raise InputError(f"cannot write {path}: {_first_line(error)}") from error
+
+
+def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote, running no code from the file (`weights_only=True`).
+
+    Raises:
+        InputError: the file is missing, truncated, of another program or of a newer version.
+    """
+    remedy = "give a checkpoint of grant-fast (last.pt or best.pt of a run folder), or train again"
+    try:
+        with open(path, "rb") as file:
+            whole = zipfile.is_zipfile(file)
+        state = torch.load(path, map_location=device, weights_only=True) if whole else None
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file; {remedy}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
+    except Exception as error:  # a damaged archive makes torch raise almost anything
+        raise InputError(f"{path}: damaged, or not a checkpoint; {remedy}") from error
+    if not whole:
+        raise InputError(f"{path}: truncated, or not a checkpoint; {remedy}")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise InputError(f"{path}: not a checkpoint of grant-fast; {remedy}")
+    if state["version"] != VERSION:
+        raise InputError(
+            f"{path}: checkpoint version {state['version']}, this grant_fast reads {VERSION}; "
+            "upgrade grant_fast, or train again"
+        )
+    return state
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: Path | str) -> None:
+    """Copy `weights` into `model`, or say where the two first differ and leave `model` as it was.
+
+    Raises:
+        InputError: a parameter is missing, unknown or of another shape: a checkpoint of another
+            model. Names the file, the parameter and both shapes.
+    """
+    own = model.state_dict()
+    for name in [*own, *weights]:
+        here = tuple(own[name].shape) if name in own else "absent"
+        there = tuple(weights[name].shape) if name in weights else "absent"
+        if here != there:
+            raise InputError(
+                f"{origin}: checkpoint of another model: {name} is {there} in the file and {here} "
+                "in the model; build the model with the run's own config.json"
+            )
+    model.load_state_dict(dict(weights))
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
