@@ -31,7 +31,9 @@ class Task:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise InputError(f"unknown task {self.kind!r}: choose one of {', '.join(get_args(Kind))}")
+            raise InputError(
+                f"unknown task {self.kind!r}: choose one of {', '.join(get_args(Kind))}"
+            )
         if self.level not in get_args(Level):
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
         if self.num_outputs < 1 or (self.kind == "binary" and self.num_outputs != 1):

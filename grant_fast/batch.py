@@ -1,0 +1,353 @@
+"""A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from .adjacency import Adjacency, count_to_ptr, index_dtype
+from .errors import InputError
+from .reference import expand_rows
+
+if TYPE_CHECKING:
+    from .graphs import PackedGraphs
+    from .packing import PackedCSR
+
+Positions = int | slice | range | Sequence[int] | np.ndarray | Tensor
+
+
+class GraphBatch:
+    """Some graphs of a `PackedGraphs`, in a given order, as one big disconnected graph.
+
+    Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
+    Python loop over graphs, and no host synchronisation where the positions are on the CPU.
+    Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
+
+    **Shapes** for B graphs of n nodes and e edges in all:
+        x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
+    """
+
+    def __init__(self, graphs: "PackedGraphs", positions: Tensor | slice) -> None:
+        self.graphs = graphs
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return self.num_graphs
+
+    def __repr__(self) -> str:
+        return f"GraphBatch(num_graphs={self.num_graphs}, num_nodes={self.num_nodes})"
+
+    @cached_property
+    def num_graphs(self) -> int:
+        if isinstance(self._positions, slice):
+            return self._positions.stop - self._positions.start
+        return self._positions.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.graphs.device
+
+    @cached_property
+    def ids(self) -> Tensor:
+        """Which graphs these are, [B] int64: an identity that no reordering changes."""
+        return self.graphs.ids[self._positions]
+
+    @cached_property
+    def _host(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """First node, nodes, first edge and edges of each graph, on the CPU."""
+        ptr, edge_ptr = self.graphs.host_ptr, self.graphs.host_edge_ptr
+        if isinstance(self._positions, slice):
+            bounds = slice(self._positions.start, self._positions.stop + 1)
+            ptr, edge_ptr = ptr[bounds], edge_ptr[bounds]
+            return ptr[:-1], ptr.diff(), edge_ptr[:-1], edge_ptr.diff()
+        where = self._positions.cpu()
+        start, edge_start = ptr[where], edge_ptr[where]
+        return start, ptr[where + 1] - start, edge_start, edge_ptr[where + 1] - edge_start
+
+    @cached_property
+    def _host_ptr(self) -> Tensor:
+        return sizes_to_ptr(self._host[1])
+
+    @cached_property
+    def _host_edge_ptr(self) -> Tensor:
+        return sizes_to_ptr(self._host[3])
+
+    @cached_property
+    def num_nodes(self) -> int:
+        return int(self._host_ptr[-1])
+
+    @cached_property
+    def num_edges(self) -> int:
+        return int(self._host_edge_ptr[-1])
+
+    @cached_property
+    def ptr(self) -> Tensor:
+        """Where each graph's nodes begin, [B + 1] int64."""
+        return self._host_ptr.to(self.device, non_blocking=True)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Nodes of each graph, [B] int64."""
+        return self._host[1].to(self.device, non_blocking=True)
+
+    @cached_property
+    def nodes(self) -> Tensor | slice:
+        """The rows of `graphs.x` that these graphs own, in batch order."""
+        if isinstance(self._positions, slice):
+            first = int(self.graphs.host_ptr[self._positions.start])
+            return slice(first, first + self.num_nodes)
+        return spans(self._host[0], self._host[1], self._host_ptr, self.device)
+
+    @cached_property
+    def _edges(self) -> Tensor | slice:
+        if isinstance(self._positions, slice):
+            first = int(self.graphs.host_edge_ptr[self._positions.start])
+            return slice(first, first + self.num_edges)
+        return spans(self._host[2], self._host[3], self._host_edge_ptr, self.device)
+
+    @cached_property
+    def x(self) -> Tensor:
+        return self.graphs.x[self.nodes]
+
+    @cached_property
+    def y(self) -> Tensor | None:
+        y = self.graphs.y
+        if y is None:
+            return None
+        return y[self._positions] if self.graphs.y_level == "graph" else y[self.nodes]
+
+    @cached_property
+    def batch(self) -> Tensor:
+        """The graph, within this batch, of every node, [n] int64."""
+        return self._repeat(torch.arange(self.num_graphs), self._host[1], self.num_nodes)
+
+    def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
+        values = values.to(self.device, non_blocking=True)
+        counts = counts.to(self.device, non_blocking=True)
+        return torch.repeat_interleave(values, counts, output_size=total)
+
+    def local_csr(self, csr: "PackedCSR") -> tuple[Tensor, Tensor, Tensor | None]:
+        """Row pointers (int64), columns counted within each graph, and weights of these graphs."""
+        if isinstance(self.nodes, slice):
+            rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
+            rowptr = rowptr - rowptr[:1]
+        else:
+            shift = self._host_edge_ptr[:-1] - self._host[2]
+            shift = self._repeat(shift, self._host[1], self.num_nodes)
+            rowptr = torch.cat([self.ptr[:1], csr.rowptr[self.nodes + 1] + shift])
+        weight = None if csr.weight is None else csr.weight[self._edges]
+        return rowptr, csr.col[self._edges], weight
+
+    @cached_property
+    def _column_shift(self) -> Tensor:
+        small = index_dtype(self.num_nodes, self.num_edges)
+        return self._repeat(self._host_ptr[:-1].to(small), self._host[3], self.num_edges)
+
+    def _csr(self, csr: "PackedCSR", scale: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        rowptr, col, weight = self.local_csr(csr)
+        rowptr, col = rowptr.to(self._column_shift.dtype), col + self._column_shift
+        if weight is None:
+            weight = self.graphs.scale.new_ones(self.num_edges)
+        if scale is not None:
+            row_scale = torch.repeat_interleave(scale, rowptr.diff(), output_size=self.num_edges)
+            weight = row_scale * weight * scale[col]
+        return rowptr, col, weight
+
+    @cached_property
+    def _adjacencies(self) -> dict[bool, Adjacency]:
+        return {}
+
+    def adjacency(self, normalize: bool) -> Adjacency:
+        """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
+        if normalize not in self._adjacencies:
+            scale = self.graphs.scale[self.nodes] if normalize else None
+            csr = self._csr(self.graphs.adj, scale)
+            reverse = self.graphs.adj_t
+            transposed = csr if reverse is None else self._csr(reverse, scale)
+            self._adjacencies[normalize] = Adjacency(*csr, self.num_nodes, transposed)
+        return self._adjacencies[normalize]
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
+        rowptr, col, _ = self._csr(self.graphs.adj, None)
+        return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+
+    @cached_property
+    def edge_weight(self) -> Tensor | None:
+        """One weight for each column of `edge_index`, [e], or None where all are 1."""
+        weight = self.graphs.adj.weight
+        return None if weight is None else weight[self._edges]
+
+    def hops(self, order: int, normalize: bool) -> Tensor | None:
+        """[X, ÂX, …, Â^{κ-1}X], [n, κF], from the dataset's cache; None where it keeps none."""
+        cached = self.graphs.hops(order, normalize)
+        return None if cached is None else cached[self.nodes]
+
+    def pooling(self, mean: bool) -> Adjacency:
+        """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
+        return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
+
+    def readout(self, order: int, normalize: bool, mean: bool) -> Adjacency:
+        """(ρ, ρÂ, …, ρÂ^{κ-1}) as one sparse matrix, [Bκ, n]; row iκ + k is order k of graph i."""
+        weights = self.graphs.pool_weights(order, normalize, mean)[self.nodes].contiguous()
+        small = index_dtype(self.num_nodes * order)
+        ptr, sizes = self.ptr.to(small), self.sizes.to(small)
+        k = torch.arange(order, device=self.device, dtype=small)
+        rowptr = torch.cat(
+            [(ptr[:-1, None] * order + sizes[:, None] * k).flatten(), ptr[-1:] * order]
+        )
+        entry = torch.arange(self.num_nodes * order, device=self.device, dtype=small)
+        row = torch.repeat_interleave(
+            torch.arange(self.num_graphs * order, device=self.device, dtype=small),
+            rowptr.diff(),
+            output_size=self.num_nodes * order,
+        )
+        col = entry - rowptr[row] + ptr[row // order]
+        value = weights.flatten()[col * order + row % order]
+        rowptr_t = torch.arange(self.num_nodes + 1, device=self.device, dtype=small) * order
+        col_t = (self.batch.to(small)[:, None] * order + k).flatten()
+        return Adjacency(rowptr, col, value, self.num_nodes, (rowptr_t, col_t, weights.flatten()))
+
+    def to(self, device: torch.device | str) -> "GraphBatch":
+        """These graphs alone, on `device`."""
+        if torch.device(device) == self.device:
+            return self
+        return self.graphs.subset(self._positions).to(device).batch(slice(None))
+
+
+class LooseGraphs:
+    """The same view of graphs given as plain PyG tensors: no dataset, so nothing is cached.
+
+    Args:
+        x: [n, F].  edges, edge_weight: see `Adjacency.from_any`.
+        batch: [n], the graph of every node, in any order; None for a single graph.
+        batch_size: number of graphs; read off `batch` (with a host synchronisation) where None.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        edges: Any,
+        edge_weight: Tensor | None,
+        batch: Tensor | None,
+        batch_size: int | None,
+    ) -> None:
+        self.x, self._edges, self._edge_weight = x, edges, edge_weight
+        if batch is None:
+            if batch_size not in (None, 1):
+                raise InputError(f"batch_size is {batch_size}, but no batch vector was given")
+            batch, batch_size = torch.zeros(x.shape[0], dtype=torch.long, device=x.device), 1
+        if batch.shape != (x.shape[0],) or batch.is_floating_point():
+            raise InputError(
+                f"batch has shape {tuple(batch.shape)} and dtype {batch.dtype}: "
+                f"it must hold one integer for each of the {x.shape[0]} nodes"
+            )
+        if batch_size is None:
+            batch_size = int(batch.max()) + 1 if batch.numel() else 0
+        self.batch, self.num_graphs = batch.long(), batch_size
+
+    def adjacency(self, normalize: bool) -> Adjacency:
+        dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
+        out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
+        return out.normalized() if normalize else out
+
+    def hops(self, order: int, normalize: bool) -> None:
+        return None
+
+    def pooling(self, mean: bool) -> Adjacency:
+        dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
+        ptr = count_to_ptr(self.batch, self.num_graphs, torch.int64)
+        return pooling_matrix(self.batch, ptr, dtype, mean)
+
+
+def sizes_to_ptr(sizes: Tensor) -> Tensor:
+    """[0, s_0, s_0 + s_1, …], [len(sizes) + 1] int64."""
+    ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
+    torch.cumsum(sizes, 0, out=ptr[1:])
+    return ptr
+
+
+def spans(starts: Tensor, sizes: Tensor, ptr: Tensor, device: torch.device) -> Tensor:
+    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, int64."""
+    total = int(ptr[-1])
+    shift = (starts - ptr[:-1]).to(device, non_blocking=True)
+    sizes = sizes.to(device, non_blocking=True)
+    out = torch.repeat_interleave(shift, sizes, output_size=total)
+    return out.add_(torch.arange(total, device=device))
+
+
+def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:
+    """ρ, [num_graphs, n]; `batch` need not be sorted. An empty graph's row is empty."""
+    small = index_dtype(batch.shape[0])
+    sizes = ptr.diff()
+    weight = (
+        (1 / sizes.to(dtype)) if mean else torch.ones(sizes.shape, dtype=dtype, device=ptr.device)
+    )
+    node = torch.argsort(batch, stable=True)
+    value_t = weight[batch]
+    rowptr_t = torch.arange(batch.shape[0] + 1, device=batch.device, dtype=small)
+    return Adjacency(
+        ptr.to(small),
+        node.to(small),
+        value_t[node],
+        batch.shape[0],
+        (rowptr_t, batch.to(small), value_t),
+    )
+
+
+def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
+    """Positions as a slice (where they are consecutive) or an int64 tensor.
+
+    Raises:
+        InputError: a position outside the dataset, or something that is no list of positions.
+    """
+    if isinstance(where, range) and where.step == 1:
+        where = (
+            slice(where.start, max(where.start, where.stop)) if where.start >= 0 else list(where)
+        )
+    if isinstance(where, slice):
+        start, stop, step = where.indices(num_graphs)
+        if step == 1:
+            return slice(start, max(start, stop))
+        where = list(range(start, stop, step))
+    index = torch.as_tensor(where)
+    if index.dtype == torch.bool:
+        if index.shape != (num_graphs,):
+            raise InputError(
+                f"the mask has shape {tuple(index.shape)}: give one bool for each of the "
+                f"{num_graphs} graphs"
+            )
+        index = index.nonzero().flatten()
+    if index.numel() == 0:
+        index = index.long()
+    if index.is_floating_point() or index.dim() > 1:
+        raise InputError(
+            f"graph positions are {index.dtype} of shape {tuple(index.shape)}: "
+            "give a flat list of integers"
+        )
+    index = index.reshape(-1).long()
+    if index.device.type == "cpu" and index.numel():
+        low, high = (int(v) for v in torch.aminmax(index))
+        if low < -num_graphs or high >= num_graphs:
+            wrong = low if low < -num_graphs else high
+            raise InputError(f"there is no graph {wrong}: this dataset holds {num_graphs} graphs")
+        if low < 0:
+            index = torch.where(index < 0, index + num_graphs, index)
+    return index
+
+
+def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphBatch:
+    """What torch's DataLoader does with the batches that it fetched: one batch of them all."""
+    if len(batches) == 1:
+        return batches[0]
+    where = [b._positions for b in batches]
+    flat = [torch.arange(w.start, w.stop) if isinstance(w, slice) else w for w in where]
+    return GraphBatch(batches[0].graphs, torch.cat(flat))
+
+
+default_collate_fn_map[GraphBatch] = _collate

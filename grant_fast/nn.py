@@ -1,0 +1,358 @@
+"""Flexible graph convolutions as ordinary modules."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import ops
+from .adjacency import Adjacency
+from .batch import GraphBatch, LooseGraphs
+from .errors import InputError
+
+#: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
+ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch_norm": nn.BatchNorm1d,
+    "layer_norm": nn.LayerNorm,
+}
+
+
+class FlexConv(nn.Module):
+    r"""One flexible graph convolution (paper §4.1, the layer before its activation).
+
+    .. math:: Y = \sum_{k=0}^{\kappa-1} \hat A^k X W_k + b
+
+    with :math:`\hat A = D^{-1/2} A D^{-1/2}` (D the weighted in-degree, no self loops added) where
+    `normalize`, else :math:`\hat A = A`. It is PyG's `TAGConv` with `K = order - 1`, and keeps one
+    copy of X for the backward pass instead of κ.
+
+    Args:
+        in_channels: width of X.
+        out_channels: width of Y.
+        order: κ, the number of terms; 1 is a linear layer on the nodes.
+        normalize: use :math:`\hat A` instead of A.
+        bias: learn b.
+
+    **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
+    [order, in_channels, out_channels], `bias` [out_channels].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        order: int = 4,
+        normalize: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("in_channels", in_channels),
+            ("out_channels", out_channels),
+            ("order", order),
+        ):
+            check_positive(name, value)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.order, self.normalize = order, normalize
+        self.weight = nn.Parameter(torch.empty(order, in_channels, out_channels))
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """U(-1/√fan_in, 1/√fan_in) with fan_in = κ·in_channels, as `nn.Linear` on [X, ÂX, …]."""
+        bound = (self.order * self.in_channels) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        """Y, [n, out_channels].
+
+        Args:
+            x: [n, in_channels].
+            edge_index: [2, E] (source → target), a PyG `EdgeIndex`, the transposed adjacency as a
+                torch sparse tensor or `torch_sparse.SparseTensor`, or a ready `Adjacency`, which
+                is taken as it is (already normalised or not).
+            edge_weight: [E], may require gradients; None is 1 everywhere.
+
+        Raises:
+            InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
+        """
+        if not isinstance(edge_index, Adjacency):
+            structure = LooseGraphs(x, edge_index, edge_weight, None, None)
+            edge_index = structure.adjacency(self.normalize)
+        return ops.flex_conv(x, self.weight, self.bias, edge_index)
+
+    def flat_weight(self) -> Tensor:
+        """The weights as the paper stacks them, [κ · in_channels, out_channels]."""
+        return self.weight.flatten(0, 1)
+
+    @classmethod
+    def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
+        """A layer with the weights of a PyG `TAGConv`, equal to it in value and gradients.
+
+        Raises:
+            InputError: `conv` is not a `TAGConv`.
+        """
+        if not hasattr(conv, "lins") or not hasattr(conv, "normalize"):
+            raise InputError(f"from_tag_conv takes a PyG TAGConv, not a {type(conv).__name__}")
+        lins: Sequence[nn.Linear] = conv.lins  # type: ignore[assignment]
+        bias: Tensor | None = conv.bias  # type: ignore[assignment]
+        out = cls(
+            lins[0].weight.shape[1],
+            lins[0].weight.shape[0],
+            order=len(lins),
+            normalize=bool(conv.normalize),
+            bias=bias is not None,
+        ).to(lins[0].weight)
+        with torch.no_grad():
+            out.weight.copy_(torch.stack([lin.weight.T for lin in lins]))
+            if out.bias is not None and bias is not None:
+                out.bias.copy_(bias)
+        return out
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, order={self.order}, "
+            f"normalize={self.normalize}, bias={self.bias is not None}"
+        )
+
+
+class AtomEncoder(nn.Module):
+    """The sum of one learned vector a categorical column, as OGB's atom encoder.
+
+    Args:
+        out_channels: width of the vectors.
+        cardinalities: categories in each column; OGB's nine atom columns by default.
+
+    **Shapes:** input [n, len(cardinalities)] integers, output [n, out_channels]; `weight`
+    [sum(cardinalities), out_channels], the columns' tables one under another.
+    """
+
+    offset: Tensor
+
+    def __init__(
+        self, out_channels: int, cardinalities: Sequence[int] = ATOM_CARDINALITIES
+    ) -> None:
+        super().__init__()
+        check_positive("out_channels", out_channels)
+        self.out_channels, self.cardinalities = out_channels, tuple(cardinalities)
+        self.weight = nn.Parameter(torch.empty(sum(self.cardinalities), out_channels))
+        starts = torch.tensor((0, *self.cardinalities)).cumsum(0)[:-1]
+        self.register_buffer("offset", starts, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform in each column's own table."""
+        for table in self.weight.split(self.cardinalities):
+            nn.init.xavier_uniform_(table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, out_channels]; raises InputError on a wrong width or, on the CPU, category."""
+        if x.dim() != 2 or x.shape[1] != len(self.cardinalities) or x.is_floating_point():
+            raise InputError(
+                f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
+                f"not {x.dtype} of shape {tuple(x.shape)}"
+            )
+        if x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel():
+            self._check_categories(x)
+        return F.embedding_bag(x.long() + self.offset, self.weight, mode="sum")
+
+    def _check_categories(self, x: Tensor) -> None:
+        low, high = x.amin(0).tolist(), x.amax(0).tolist()
+        for column, size in enumerate(self.cardinalities):
+            if low[column] < 0 or high[column] >= size:
+                wrong = low[column] if low[column] < 0 else high[column]
+                raise InputError(
+                    f"x holds category {wrong} in column {column}, which has 0 to {size - 1}"
+                )
+
+    def extra_repr(self) -> str:
+        return f"{self.out_channels}, columns={len(self.cardinalities)}"
+
+
+class FlexGCN(nn.Module):
+    """A flexible GCN (paper §4.1): L layers of their own orders κ_ℓ, then pooling.
+
+    Hidden layer: convolution → norm → activation → dropout. The last layer is a convolution to
+    `out_channels`, pooled over each graph (or not, for node-level targets).
+
+    Called with a `GraphBatch` it takes the fast lane: a first layer on constant features reads
+    [X, ÂX, …] from the dataset's cache and is one product; a last layer under a linear pooling is
+    a κ-weighted sum over each graph and one product per *graph*. Called with PyG's tensors it
+    computes the same function without those caches.
+
+    Args:
+        in_channels: width of X, or of the encoder's output.
+        hidden_channels: one width for every hidden layer, or a list of len(orders) - 1.
+        out_channels: width of the output.
+        orders: κ of each layer; their number is the number of layers.
+        act: "relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh", a module, or None.
+        norm: "batch_norm", "layer_norm" or None.
+        dropout: probability after every hidden layer, or a list, one for each.
+        pool: "mean", "sum", "max", or None for one output a node.
+        normalize: propagate with D^{-1/2} A D^{-1/2} instead of A.
+        bias: learn a bias in every convolution.
+        encoder: a module applied to X first ("atom": an `AtomEncoder` of width `in_channels`).
+
+    **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int | Sequence[int],
+        out_channels: int,
+        orders: Sequence[int] = (4, 3, 2, 2),
+        act: str | nn.Module | None = "relu",
+        norm: str | None = None,
+        dropout: float | Sequence[float] = 0.0,
+        pool: str | None = "mean",
+        normalize: bool = True,
+        bias: bool = True,
+        encoder: nn.Module | str | None = None,
+    ) -> None:
+        super().__init__()
+        if not orders:
+            raise InputError("orders is empty: give one order for each layer, as orders=[3, 2]")
+        if pool not in ("mean", "sum", "max", None):
+            raise InputError(f"unknown pool {pool!r}: choose 'mean', 'sum', 'max' or None")
+        hidden = per_layer("hidden_channels", hidden_channels, len(orders) - 1)
+        rates = per_layer("dropout", dropout, len(orders) - 1)
+        if any(not 0 <= rate < 1 for rate in rates):
+            raise InputError(f"dropout is {dropout}: a probability lies in [0, 1)")
+        self.pool, self.normalize = pool, normalize
+        if encoder == "atom":
+            encoder = AtomEncoder(in_channels)
+        if not isinstance(encoder, nn.Module | None):
+            raise InputError(f"unknown encoder {encoder!r}: choose 'atom', a module or None")
+        self.encoder: nn.Module | None = encoder
+        widths = [in_channels, *hidden, out_channels]
+        self.convs = nn.ModuleList(
+            FlexConv(a, b, order=order, normalize=normalize, bias=bias)
+            for a, b, order in zip(widths, widths[1:], orders, strict=False)
+        )
+        self.norms = nn.ModuleList(choose("norm", norm, NORMS)(width) for width in hidden)
+        self.act = act if isinstance(act, nn.Module) else choose("act", act, ACTIVATIONS)()
+        self.dropouts = nn.ModuleList(nn.Dropout(rate) for rate in rates)
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew."""
+        for module in self.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if module is not self and reset is not None:
+                reset()
+
+    def forward(
+        self,
+        x: Tensor | GraphBatch,
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Predictions for a batch of graphs.
+
+        Args:
+            x: a `GraphBatch`, alone; or features [n, F] with the rest as in PyG.
+            edge_index: as in `FlexConv.forward`.
+            edge_weight: [E] or None.
+            batch: [n], the graph of every node; None for one graph.
+            batch_size: number of graphs; needed where trailing graphs are empty, and it saves a
+                host synchronisation.
+
+        Raises:
+            InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
+        """
+        if isinstance(x, GraphBatch):
+            graphs: GraphBatch | LooseGraphs = x
+        elif edge_index is None:
+            raise InputError("give a GraphBatch, or x and edge_index")
+        else:
+            graphs = LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
+        if len(self.convs) == 1:
+            return self._last_layer(self._encode(graphs), graphs)
+        h = self._first_layer(graphs)
+        for layer in range(len(self.norms)):
+            if layer:
+                h = self.convs[layer](h, graphs.adjacency(self.normalize))
+            h = self.dropouts[layer](self.act(self.norms[layer](h)))
+        return self._last_layer(h, graphs)
+
+    def _conv(self, layer: int) -> FlexConv:
+        return cast(FlexConv, self.convs[layer])
+
+    def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        if self.encoder is not None:
+            return self.encoder(graphs.x)
+        x = graphs.x
+        return x if x.is_floating_point() else x.to(self._conv(0).weight.dtype)
+
+    def _first_layer(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        conv = self._conv(0)
+        hops = None if self.encoder is not None else graphs.hops(conv.order, self.normalize)
+        if hops is None:
+            return conv(self._encode(graphs), graphs.adjacency(self.normalize))
+        if hops.shape[1] != conv.order * conv.in_channels:
+            raise InputError(
+                f"x has {hops.shape[1] // conv.order} features, but in_channels={conv.in_channels}"
+            )
+        return F.linear(hops, conv.flat_weight().T, conv.bias)
+
+    def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        conv, mean = self._conv(-1), self.pool == "mean"
+        if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
+            # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
+            readout = graphs.readout(conv.order, self.normalize, mean)
+            pooled = ops.spmm(h, readout).view(graphs.num_graphs, -1)
+            out = F.linear(pooled, conv.flat_weight().T)
+            if conv.bias is None:
+                return out
+            count = graphs.sizes.clamp(max=1) if mean else graphs.sizes
+            return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias)
+        out = conv(h, graphs.adjacency(self.normalize))
+        if self.pool is None:
+            return out
+        if self.pool == "max":
+            index = graphs.batch[:, None].expand_as(out)
+            zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
+            return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
+        return ops.spmm(out, graphs.pooling(mean))
+
+
+def per_layer(name: str, value: Any, layers: int) -> list[Any]:
+    """One value for each of `layers` hidden layers."""
+    values = [value] * layers if isinstance(value, int | float) else list(value)
+    if len(values) != layers:
+        raise InputError(
+            f"{name} has {len(values)} entries for {layers} hidden layers "
+            "(one fewer than orders, whose last entry is the output layer's)"
+        )
+    return values
+
+
+def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:
+    """The constructor that `table` holds for `key`; None is the identity."""
+    if key is None:
+        return nn.Identity
+    if key not in table:
+        raise InputError(f"unknown {name} {key!r}: choose one of {', '.join(table)}, or None")
+    return table[key]
+
+
+def check_positive(name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value}: it must be a whole number of at least 1")

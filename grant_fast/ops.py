@@ -1,0 +1,177 @@
+"""The operators: what they mean, what they check, and who computes them.
+
+Each is registered with `torch.library`, with a fake and an autograd formula, so that
+`torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; a kernel
+for a device registers itself beside it and never changes the meaning.
+"""
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from . import reference
+from .adjacency import Adjacency
+from .errors import InputError
+
+
+@custom_op("grant_fast::flex_conv", mutates_args=())
+def _flex_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor | None,
+    col_t: Tensor | None,
+    value_t: Tensor | None,
+) -> Tensor:
+    return reference.flex_conv(x, weight, bias, rowptr, col, value)
+
+
+@_flex_conv.register_fake
+def _(x, weight, bias, rowptr, col, value, rowptr_t, col_t, value_t):  # type: ignore[no-untyped-def]
+    return x.new_empty(x.shape[0], weight.shape[2])
+
+
+@custom_op("grant_fast::flex_conv_backward", mutates_args=())
+def _flex_conv_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor,
+    col_t: Tensor,
+    value_t: Tensor,
+    needs_dx: bool,
+    needs_dvalue: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dX, dW, dvalue); one that is not needed is empty."""
+    grad = grad.contiguous()
+    csr = (rowptr, col, value, rowptr_t, col_t, value_t)
+    dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx)
+    dvalue = value.new_empty(0)
+    if needs_dvalue:
+        dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr)
+    return x.new_empty(0) if dx is None else dx, dw, dvalue
+
+
+@_flex_conv_backward.register_fake
+def _(grad, x, weight, rowptr, col, value, rowptr_t, col_t, value_t, needs_dx, needs_dvalue):  # type: ignore[no-untyped-def]
+    dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
+    return dx, torch.empty_like(weight), value.new_empty(value.shape if needs_dvalue else 0)
+
+
+def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    x, weight, bias, *csr = inputs
+    ctx.save_for_backward(x, weight, *csr)
+    ctx.has_bias = bias is not None
+
+
+def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
+    x, weight, *csr = ctx.saved_tensors
+    if csr[3] is None:
+        raise RuntimeError(
+            "this FlexConv output was computed without the transposed adjacency: "
+            "run the forward pass with gradients enabled"
+        )
+    needs_dx, _, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
+    dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
+        grad, x, weight, *csr, needs_dx, needs_dvalue
+    )
+    db = grad.sum(0) if ctx.has_bias and needs_db else None
+    return (
+        dx if needs_dx else None,
+        dw,
+        db,
+        None,
+        None,
+        dvalue if needs_dvalue else None,
+        None,
+        None,
+        None,
+    )
+
+
+_flex_conv.register_autograd(_flex_conv_grad, setup_context=_flex_conv_setup)
+
+
+@custom_op("grant_fast::spmm", mutates_args=())
+def _spmm(
+    x: Tensor,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor | None,
+    col_t: Tensor | None,
+    value_t: Tensor | None,
+) -> Tensor:
+    return reference.spmm(rowptr, col, value, x.contiguous())
+
+
+@_spmm.register_fake
+def _(x, rowptr, col, value, rowptr_t, col_t, value_t):  # type: ignore[no-untyped-def]
+    return x.new_empty(rowptr.shape[0] - 1, x.shape[1])
+
+
+def _spmm_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs[4:])
+
+
+def _spmm_grad(ctx, grad):  # type: ignore[no-untyped-def]
+    dx = torch.ops.grant_fast.spmm(grad, *ctx.saved_tensors, None, None, None)
+    return dx, None, None, None, None, None, None
+
+
+_spmm.register_autograd(_spmm_grad, setup_context=_spmm_setup)
+
+
+def flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency) -> Tensor:
+    """Y = Σ_{k<κ} Â^k X W_k + b (paper §4.1, the flexible GCN layer before its activation).
+
+    Args:
+        x: X, [n, h_in], floating.
+        weight: W, [κ, h_in, h_out], the dtype of `x` (autocast aside).
+        bias: b, [h_out], or None.
+        adjacency: Â, [n, n], row = target. Its values may require gradients.
+
+    Returns:
+        Y, [n, h_out]. Differentiable once in x, weight, bias and the adjacency's values; the only
+        activation kept for that is `x` itself.
+
+    Raises:
+        InputError: shapes or dtypes that do not fit.
+    """
+    if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
+        raise InputError(
+            f"x has shape {tuple(x.shape)}, but this layer takes [num_nodes, {weight.shape[1]}]"
+        )
+    if not x.is_floating_point():
+        raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
+    if adjacency.num_nodes != x.shape[0]:
+        raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
+    csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+    device = x.device.type
+    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+        # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
+        low = torch.get_autocast_dtype(device)
+        x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
+        with torch.autocast(device, enabled=False):
+            return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+    return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+
+
+def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
+    """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
+    csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.ops.grant_fast.spmm(x, *csr)
+    return torch.ops.grant_fast.spmm(x, *csr)
+
+
+def _transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
+    # The transpose serves the backward pass alone; making it may cost a sort.
+    return adjacency.transposed if torch.is_grad_enabled() else (None, None, None)

@@ -1,0 +1,214 @@
+"""From plain arrays to the packed layout, with every check that can be made before work is lost."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .adjacency import check_edge_index, check_edge_weight, count_to_ptr
+from .errors import InputError
+from .tasks import NOT_MEASURED, Level
+
+
+class PackedCSR(NamedTuple):
+    """One direction of every edge: rowptr [N + 1] int64, col [E] int32 *within its graph*,
+    weight [E] or None where every weight is 1."""
+
+    rowptr: Tensor
+    col: Tensor
+    weight: Tensor | None
+
+
+class Packed(NamedTuple):
+    """The arrays of a `PackedGraphs`; see there for shapes."""
+
+    x: Tensor
+    y: Tensor | None
+    ptr: Tensor
+    adj: PackedCSR
+    adj_t: PackedCSR | None
+    y_level: Level
+
+
+def pack_arrays(
+    x: Any,
+    edge_index: Any,
+    batch: Any,
+    y: Any,
+    edge_weight: Any,
+    num_graphs: int | None,
+    *,
+    y_level: Level | None,
+    missing_labels: bool,
+) -> Packed:
+    """Check and pack; arguments and errors as in `PackedGraphs.from_arrays`."""
+    x = pack_features(as_tensor("x", x))
+    batch = _checked_batch(as_tensor("batch", batch), x.shape[0], num_graphs)
+    if num_graphs is None:
+        num_graphs = int(batch[-1]) + 1 if batch.numel() else 0
+    ptr = count_to_ptr(batch, num_graphs, torch.int64)
+    if y is not None:
+        y, y_level = pack_targets(
+            as_tensor("y", y), num_graphs, x.shape[0], y_level, missing_labels
+        )
+    adj, adj_t = _pack_edges(edge_index, edge_weight, batch, ptr)
+    return Packed(x, y, ptr, adj, adj_t, y_level or "graph")
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """`value` as a tensor; raise InputError naming the argument if it is none."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
+
+
+def pack_features(x: Tensor) -> Tensor:
+    """[N, F] float32, or integers in the narrowest dtype that holds them."""
+    x = x[:, None] if x.dim() == 1 else x
+    if x.dim() != 2:
+        raise InputError(f"x has shape {tuple(x.shape)}: it must be [num_nodes, num_features]")
+    if x.is_complex():
+        raise InputError("x is complex: split it into real columns")
+    if x.is_floating_point():
+        bad = ~torch.isfinite(x)
+        if bad.any():
+            node, column = bad.nonzero()[0].tolist()
+            raise InputError(
+                f"x is {x[node, column].item()} at node {node}, column {column}: "
+                "impute or drop it before packing"
+            )
+        return x.to(torch.float32)
+    return x.to(narrowest_integer(x))
+
+
+def narrowest_integer(x: Tensor) -> torch.dtype:
+    """The smallest integer dtype that holds every entry."""
+    if x.dtype == torch.bool or not x.numel():
+        return torch.uint8
+    low, high = (int(v) for v in torch.aminmax(x))
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        limits = torch.iinfo(dtype)
+        if limits.min <= low and high <= limits.max:
+            return dtype
+    return torch.int64
+
+
+def _checked_batch(batch: Tensor, num_nodes: int, num_graphs: int | None) -> Tensor:
+    if batch.shape != (num_nodes,) or batch.is_floating_point():
+        raise InputError(
+            f"batch has shape {tuple(batch.shape)} and dtype {batch.dtype}: "
+            f"it must hold one integer for each of the {num_nodes} nodes"
+        )
+    batch = batch.long()
+    if num_nodes == 0:
+        return batch
+    if (batch.diff() < 0).any():
+        node = int((batch.diff() < 0).nonzero()[0]) + 1
+        raise InputError(
+            f"batch goes down from {batch[node - 1]} to {batch[node]} at node {node}: "
+            "sort the nodes by graph"
+        )
+    if batch[0] < 0 or (num_graphs is not None and batch[-1] >= num_graphs):
+        wrong = int(batch[0] if batch[0] < 0 else batch[-1])
+        raise InputError(f"batch names graph {wrong}, but num_graphs is {num_graphs}")
+    return batch
+
+
+def pack_targets(
+    y: Tensor, num_graphs: int, num_nodes: int, level: Level | None, missing_labels: bool
+) -> tuple[Tensor, Level]:
+    """`y` as float32 [rows, T] or int64 [rows], and whether a row is a graph or a node."""
+    rows = y.shape[0] if y.dim() else -1
+    if level is None:
+        if num_graphs == num_nodes == rows:
+            raise InputError("y fits graphs and nodes alike: say y_level='graph' or y_level='node'")
+        level = "node" if rows == num_nodes else "graph"
+    expected = num_graphs if level == "graph" else num_nodes
+    if y.dim() not in (1, 2) or rows != expected or y.is_complex():
+        raise InputError(
+            f"y has shape {tuple(y.shape)}: it needs one row for each of the {num_graphs} graphs "
+            f"(or of the {num_nodes} nodes)"
+        )
+    if not y.is_floating_point() and y.dtype != torch.bool and y[:1].numel() == 1:
+        classes = y.reshape(-1).long()
+        if (classes < 0).any() and not (missing_labels and (classes >= NOT_MEASURED).all()):
+            row = int((classes < 0).nonzero()[0])
+            raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0")
+        return classes, level
+    y = y.reshape(rows, -1).to(torch.float32)
+    bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)
+    if bad.any():
+        row, column = bad.nonzero()[0].tolist()
+        hint = "" if missing_labels else ", or pass missing_labels=True if NaN is 'not measured'"
+        raise InputError(
+            f"y is {y[row, column].item()} at {level} {row}, column {column}: drop it{hint}"
+        )
+    if y.numel() and torch.isnan(y).all():
+        raise InputError("y holds no label at all: every entry is NaN")
+    return y, level
+
+
+def _pack_edges(
+    edge_index: Any, edge_weight: Any, batch: Tensor, ptr: Tensor
+) -> tuple[PackedCSR, PackedCSR | None]:
+    num_nodes = batch.shape[0]
+    edge_index = as_tensor("edge_index", edge_index)
+    if edge_index.numel() == 0 and edge_index.dim() == 2 and edge_index.shape[0] == 2:
+        edge_index = edge_index.long()  # an empty list of edges has no dtype of its own
+    check_edge_index(edge_index, num_nodes)
+    source, target = edge_index.long()
+    crossing = batch[source] != batch[target]
+    if crossing.any():
+        edge = int(crossing.nonzero()[0])
+        raise InputError(
+            f"edge {edge} joins node {source[edge]} of graph {batch[source[edge]]} to node "
+            f"{target[edge]} of graph {batch[target[edge]]}: edges stay within a graph"
+        )
+    weight = None
+    if edge_weight is not None:
+        weight = check_edge_weight(as_tensor("edge_weight", edge_weight), source.shape[0])
+        if not torch.isfinite(weight).all():
+            edge = int((~torch.isfinite(weight)).nonzero()[0])
+            raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
+        weight = weight.to(torch.float32)
+    by_target, order = _sorted(target * num_nodes + source)
+    by_source, order_t = _sorted(source * num_nodes + target)
+    first_node = ptr[batch]
+
+    def csr(row: Tensor, col: Tensor, order: Tensor) -> PackedCSR:
+        local = (col - first_node[col]).to(torch.int32)[order]
+        rowptr = count_to_ptr(row, num_nodes, torch.int64)
+        return PackedCSR(rowptr, local, None if weight is None else weight[order])
+
+    symmetric = torch.equal(by_target, by_source) and (
+        weight is None or torch.equal(weight[order], weight[order_t])
+    )
+    adj = csr(target, source, order)
+    return adj, None if symmetric else csr(source, target, order_t)
+
+
+def _sorted(key: Tensor) -> tuple[Tensor, Tensor]:
+    """(sorted, order), stable. NumPy's radix sort is several times faster than torch's here."""
+    if key.numel() < 2 or bool((key[1:] >= key[:-1]).all()):
+        return key, torch.arange(key.shape[0])
+    order = torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
+    return key[order], order
+
+
+def joined_ptr(ptrs: list[Tensor]) -> Tensor:
+    """Group boundaries of several lists of groups, one list after another."""
+    sizes = torch.cat([ptr.diff() for ptr in ptrs])
+    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+
+
+def joined_csr(parts: list[PackedCSR]) -> PackedCSR:
+    """The edges of several datasets, one after another; columns are local and stay as they are."""
+    weight = None
+    if any(part.weight is not None for part in parts):
+        weight = torch.cat(
+            [torch.ones(p.col.shape[0]) if p.weight is None else p.weight for p in parts]
+        )
+    rowptr = joined_ptr([part.rowptr for part in parts])
+    return PackedCSR(rowptr, torch.cat([part.col for part in parts]), weight)

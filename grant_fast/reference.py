@@ -1,0 +1,179 @@
+"""Every operator in plain PyTorch: what the tests trust, and what runs where no kernel does.
+
+Notation follows the paper: Â is the propagation matrix of a batch of graphs (row = target,
+column = source), X the node features, W_k the weights of order k < κ, Y the layer's output.
+A sparse matrix is three tensors, CSR: `rowptr` [rows + 1], `col` [nnz], `value` [nnz].
+
+`dense_flex_conv` is the definition, formed literally. Everything else is an exact rewrite of it
+and is tested equal to it in float64. This module imports torch only.
+"""
+
+import warnings
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+def dense_flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Tensor) -> Tensor:
+    """Y = Σ_{k<κ} Â^k X W_k + b with Â^k formed: the meaning, not the way to compute it.
+
+    Args:
+        x: [n, h_in].  weight: [κ, h_in, h_out].  bias: [h_out] or None.  adjacency: Â, [n, n].
+    """
+    powers = (torch.linalg.matrix_power(adjacency, k) for k in range(weight.shape[0]))
+    out = sum((power @ x @ w for power, w in zip(powers, weight, strict=True)), x.new_zeros(()))
+    return out if bias is None else out + bias
+
+
+@cache
+def _accept_sparse_csr() -> None:
+    """Build one CSR tensor with torch's 'beta state' notice muted: it is given once a process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([]), torch.tensor([]), (1, 1))
+
+
+def _csr(rowptr: Tensor, col: Tensor, value: Tensor, num_cols: int) -> Tensor:
+    _accept_sparse_csr()
+    size = (rowptr.shape[0] - 1, num_cols)
+    return torch.sparse_csr_tensor(rowptr, col, value, size, check_invariants=False)
+
+
+def _is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16)
+
+
+def spmm(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
+    """A @ x for a CSR matrix A, [rows, h]; half precision is summed in float32.
+
+    Deterministic: each row is reduced by one thread, in the order of its columns.
+    """
+    rows = rowptr.shape[0] - 1
+    if not col.shape[0] or not x.shape[1] or not rows:
+        return x.new_zeros(rows, x.shape[1])
+    if _is_half(x):
+        return spmm(rowptr, col, value.float(), x.float()).to(x.dtype)
+    return _csr(rowptr, col, value.to(x.dtype), x.shape[0]) @ x
+
+
+def _add_spmm_(out: Tensor, rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
+    """out += A @ x, in place where torch's sparse product allows it."""
+    if not col.shape[0] or not out.numel() or _is_half(x):
+        return out.add_(spmm(rowptr, col, value, x))
+    matrix = _csr(rowptr, col, value.to(x.dtype), x.shape[0])
+    return torch.addmm(out, matrix, x, out=out)
+
+
+def propagates_first(h_in: int, h_out: int) -> bool:
+    """Whether a layer hops at width h_in (Z_k = ÂZ_{k-1}) rather than h_out (Horner's rule)."""
+    return h_in <= h_out
+
+
+def flex_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, rowptr: Tensor, col: Tensor, value: Tensor
+) -> Tensor:
+    """Y = Σ_{k<κ} Â^k X W_k + b, never forming Â^k and never holding κ copies of X.
+
+    Propagate first, Y = Σ_k Z_k W_k with Z_k = ÂZ_{k-1}, or Horner's rule,
+    Y = XW_0 + Â(XW_1 + Â(XW_2 + …)): whichever hops at the smaller width.
+    """
+    order, h_in, h_out = weight.shape
+
+    def times_first_weight() -> Tensor:
+        return x @ weight[0] if bias is None else torch.addmm(bias, x, weight[0])
+
+    if propagates_first(h_in, h_out):
+        out, z = times_first_weight(), x
+        for k in range(1, order):
+            z = spmm(rowptr, col, value, z)
+            out.addmm_(z, weight[k])
+        return out
+    out = x @ weight[order - 1] if order > 1 else times_first_weight()
+    for k in range(order - 2, -1, -1):
+        term = x @ weight[k] if k else times_first_weight()
+        out = _add_spmm_(term, rowptr, col, value, out)
+    return out
+
+
+def backward_hops_at_output_width(h_in: int, h_out: int, needs_dx: bool) -> bool:
+    """Whether the backward pass hops dY (κ-1 hops at h_out serve dX and dW both).
+
+    The other way recomputes Z_k for dW and runs Horner for dX: hops at h_in, twice if both.
+    """
+    return h_out <= (2 * h_in if needs_dx else h_in)
+
+
+def flex_conv_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor,
+    col_t: Tensor,
+    value_t: Tensor,
+    needs_dx: bool,
+) -> tuple[Tensor | None, Tensor]:
+    """(dX or None, dW) of `flex_conv`, from X alone: nothing of the forward pass was kept.
+
+    dX = Σ_k (Âᵀ)^k dY W_kᵀ and dW_k = (Â^k X)ᵀ dY = Xᵀ (Âᵀ)^k dY.
+    """
+    order, h_in, h_out = weight.shape
+    dw = torch.empty_like(weight)
+    if backward_hops_at_output_width(h_in, h_out, needs_dx):
+        dx = grad @ weight[0].T if needs_dx else None
+        torch.mm(x.T, grad, out=dw[0])
+        for k in range(1, order):
+            grad = spmm(rowptr_t, col_t, value_t, grad)  # (Âᵀ)^k dY
+            torch.mm(x.T, grad, out=dw[k])
+            if dx is not None:
+                dx.addmm_(grad, weight[k].T)
+        return dx, dw
+    z = x
+    torch.mm(z.T, grad, out=dw[0])
+    for k in range(1, order):
+        z = spmm(rowptr, col, value, z)  # Â^k X
+        torch.mm(z.T, grad, out=dw[k])
+    if not needs_dx:
+        return None, dw
+    dx = grad @ weight[order - 1].T
+    for k in range(order - 2, -1, -1):
+        dx = _add_spmm_(grad @ weight[k].T, rowptr_t, col_t, value_t, dx)
+    return dx, dw
+
+
+def flex_conv_value_grad(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor,
+    col_t: Tensor,
+    value_t: Tensor,
+) -> Tensor:
+    """∂L/∂value, [nnz]: for an edge source j → target i, Σ_{k≥1} ⟨dZ_k[i], Z_{k-1}[j]⟩.
+
+    Z_k = Â^k X and dZ_{k-1} = dY W_{k-1}ᵀ + Âᵀ dZ_k. The one place that holds κ copies of X: it
+    runs only where the edge weights themselves are learned.
+    """
+    order = weight.shape[0]
+    zs = [x]
+    for _ in range(order - 2):
+        zs.append(spmm(rowptr, col, value, zs[-1]))
+    row = expand_rows(rowptr, col.shape[0])
+    out = torch.zeros_like(value)
+    dz = grad @ weight[order - 1].T
+    for k in range(order - 1, 0, -1):
+        out += (dz[row] * zs[k - 1][col]).sum(1)
+        dz = _add_spmm_(grad @ weight[k - 1].T, rowptr_t, col_t, value_t, dz)
+    return out
+
+
+def expand_rows(rowptr: Tensor, nnz: int) -> Tensor:
+    """The row of every stored entry of a CSR matrix, [nnz], in the dtype of `rowptr`."""
+    rows = torch.arange(rowptr.shape[0] - 1, device=rowptr.device, dtype=rowptr.dtype)
+    return torch.repeat_interleave(rows, rowptr.diff(), output_size=nnz)

@@ -1,0 +1,108 @@
+"""One file for a packed dataset: safetensors, so flat tensors and text, memory-mapped, no code."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .files import atomic_path
+from .packing import PackedCSR
+from .reference import expand_rows
+from .tasks import Level
+
+if TYPE_CHECKING:
+    from .graphs import PackedGraphs
+
+FORMAT = "grant_fast.PackedGraphs"
+VERSION = 1
+
+
+def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
+    """Write `graphs` to `path`, whole or not at all."""
+    from safetensors.torch import save_file
+
+    tensors = {"x": graphs.x, "y": graphs.y, "ptr": graphs.ptr, "ids": graphs.ids}
+    for name, csr in (("adj", graphs.adj), ("adj_t", graphs.adj_t)):
+        if csr is not None:
+            tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
+    # Views of a larger tensor would be written whole, and shared memory is refused: copy those.
+    flat = {name: t.detach().cpu().clone() for name, t in tensors.items() if t is not None}
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "y_level": graphs.y_level,
+        "meta": json.dumps(graphs.meta),
+    }
+    with atomic_path(path) as temporary:
+        try:
+            save_file(flat, temporary, metadata=metadata)
+        except Exception as error:  # safetensors wraps a full disk in its own exception
+            if isinstance(error, (KeyboardInterrupt, MemoryError)):
+                raise
+            raise OSError(None, f"{error}") from error
+
+
+def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGraphs":
+    """Memory-map `path`, check that it is what it says, and wrap it."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no packed file {path}: make one with `grant-fast pack`")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_format(metadata, path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"{path} is no packed dataset, or is cut short: pack it again") from error
+    try:
+        return _assemble(cls, tensors, metadata)
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise InputError(f"{path} is damaged ({error}): pack it again") from error
+
+
+def _check_format(metadata: dict[str, str], path: Path) -> None:
+    if metadata.get("format") != FORMAT:
+        raise InputError(f"{path} is not a packed dataset: make one with `grant-fast pack`")
+    if metadata.get("version") != str(VERSION):
+        raise InputError(
+            f"{path} has format version {metadata.get('version')}, this grant_fast reads "
+            f"{VERSION}: pack it again"
+        )
+
+
+def _assemble(
+    cls: type["PackedGraphs"], tensors: dict[str, Tensor], metadata: dict[str, str]
+) -> "PackedGraphs":
+    x, ptr, y = tensors["x"], tensors["ptr"], tensors.get("y")
+    num_nodes, num_graphs = x.shape[0], ptr.shape[0] - 1
+    _check_ptr("ptr", ptr, num_nodes)
+    local_sizes = ptr.diff().repeat_interleave(ptr.diff())
+    csrs = {}
+    for name in ("adj", "adj_t"):
+        if f"{name}.col" in tensors:
+            fields = (tensors[f"{name}.rowptr"], tensors[f"{name}.col"])
+            csr = PackedCSR(*fields, tensors.get(f"{name}.weight"))
+            _check_ptr(f"{name}.rowptr", csr.rowptr, csr.col.shape[0])
+            # A column outside its graph would read foreign memory in a sparse product.
+            row = expand_rows(csr.rowptr, csr.col.shape[0])
+            if ((csr.col < 0) | (csr.col >= local_sizes[row])).any():
+                raise ValueError(f"{name}.col points outside its graph")
+            csrs[name] = csr
+    level = metadata["y_level"]
+    rows = num_graphs if level == "graph" else num_nodes
+    if (y is not None and y.shape[0] != rows) or tensors["ids"].shape != (num_graphs,):
+        raise ValueError("y or ids do not fit the graphs")
+    meta = json.loads(metadata["meta"])
+    adj, adj_t = csrs["adj"], csrs.get("adj_t")
+    return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta)
+
+
+def _check_ptr(name: str, ptr: Tensor, total: int) -> None:
+    if ptr.dtype != torch.int64 or ptr[0] != 0 or ptr[-1] != total or (ptr.diff() < 0).any():
+        raise ValueError(f"{name} does not cover its {total} entries")

@@ -1,0 +1,1 @@
+"""Triton kernels, one file an operator; installed as `grant_fast.kernels`."""
