@@ -1,0 +1,21 @@
+"""GraNT: the teacher that picks the graphs which the learner gets most wrong."""
+
+from .residuals import graph_residuals, loss, residual
+from .sampler import GraNTSampler
+from .schedules import ratio_at, selection_epochs, share_size
+from .scoring import score_graphs
+from .selection import select_batches, select_global, select_within_batches
+
+__all__ = [
+    "GraNTSampler",
+    "graph_residuals",
+    "loss",
+    "ratio_at",
+    "residual",
+    "score_graphs",
+    "select_batches",
+    "select_global",
+    "select_within_batches",
+    "selection_epochs",
+    "share_size",
+]

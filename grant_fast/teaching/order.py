@@ -1,0 +1,46 @@
+"""Random order from (seed, epoch) alone, so that it depends neither on history nor on the arm."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# Independent streams of random numbers drawn from one seed.
+ORDER, DEALING = 0, 1
+
+
+def permutation(size: int, seed: int, stream: int, epoch: int) -> Tensor:
+    """A permutation of 0..size-1, int64, the same whenever it is asked for; no global state."""
+    entropy = np.random.SeedSequence((seed, stream, epoch)).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(entropy[0]))
+    return torch.randperm(size, generator=generator)
+
+
+def deal(size: int, batch_size: int, seed: int, epoch: int) -> Tensor:
+    """Deal 0..size-1 at random into batches: int64 `[size]`, each one's batch, numbered from 0.
+
+    All batches have `batch_size` members but the last, which has what is left.
+    """
+    dealt = torch.empty(size, dtype=torch.long)
+    dealt[permutation(size, seed, DEALING, epoch)] = torch.arange(size) // batch_size
+    return dealt
+
+
+def arrange(order: Tensor, batch_size: int, batch_of: Tensor | None = None) -> list[Tensor]:
+    """Cut things, given in the order to serve them, into batches.
+
+    Args:
+        order: int64 `[m]`, the things.
+        batch_size: things in a batch; the last may have fewer. Not used with `batch_of`.
+        batch_of: int64 `[m]`, or None. Things of equal number stay together as one batch, which
+            comes where the first of them would.
+
+    Returns:
+        The parts of `order`, one tensor for each batch.
+    """
+    if batch_of is None:
+        return list(order.split(batch_size))
+    _, batch, sizes = batch_of.unique(return_inverse=True, return_counts=True)
+    first = torch.full_like(sizes, len(order))
+    first = first.scatter_reduce(0, batch, torch.arange(len(order)), "amin")
+    together = first[batch].sort(stable=True).indices
+    return list(order[together].split(sizes[first.argsort()].tolist()))

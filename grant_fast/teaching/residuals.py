@@ -1,0 +1,182 @@
+"""How wrong the learner is: the loss, its derivative ∂L/∂f, and one score for each graph.
+
+The teacher prefers graphs whose |∂L/∂f| is large (the paper, section 4.3, and Algorithm 1). A
+missing label (NaN, or class -100) is neither an error nor counted, anywhere in this module.
+"""
+
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import InputError
+from ..tasks import NOT_MEASURED, Task
+
+ResidualKind = Literal["gradient", "raw"]
+Reduction = Literal["mean", "sum"]
+
+
+def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> Tensor:
+    """What the learner minimises, over the measured entries only.
+
+    Regression (f − y)², binary and multilabel cross entropy of σ(f), multiclass cross entropy of
+    softmax(f). Where nothing is measured the loss is 0 and so is its gradient. Nothing here waits
+    for the device, so it can stand inside a captured or compiled step.
+
+    Args:
+        pred: network outputs f, `[rows, task.num_outputs]`, or `[rows]` for a single output.
+        y: targets as `Task` says; a single column may be `[rows]` or `[rows, 1]`, and binary or
+            multilabel targets may be integers.
+        task: what is learned.
+        reduction: "mean" over the measured entries, or their "sum".
+
+    Returns:
+        A scalar, float32 (float64 for float64 predictions).
+
+    Raises:
+        InputError: the shapes or dtypes do not fit the task.
+    """
+    if reduction not in get_args(Reduction):
+        raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
+    pred, y = _aligned(pred, y, task)
+    if task.kind == "multiclass":
+        total = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="sum")
+        count = (y != NOT_MEASURED).sum()
+    else:
+        measured = ~y.isnan()
+        target = torch.where(measured, y, 0.0)
+        if task.kind == "regression":
+            entries = F.mse_loss(pred, target, reduction="none")
+        else:
+            entries = F.binary_cross_entropy_with_logits(pred, target, reduction="none")
+        total = torch.where(measured, entries, 0.0).sum()
+        count = measured.sum()
+    return total if reduction == "sum" else total / count.clamp(min=1)
+
+
+def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient") -> Tensor:
+    """The derivative ∂L/∂f at each output, 0 where the label is missing.
+
+    f − y (regression, of L = ½(f − y)²: half the derivative of `loss`), σ(f) − y (binary,
+    multilabel), softmax(f) − onehot(y) (multiclass). These are the derivatives of the summed loss;
+    averaging would only scale them all alike.
+
+    Args:
+        pred, y, task: as in `loss`.
+        kind: "gradient", or "raw" for f − y of the raw outputs whatever the task, which is how the
+            paper's published code scores classification; only for runs that repeat it.
+
+    Returns:
+        `[rows, task.num_outputs]`, float32 (float64 for float64 predictions).
+
+    Raises:
+        InputError: the shapes or dtypes do not fit the task, or `kind` is unknown.
+    """
+    errors, _ = _errors(pred, y, task, kind)
+    return errors
+
+
+def graph_residuals(
+    pred: Tensor,
+    y: Tensor,
+    task: Task,
+    ptr: Tensor | None = None,
+    kind: ResidualKind = "gradient",
+) -> Tensor:
+    """One score for each graph, the quantity that Algorithm 1 ranks graphs by.
+
+    - Graph level: |∂L/∂f| for a single output; ‖∂L/∂f‖₂ / (number of measured labels) for several
+      targets or labels; ‖softmax(f) − onehot(y)‖₂ for multiclass.
+    - Node level: ‖∂L/∂f‖_F / n_i over the graph's nodes and outputs, where n_i counts the nodes
+      with a label (all of them, in the paper).
+
+    A graph with no nodes or no label scores 0.
+
+    Args:
+        pred, y, task: as in `loss`.
+        ptr: `[num_graphs + 1]` int64, where graph i has the rows `ptr[i]` up to `ptr[i + 1]`; only
+            node-level tasks need it.
+        kind: as in `residual`.
+
+    Returns:
+        float32 `[num_graphs]`.
+
+    Raises:
+        InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
+    """
+    errors, measured = _errors(pred, y, task, kind)
+    if task.level == "graph":
+        size = torch.linalg.vector_norm(errors, dim=1)
+        count = measured.sum(1)
+    else:
+        rows = torch.stack([errors.square().sum(1), measured.any(1).to(errors.dtype)], dim=1)
+        # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
+        sums = torch.segment_reduce(rows, "sum", offsets=_checked_ptr(ptr, rows), initial=0)
+        size, count = sums[:, 0].sqrt(), sums[:, 1]
+    return (size / count.clamp(min=1)).float()
+
+
+def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
+    """Residuals `[rows, C]`, and what is measured: `[rows, C]`, for multiclass `[rows, 1]`."""
+    if kind not in get_args(ResidualKind):
+        raise InputError(f"unknown residual {kind!r}: choose 'gradient' or 'raw'")
+    pred, y = _aligned(pred, y, task)
+    if task.kind == "multiclass":
+        measured = (y != NOT_MEASURED).unsqueeze(1)
+        target = (y.unsqueeze(1) == torch.arange(task.num_outputs, device=y.device)).to(pred.dtype)
+        output = pred if kind == "raw" else pred.softmax(dim=1)
+    else:
+        measured, target = ~y.isnan(), y
+        output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
+    return torch.where(measured, output - target, 0.0), measured
+
+
+def _aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """Prediction `[rows, C]`, at least float32, and target `[rows, C]` alike or class `[rows]`."""
+    if not pred.is_floating_point():
+        raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
+    outputs = task.num_outputs
+    columns = 1 if task.kind == "multiclass" else outputs
+    matrix = pred.unsqueeze(1) if pred.dim() == 1 and outputs == 1 else pred
+    target = y.unsqueeze(1) if y.dim() == 1 and columns == 1 else y
+    if matrix.dim() != 2 or matrix.shape[1] != outputs:
+        raise InputError(
+            f"predictions have shape {tuple(pred.shape)}, and this {task.kind} task needs "
+            f"[rows, {outputs}]: check the network's out_channels"
+        )
+    if target.shape != (len(matrix), columns):
+        raise InputError(
+            f"targets have shape {tuple(y.shape)} beside predictions of shape "
+            f"{tuple(pred.shape)}: this {task.level}-level {task.kind} task needs "
+            f"[{len(matrix)}, {columns}], one row for each {task.level}"
+        )
+    matrix = matrix.to(torch.promote_types(pred.dtype, torch.float32))
+    if task.kind != "multiclass":
+        return matrix, target.to(matrix.dtype)
+    return matrix, _checked_classes(target.squeeze(1), outputs)
+
+
+def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
+    if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
+        raise InputError(
+            f"multiclass targets must be class numbers (int64), not {classes.dtype}: use y.long()"
+        )
+    # Looking at the values would make an accelerator wait; there, the data loader has looked.
+    if classes.device.type == "cpu" and not torch.compiler.is_compiling():
+        wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
+        if wrong.any():
+            raise InputError(
+                f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
+                "correct the label, or raise num_outputs"
+            )
+    return classes.long()
+
+
+def _checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
+    if ptr is None or ptr.dim() != 1 or len(ptr) == 0:
+        found = None if ptr is None else list(ptr.shape)
+        raise InputError(f"a node-level task needs ptr of shape [num_graphs + 1], not {found}")
+    if ptr.device.type == "cpu" and int(ptr[-1]) != len(rows):
+        raise InputError(f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} nodes")
+    return ptr

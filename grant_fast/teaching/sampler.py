@@ -1,0 +1,316 @@
+"""GraNT as a batch sampler: the teacher picks graphs, the data loader serves them."""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from ..errors import InputError
+from ..tasks import Task
+from .order import DEALING, ORDER, arrange, deal, permutation
+from .residuals import ResidualKind
+from .schedules import Curriculum, Interval, RatioSchedule, share_size
+from .scoring import Collate, Model, Positions, Predict, score_graphs
+from .selection import select_batches, select_global, select_within_batches
+
+Mode = Literal["batch", "graph", "global", "random", "full"]
+
+
+class GraNTSampler(Sampler[list[int]]):
+    """Batches of the graphs that the learner gets most wrong (GraNT, Algorithm 1).
+
+    At a selection epoch the teacher scores every training graph with the current model and keeps a
+    share of them; the curriculum widens the share and spaces the selections out::
+
+        sampler = GraNTSampler(dataset, task, batch_size=256, epochs=100)
+        loader = DataLoader(dataset, batch_sampler=sampler)  # PyTorch's or PyG's
+        for epoch in range(100):
+            sampler.select(model, epoch)  # does nothing between selection epochs
+            for batch in loader:
+                ...
+
+    Positions are positions in `dataset`, whatever order anything is served in. Every epoch's order
+    is one permutation of the training graphs, drawn from (seed, epoch) and restricted to the
+    selected ones: samplers of different modes with one seed serve the graphs in the same order.
+    PyTorch's global random state is neither read nor changed.
+
+    Args:
+        dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
+        task: what is learned.
+        batch_size: graphs in a batch; the last batch of an epoch may be smaller.
+        epochs: length of the whole run, which the schedules stretch over.
+        mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
+            the batches with the largest mean score are kept, whole. "graph" (S): the largest scores
+            within each such batch. "global": the largest of all. "random": as many as "graph" and
+            "global" at the same epochs, drawn uniformly: the control. "full": every graph, always.
+        start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
+        ratio_schedule: "step", "linear", "cosine" or "constant"; see `schedules.ratio_at`.
+        interval: "curriculum", or a number of epochs; see `schedules.selection_epochs`.
+        ids: positions of the training graphs in `dataset`, in any order; all of them if None.
+        predict: `predict(model, batch)` gives the raw outputs; `model(batch)` if None.
+        residual: "gradient" or "raw"; see `residuals.residual`.
+        seed: of the order and of the dealing into batches.
+        collate: makes a batch of a list of graphs when scoring; PyG's own if None.
+        score_batch_size: graphs in one scoring pass; if None `batch_size`, which is known to fit.
+
+    Attributes:
+        ids: the training graphs' positions, int64, ascending.
+        epoch: the epoch that iterating serves.
+        scores: float32 `[len(ids)]`, in the order of `ids`, what the last selection ranked by; None
+            where nothing was scored.
+
+    Raises:
+        InputError: a number, name or position that makes no sense.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        task: Task,
+        batch_size: int,
+        *,
+        epochs: int,
+        mode: Mode = "batch",
+        start_ratio: float = 0.1,
+        ratio_schedule: RatioSchedule = "step",
+        interval: Interval = "curriculum",
+        ids: Positions | None = None,
+        predict: Predict | None = None,
+        residual: ResidualKind = "gradient",
+        seed: int = 0,
+        collate: Collate | None = None,
+        score_batch_size: int | None = None,
+    ) -> None:
+        if mode not in get_args(Mode):
+            raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(Mode))}")
+        for name, size in (("batch_size", batch_size), ("score_batch_size", score_batch_size)):
+            if size is not None and size < 1:
+                raise InputError(f"{name}={size}: give at least 1")
+        if seed < 0:
+            raise InputError(f"seed={seed}: give a number from 0 up")
+        if residual not in get_args(ResidualKind):
+            raise InputError(f"unknown residual {residual!r}: choose 'gradient' or 'raw'")
+        self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
+        self.dataset, self.task, self.batch_size = dataset, task, batch_size
+        self.mode, self.seed = mode, seed
+        self.predict, self.residual, self.collate = predict, residual, collate
+        self.score_batch_size = score_batch_size or batch_size
+        self.ids = _checked_ids(ids, len(dataset))
+        self.epoch = 0
+        self.scores: Tensor | None = None
+        # Within this class graphs are numbered by their place in `ids`.
+        self._picked: Tensor | None = None
+        self._picked_at = -1
+        self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
+        self._needs_model = mode not in ("random", "full")
+        self.set_epoch(0)
+
+    @property
+    def ratio(self) -> float:
+        """The share which the schedule gives the current epoch."""
+        return 1.0 if self.mode == "full" else self.curriculum.ratio(self.epoch)
+
+    @property
+    def selected(self) -> Tensor:
+        """The selected graphs' positions in the dataset, int64 ascending, until the next selection.
+
+        Raises:
+            InputError: nothing has been selected yet.
+        """
+        return self.ids[self._picked_or_raise()]
+
+    @property
+    def num_selected(self) -> int:
+        """How many graphs are selected; raises as `selected` does."""
+        return len(self._picked_or_raise())
+
+    def select(self, model: Model | None, epoch: int) -> bool:
+        """Be the teacher at the start of an epoch: pick graphs anew if it is time to.
+
+        A selection whose epoch was passed over is made up for, with the share that it had. `model`
+        may be None where nothing is scored: in modes "random" and "full", and at a share of 1.
+
+        Returns:
+            Whether graphs were picked anew, which "full" never does.
+
+        Raises:
+            InputError: a NaN prediction (naming the graph), an epoch outside the run, no model.
+        """
+        self._move_to(epoch)
+        at = self.curriculum.last_selection(epoch)
+        if self._picked_at == at and epoch != at:
+            return False
+        size, scores, batch_of = len(self.ids), None, None
+        m = share_size(self.ratio, size)
+        if m == size:
+            picked = torch.arange(size)
+        elif self.mode == "random":
+            picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
+        else:
+            scores = self._score(model)
+            if self.mode == "global":
+                picked = select_global(scores, m)
+            elif self.mode == "graph":
+                dealt = deal(size, self.batch_size, self.seed, at)
+                picked = select_within_batches(scores, dealt, m)
+            else:
+                dealt = deal(size, self.batch_size, self.seed, at)
+                picked = select_batches(scores, dealt, self.ratio)
+                batch_of = dealt[picked]
+        self._picked, self._picked_at, self._batch_of, self.scores = picked, at, batch_of, scores
+        return self.mode != "full"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Serve `epoch` from now on, as PyTorch's `DistributedSampler` does; so does `select`.
+
+        Modes that need no model pick their graphs here too.
+
+        Raises:
+            InputError: the epoch is outside the run.
+        """
+        if self._needs_model:
+            self._move_to(epoch)
+        else:
+            self.select(None, epoch)
+
+    def __len__(self) -> int:
+        """The number of batches in the current epoch, right before its selection is made too."""
+        if self._picked is not None and self._is_current:
+            if self._batch_of is not None:
+                return len(self._batch_of.unique())
+            return self._num_batches(len(self._picked))
+        if self.mode == "batch":
+            return share_size(self.ratio, self._num_batches(len(self.ids)))
+        return self._num_batches(share_size(self.ratio, len(self.ids)))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield each batch of the current epoch as a list of positions in the dataset.
+
+        Raises:
+            InputError: the selection that this epoch uses has not been made.
+        """
+        picked = self._picked_or_raise()
+        if not self._is_current:
+            raise InputError(self._not_selected)
+        order = permutation(len(self.ids), self.seed, ORDER, self.epoch)
+        place = torch.full_like(self.ids, -1)
+        place[picked] = torch.arange(len(picked))
+        place = place[order]
+        place = place[place >= 0]  # places in `picked`, in the order to serve them
+        batch_of = None if self._batch_of is None else self._batch_of[place]
+        for batch in arrange(self.ids[picked[place]], self.batch_size, batch_of):
+            yield batch.tolist()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that resuming needs: int64 tensors, ints, and the settings as plain values."""
+        nothing = torch.empty(0, dtype=torch.long)
+        return {
+            "epoch": self.epoch,
+            "picked_at": self._picked_at,
+            "picked": nothing if self._picked is None else self._picked.clone(),
+            "batch_of": nothing if self._batch_of is None else self._batch_of.clone(),
+            "settings": self._settings,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a saved state: from here on, the same batches as from the saved sampler.
+
+        Raises:
+            InputError: the state is of a sampler with other settings or other graphs.
+        """
+        saved = state.get("settings", {})
+        for name, value in self._settings.items():
+            if saved.get(name) != value:
+                raise InputError(
+                    f"the saved sampler had {name}={saved.get(name)!r} and this one has "
+                    f"{name}={value!r}: make it with the settings and graphs of the saved run"
+                )
+        self._move_to(state["epoch"])
+        self._picked_at = state["picked_at"]
+        self._picked = state["picked"].cpu().clone() if self._picked_at >= 0 else None
+        self._batch_of = state["batch_of"].cpu().clone() if len(state["batch_of"]) else None
+        self.scores = None
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.ids)} graphs, mode={self.mode!r}, "
+            f"batch_size={self.batch_size}, {self.curriculum}, seed={self.seed})"
+        )
+
+    def _score(self, model: Model | None) -> Tensor:
+        if model is None:
+            raise InputError(f"mode {self.mode!r} scores graphs with the model: give select one")
+        scores = score_graphs(
+            model,
+            self.dataset,
+            self.task,
+            ids=self.ids,
+            predict=self.predict,
+            residual=self.residual,
+            batch_size=self.score_batch_size,
+            collate=self.collate,
+        )
+        return scores.cpu()
+
+    def _move_to(self, epoch: int) -> None:
+        if not 0 <= epoch < self.curriculum.epochs:
+            last = self.curriculum.epochs - 1
+            raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
+        self.epoch = epoch
+
+    @property
+    def _is_current(self) -> bool:
+        return self._picked_at == self.curriculum.last_selection(self.epoch)
+
+    @property
+    def _not_selected(self) -> str:
+        at = self.curriculum.last_selection(self.epoch)
+        return (
+            f"epoch {self.epoch} uses the selection of epoch {at}, which was not made: "
+            f"call sampler.select(model, {self.epoch}) first"
+        )
+
+    def _picked_or_raise(self) -> Tensor:
+        if self._picked is None:
+            raise InputError(self._not_selected)
+        return self._picked
+
+    def _num_batches(self, num_graphs: int) -> int:
+        return -(-num_graphs // self.batch_size)
+
+    @property
+    def _settings(self) -> dict[str, str | int | float]:
+        return {
+            "mode": self.mode,
+            "batch_size": self.batch_size,
+            "epochs": self.curriculum.epochs,
+            "start_ratio": self.curriculum.start_ratio,
+            "ratio_schedule": self.curriculum.ratio_schedule,
+            "interval": self.curriculum.interval,
+            "residual": self.residual,
+            "seed": self.seed,
+            "num_graphs": len(self.ids),
+            "ids_crc32": zlib.crc32(self.ids.numpy().tobytes()),
+        }
+
+
+def _checked_ids(ids: Positions | None, total: int) -> Tensor:
+    given = torch.arange(total) if ids is None else torch.as_tensor(ids).cpu()
+    if given.numel() == 0:
+        raise InputError("there are no graphs to teach: ids, or the dataset, is empty")
+    if given.dim() != 1 or given.dtype == torch.bool or given.is_floating_point():
+        raise InputError(
+            f"ids must be positions, int64 [num_graphs], not {given.dtype} {list(given.shape)}: "
+            "for a mask, give mask.nonzero().squeeze(1)"
+        )
+    positions = given.long().sort().values
+    outside = positions[(positions < 0) | (positions >= total)]
+    if len(outside):
+        raise InputError(f"ids has {int(outside[0])}: this dataset has positions 0..{total - 1}")
+    repeated = positions[1:][positions.diff() == 0]
+    if len(repeated):
+        raise InputError(f"ids has {int(repeated[0])} more than once: give each graph once")
+    return positions

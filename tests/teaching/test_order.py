@@ -1,0 +1,41 @@
+import pytest
+import torch
+
+from grant_fast.teaching.order import DEALING, ORDER, arrange, deal, permutation
+
+
+def test_a_permutation_depends_on_its_arguments_alone() -> None:
+    state = torch.get_rng_state()
+    one = permutation(100, 3, ORDER, 5)
+    torch.manual_seed(99)
+    assert permutation(100, 3, ORDER, 5).equal(one)
+    torch.set_rng_state(state)
+    permutation(100, 3, ORDER, 5)
+    assert torch.get_rng_state().equal(state)
+    assert one.sort().values.equal(torch.arange(100))
+    for other in [(4, ORDER, 5), (3, DEALING, 5), (3, ORDER, 6)]:
+        assert not permutation(100, *other).equal(one)
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(1, 4), (12, 4), (13, 4), (3, 1)])
+def test_dealing_makes_full_batches_and_one_rest(size: int, batch_size: int) -> None:
+    counts = torch.bincount(deal(size, batch_size, seed=0, epoch=0)).tolist()
+    assert counts == [batch_size] * (size // batch_size) + [size % batch_size] * (
+        size % batch_size > 0
+    )
+
+
+def test_dealing_is_random_and_anew_each_epoch() -> None:
+    assert not deal(64, 8, 0, 0).equal(deal(64, 8, 0, 1))
+    assert not deal(64, 8, 0, 0).equal(torch.arange(64) // 8)
+
+
+def test_arranging_in_the_given_order() -> None:
+    parts = arrange(torch.tensor([40, 10, 30, 20, 0]), 2)
+    assert [part.tolist() for part in parts] == [[40, 10], [30, 20], [0]]
+
+
+def test_arranging_whole_batches_where_their_first_member_comes() -> None:
+    order = torch.tensor([5, 1, 4, 0, 2, 3])
+    parts = arrange(order, 2, torch.tensor([9, 4, 9, 4, 7, 4]))
+    assert [part.tolist() for part in parts] == [[5, 4], [1, 0, 3], [2]]

@@ -1,0 +1,215 @@
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from grant_fast.errors import InputError
+from grant_fast.tasks import Task
+from grant_fast.teaching.residuals import graph_residuals, loss, residual
+
+NAN = math.nan
+
+TASKS = {
+    "regression": Task("regression", num_outputs=1),
+    "several targets": Task("regression", num_outputs=3),
+    "binary": Task("binary"),
+    "multilabel": Task("multilabel", num_outputs=4),
+    "multiclass": Task("multiclass", num_outputs=5),
+}
+
+
+def example(task: Task, rows: int, missing: bool = True) -> tuple[Tensor, Tensor]:
+    """Float64 predictions, and targets of which some are missing."""
+    torch.manual_seed(rows)
+    pred = torch.randn(rows, task.num_outputs, dtype=torch.float64)
+    if task.kind == "multiclass":
+        y = torch.randint(task.num_outputs, (rows,))
+        return pred, torch.where(torch.rand(rows) < 0.3, -100, y) if missing else y
+    y = torch.randn_like(pred) if task.kind == "regression" else torch.randint_like(pred, 2)
+    return pred, torch.where(torch.rand_like(y) < 0.3, NAN, y) if missing else y
+
+
+def measured(y: Tensor) -> Tensor:
+    return ~y.isnan() if y.is_floating_point() else y != -100
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_residual_is_the_gradient_of_the_loss(task: Task, rows: int, missing: bool) -> None:
+    pred, y = example(task, rows, missing)
+    pred.requires_grad_()
+    factor = 2 if task.kind == "regression" else 1  # the residual is that of ½(f − y)²
+    (of_sum,) = torch.autograd.grad(loss(pred, y, task, "sum"), pred)
+    (of_mean,) = torch.autograd.grad(loss(pred, y, task), pred)
+    expected = factor * residual(pred.detach(), y, task)
+    count = max(int(measured(y).sum()), 1)
+    torch.testing.assert_close(of_sum, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(of_mean * count, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(loss(pred, y, task) * count, loss(pred, y, task, "sum"))
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary", "multilabel"])
+def test_the_loss_is_the_plain_loss_of_the_measured_entries(kind: str) -> None:
+    task = Task(kind, num_outputs=3 if kind == "multilabel" else 1)
+    pred, y = example(task, 23)
+    f, t = pred[~y.isnan()], y[~y.isnan()]
+    p = 1 / (1 + (-f).exp())
+    plain = (f - t) ** 2 if kind == "regression" else -(t * p.log() + (1 - t) * (1 - p).log())
+    torch.testing.assert_close(loss(pred, y, task), plain.mean(), rtol=1e-12, atol=0)
+
+
+def test_the_multiclass_loss_is_the_plain_loss_of_the_measured_rows() -> None:
+    pred, y = example(TASKS["multiclass"], 23)
+    probability = pred.exp() / pred.exp().sum(1, keepdim=True)
+    plain = [-probability[i, y[i]].log() for i in range(23) if y[i] != -100]
+    torch.testing.assert_close(loss(pred, y, TASKS["multiclass"]), torch.stack(plain).mean())
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+@pytest.mark.parametrize("rows", [0, 4])
+def test_with_nothing_measured_loss_gradient_and_scores_are_zero(task: Task, rows: int) -> None:
+    pred = torch.randn(rows, task.num_outputs, requires_grad=True)
+    y = torch.full((rows,), -100) if task.kind == "multiclass" else torch.full_like(pred, NAN)
+    value = loss(pred, y, task)
+    value.backward()
+    assert value.item() == 0
+    assert pred.grad is not None and pred.grad.eq(0).all()
+    assert graph_residuals(pred.detach(), y, task).equal(torch.zeros(rows))
+
+
+def test_scores_computed_by_hand() -> None:
+    half = torch.tensor([[0.0]])  # σ(0) = ½
+    assert graph_residuals(half, torch.tensor([[1.0]]), Task("binary")).tolist() == [0.5]
+    assert graph_residuals(half - 3, torch.tensor([[1.0]]), Task("regression")).tolist() == [4.0]
+    # softmax of equal outputs is ½ each: (½ − 1, ½) has norm √½
+    two = graph_residuals(torch.zeros(1, 2), torch.tensor([0]), Task("multiclass", num_outputs=2))
+    torch.testing.assert_close(two, torch.tensor([0.5**0.5]))
+    # errors 3 and 4 and one missing: ‖·‖₂ = 5 over 2 labelled
+    several = graph_residuals(
+        torch.zeros(1, 3),
+        torch.tensor([[3.0, NAN, -4.0]]),
+        Task("regression", num_outputs=3),
+    )
+    assert several.tolist() == [2.5]
+    # one label of 0 and one of 1 at logit 0: (½, −½) over 2
+    labels = graph_residuals(
+        torch.zeros(1, 3), torch.tensor([[0.0, 1.0, NAN]]), Task("multilabel", num_outputs=3)
+    )
+    torch.testing.assert_close(labels, torch.tensor([0.5**0.5 / 2]))
+
+
+@pytest.mark.parametrize("kind", ["regression", "multilabel", "multiclass"])
+def test_a_node_level_score_is_the_norm_over_the_graph_divided_by_its_nodes(kind: str) -> None:
+    task = Task(kind, "node", 3)
+    sizes = torch.tensor([3, 0, 1, 17, 0])
+    ptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    pred, y = example(task, int(ptr[-1]), missing=False)
+    errors = residual(pred, y, task)
+    expected = [
+        errors[a:b].norm() / (b - a) if b > a else torch.tensor(0.0)
+        for a, b in itertools.pairwise(ptr)
+    ]
+    scores = graph_residuals(pred, y, task, ptr)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, torch.stack(expected).float())
+
+
+def test_nodes_without_a_label_are_not_counted() -> None:
+    task = Task("regression", "node", 2)
+    y = torch.tensor([[3.0, NAN], [NAN, NAN], [NAN, 4.0], [NAN, NAN]])
+    scores = graph_residuals(torch.zeros(4, 2), y, task, torch.tensor([0, 3, 4]))
+    assert scores.tolist() == [2.5, 0.0]
+
+
+def test_raw_residuals_ignore_the_link_function() -> None:
+    pred = torch.tensor([[2.0, -1.0]])
+    multilabel = Task("multilabel", num_outputs=2)
+    multiclass = Task("multiclass", num_outputs=2)
+    assert residual(pred, torch.tensor([[1.0, NAN]]), multilabel, "raw").tolist() == [[1.0, 0.0]]
+    assert residual(pred, torch.tensor([1]), multiclass, "raw").tolist() == [[2.0, -2.0]]
+    assert residual(pred, torch.tensor([-100]), multiclass, "raw").tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_one_column_is_accepted_in_every_shape(kind: str) -> None:
+    task = Task(kind)
+    pred, y = example(task, 15)
+    expected = graph_residuals(pred, y, task)
+    for f in (pred, pred.squeeze(1)):
+        for t in (y, y.squeeze(1)):
+            assert graph_residuals(f, t, task).equal(expected)
+            assert loss(f, t, task).equal(loss(pred, y, task))
+
+
+def test_integer_labels_and_a_column_of_classes_are_accepted() -> None:
+    pred, y = example(TASKS["multilabel"], 9, missing=False)
+    task = TASKS["multilabel"]
+    for labels in (y.long(), y.bool()):
+        assert residual(pred, labels, task).equal(residual(pred, y, task))
+    pred, y = example(TASKS["multiclass"], 9)
+    task = TASKS["multiclass"]
+    for classes in (y.unsqueeze(1), y.int()):
+        assert residual(pred, classes, task).equal(residual(pred, y, task))
+        assert loss(pred, classes, task).equal(loss(pred, y, task))
+
+
+def test_half_precision_predictions_are_scored_in_float32() -> None:
+    pred, y = example(TASKS["binary"], 9)
+    low = pred.bfloat16()
+    assert residual(low, y, TASKS["binary"]).dtype == torch.float32
+    assert loss(low, y, TASKS["binary"]).equal(loss(low.float(), y, TASKS["binary"]))
+
+
+def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
+    pred = torch.tensor([1e-30, -1e30])
+    scores = graph_residuals(pred, torch.zeros(2), Task("regression"))
+    assert scores.equal(pred.abs())
+
+
+@pytest.mark.parametrize(
+    ("pred", "y", "task", "says"),
+    [
+        ((4, 2), (4, 1), TASKS["regression"], r"shape \(4, 2\).*\[rows, 1\].*out_channels"),
+        ((4, 3), (4, 1), TASKS["several targets"], r"shape \(4, 1\).*shape \(4, 3\).*\[4, 3\]"),
+        ((4, 3), (12,), TASKS["several targets"], r"shape \(12,\)"),
+        ((4,), (5,), TASKS["binary"], r"shape \(5,\).*shape \(4,\).*one row for each graph"),
+        ((4, 3, 1), (4, 3), TASKS["several targets"], r"shape \(4, 3, 1\)"),
+        ((4,), (4,), TASKS["multiclass"], r"\[rows, 5\]"),
+    ],
+)
+def test_wrong_shapes_are_named(pred: tuple, y: tuple, task: Task, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        loss(torch.zeros(pred), torch.zeros(y), task)
+    with pytest.raises(InputError, match=says):
+        graph_residuals(torch.zeros(pred), torch.zeros(y), task)
+
+
+def test_impossible_classes_and_dtypes_are_named() -> None:
+    task, pred = TASKS["multiclass"], torch.zeros(2, 5)
+    with pytest.raises(InputError, match=r"class 5 is outside 0\.\.4"):
+        loss(pred, torch.tensor([0, 5]), task)
+    with pytest.raises(InputError, match="class -1 is outside"):
+        residual(pred, torch.tensor([0, -1]), task)
+    with pytest.raises(InputError, match=r"float32.*y\.long"):
+        residual(pred, torch.tensor([0.0, 1.0]), task)
+    with pytest.raises(InputError, match=r"floating point, not torch\.int64"):
+        residual(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2), Task("binary"))
+
+
+def test_a_node_level_score_needs_fitting_node_ranges() -> None:
+    task, pred, y = Task("regression", "node"), torch.zeros(4), torch.zeros(4)
+    with pytest.raises(InputError, match=r"needs ptr of shape \[num_graphs \+ 1\]"):
+        graph_residuals(pred, y, task)
+    with pytest.raises(InputError, match="ptr ends at 3, and there are 4 nodes"):
+        graph_residuals(pred, y, task, torch.tensor([0, 3]))
+
+
+def test_unknown_names_are_refused() -> None:
+    pred, y = torch.zeros(1), torch.zeros(1)
+    with pytest.raises(InputError, match=r"'logit'.*'gradient' or 'raw'"):
+        residual(pred, y, Task("binary"), "logit")
+    with pytest.raises(InputError, match=r"'none'.*'mean' or 'sum'"):
+        loss(pred, y, Task("binary"), "none")

@@ -1,0 +1,446 @@
+import io
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grant_fast.errors import InputError
+from grant_fast.graphs import PackedGraphs
+from grant_fast.tasks import Task
+from grant_fast.teaching.order import deal, permutation
+from grant_fast.teaching.sampler import GraNTSampler
+from grant_fast.teaching.schedules import ratio_at, selection_epochs, share_size
+
+REGRESSION = Task("regression")
+SCORED = ["batch", "graph", "global"]
+MODES = [*SCORED, "random", "full"]
+
+
+def served(sampler: GraNTSampler) -> list[int]:
+    return [position for batch in sampler for position in batch]
+
+
+def worst(graphs: list, m: int) -> set[int]:
+    """The identities of the m graphs of largest |y|."""
+    return {int(g.uid) for g in sorted(graphs, key=lambda g: -float(g.y))[:m]}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_truly_worst_graphs_are_served_however_the_data_is_shuffled(
+    make_graphs, zero, seed
+) -> None:
+    from torch_geometric.loader import DataLoader
+
+    graphs = make_graphs(101)
+    expected = worst(graphs, 21)
+    shuffled = [graphs[i] for i in torch.randperm(101, generator=torch.Generator().manual_seed(7))]
+    for dataset in (graphs, shuffled):
+        sampler = GraNTSampler(
+            dataset,
+            REGRESSION,
+            8,
+            epochs=1,
+            mode="global",
+            start_ratio=0.2,
+            predict=zero,
+            seed=seed,
+        )
+        assert sampler.select(zero, 0)
+        loader = DataLoader(dataset, batch_sampler=sampler)
+        assert len(loader) == 3
+        batches = [batch.uid.tolist() for batch in loader]
+        assert [len(batch) for batch in batches] == [8, 8, 5]
+        assert {uid for batch in batches for uid in batch} == expected
+        assert {int(dataset[i].uid) for i in sampler.selected.tolist()} == expected
+        order = [uid for batch in batches for uid in batch]
+        assert order != sorted(order)  # served shuffled, and yet the right ones
+
+
+def test_identity_survives_packing_indexing_and_torchs_loader(make_graphs, zero) -> None:
+    graphs = make_graphs(60)
+    packed = PackedGraphs.from_data_list(graphs)[torch.randperm(60)]
+    assert isinstance(packed, PackedGraphs)
+    ids = torch.randperm(60)[:45]
+    training = [graphs[int(packed.ids[i])] for i in ids]
+    sampler = GraNTSampler(
+        packed, REGRESSION, 4, epochs=1, mode="global", ids=ids, start_ratio=0.2, predict=zero
+    )
+    sampler.select(nn.Identity(), 0)
+    loader: Any = torch.utils.data.DataLoader(packed, batch_sampler=sampler)
+    seen = [int(i) for batch in loader for i in batch.ids]
+    assert len(seen) == 9
+    assert set(seen) == worst(training, 9)
+    by_hand = [int(i) for where in sampler for i in packed.batch(where).ids]
+    assert by_hand == seen
+
+
+@pytest.mark.parametrize("name", ["GIN", "GAT"])
+def test_any_pyg_model_is_taught_through_predict(make_graphs, name) -> None:
+    from torch_geometric.data import Batch
+    from torch_geometric.loader import DataLoader
+    from torch_geometric.nn import GAT, GIN, global_mean_pool
+
+    torch.manual_seed(0)
+    backbone = {"GIN": GIN, "GAT": GAT}[name]
+    model = backbone(3, 8, num_layers=2, out_channels=1, dropout=0.5)
+
+    def predict(model: nn.Module, batch: Any) -> Tensor:
+        return global_mean_pool(model(batch.x, batch.edge_index), batch.batch)
+
+    graphs = make_graphs(40)
+    for graph in graphs:
+        graph.y = torch.randn(1)
+    sampler = GraNTSampler(
+        graphs, REGRESSION, 6, epochs=1, mode="global", start_ratio=0.25, predict=predict
+    )
+    sampler.select(model, 0)
+    model.eval()
+    alone = [Batch.from_data_list([graph]) for graph in graphs]
+    errors = torch.stack([(predict(model, b).squeeze() - b.y.squeeze()).abs() for b in alone])
+    torch.testing.assert_close(sampler.scores, errors.detach(), rtol=1e-4, atol=1e-5)
+    assert sampler.selected.tolist() == errors.topk(10).indices.sort().values.tolist()
+
+    # and it learns from what it is given
+    optimizer = torch.optim.Adam(model.parameters())
+    model.train()
+    before = [p.detach().clone() for p in model.parameters()]
+    for batch in DataLoader(graphs, batch_sampler=sampler):
+        optimizer.zero_grad()
+        (predict(model, batch).squeeze(1) - batch.y).square().mean().backward()
+        optimizer.step()
+    assert any(not p.equal(b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("num_graphs", [40, 43])
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 0.8])
+def test_b_keeps_whole_the_batches_of_largest_mean_score(
+    make_graphs, zero, num_graphs, ratio
+) -> None:
+    graphs = make_graphs(num_graphs)
+    sampler = GraNTSampler(
+        graphs, REGRESSION, 8, epochs=1, mode="batch", start_ratio=ratio, predict=zero, seed=5
+    )
+    planned = len(sampler)
+    sampler.select(zero, 0)
+    dealt = deal(num_graphs, 8, 5, 0)
+    groups = [(dealt == b).nonzero().squeeze(1) for b in range(int(dealt.max()) + 1)]
+    y = torch.cat([graph.y for graph in graphs])
+    groups.sort(key=lambda members: -y[members].mean())
+    expected = groups[: math.ceil(ratio * len(groups))]
+    assert planned == len(sampler) == len(expected)
+    assert {frozenset(b) for b in sampler} == {frozenset(g.tolist()) for g in expected}
+    assert sampler.selected.tolist() == sorted(i for g in expected for i in g.tolist())
+
+
+def test_s_takes_the_share_of_each_batch_and_regroups(make_graphs, zero) -> None:
+    graphs = make_graphs(43)
+    sampler = GraNTSampler(
+        graphs, REGRESSION, 8, epochs=1, mode="graph", start_ratio=0.5, predict=zero, seed=5
+    )
+    sampler.select(zero, 0)
+    y = torch.cat([graph.y for graph in graphs])
+    dealt = deal(43, 8, 5, 0)
+    picked = set(sampler.selected.tolist())
+    assert len(picked) == 22
+    for b in range(6):
+        members = sorted((dealt == b).nonzero().squeeze(1).tolist(), key=lambda i: -float(y[i]))
+        mine = picked & set(members)
+        assert mine == set(members[: len(mine)])
+        assert abs(len(mine) - len(members) * 22 / 43) < 1
+    assert [len(batch) for batch in sampler] == [8, 8, 6]
+
+
+@pytest.mark.parametrize("interval", ["curriculum", 7])
+def test_random_draws_as_many_graphs_at_the_same_epochs(make_graphs, zero, interval) -> None:
+    graphs = make_graphs(50)
+    settings = {"epochs": 40, "start_ratio": 0.2, "interval": interval, "predict": zero}
+    samplers = {
+        mode: GraNTSampler(graphs, REGRESSION, 6, mode=mode, **settings)
+        for mode in ["graph", "global", "random"]
+    }
+    due = selection_epochs(40, 0.2, interval)
+    drawn = set()
+    for epoch in range(40):
+        changed = {mode: sampler.select(zero, epoch) for mode, sampler in samplers.items()}
+        assert changed == dict.fromkeys(samplers, epoch in due)
+        at = max(t for t in due if t <= epoch)
+        m = share_size(ratio_at(at, 40, 0.2), 50)
+        for sampler in samplers.values():
+            assert sampler.num_selected == m
+            assert len(sampler) == len(list(sampler)) == math.ceil(m / 6)
+            assert sampler.ratio == ratio_at(at, 40, 0.2)
+        drawn.add(tuple(samplers["random"].selected.tolist()))
+    assert len(drawn) == len(due)  # a fresh subset at each selection
+
+
+def test_random_is_uniform_and_needs_no_model() -> None:
+    graphs = [None] * 20
+    counts = torch.zeros(20)
+    for seed in range(400):
+        sampler = GraNTSampler(
+            graphs, REGRESSION, 5, epochs=1, mode="random", start_ratio=0.25, seed=seed
+        )
+        counts[sampler.selected] += 1
+    # binomial(400, ¼): mean 100, deviation 8.7
+    assert counts.sum() == 2000
+    assert (counts - 100).abs().max() < 4 * 8.7
+
+
+def test_all_arms_see_the_data_in_the_same_order(make_graphs, zero) -> None:
+    graphs = make_graphs(37)
+    samplers = {
+        mode: GraNTSampler(
+            graphs, REGRESSION, 5, epochs=9, mode=mode, start_ratio=0.4, predict=zero, seed=3
+        )
+        for mode in MODES
+    }
+    orders = []
+    for epoch in range(9):
+        for sampler in samplers.values():
+            sampler.select(zero, epoch)
+        everything = served(samplers["full"])
+        assert sorted(everything) == list(range(37))
+        for mode in ["graph", "global", "random"]:
+            chosen = set(samplers[mode].selected.tolist())
+            assert served(samplers[mode]) == [i for i in everything if i in chosen]
+        rank = {position: place for place, position in enumerate(everything)}
+        batches = list(samplers["batch"])
+        assert all(batch == sorted(batch, key=rank.__getitem__) for batch in batches)
+        assert batches == sorted(batches, key=lambda batch: rank[batch[0]])
+        orders.append(everything)
+    assert len({tuple(order) for order in orders}) == 9  # reshuffled every epoch
+    assert orders[4] == permutation(37, 3, 0, 4).tolist()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("num_graphs", [1, 8, 43])
+def test_the_length_is_right_before_the_selection_and_after(
+    make_graphs, zero, mode, num_graphs
+) -> None:
+    graphs = make_graphs(num_graphs)
+    sampler = GraNTSampler(graphs, REGRESSION, 8, epochs=30, mode=mode, predict=zero)
+    for epoch in range(30):
+        sampler.set_epoch(epoch)
+        announced = len(sampler)
+        sampler.select(zero, epoch)
+        assert announced == len(sampler) == len(list(sampler)) > 0
+
+
+@pytest.mark.parametrize("mode", SCORED)
+def test_between_selections_the_teacher_does_nothing(make_graphs, zero, mode) -> None:
+    looks = []
+
+    def predict(model: Any, batch: Any) -> Tensor:
+        looks.append(batch.num_graphs)
+        return zero(model, batch)
+
+    sampler = GraNTSampler(
+        make_graphs(20), REGRESSION, 8, epochs=10, mode=mode, interval=4, predict=predict
+    )
+    changed = [sampler.select(zero, epoch) for epoch in range(10)]
+    assert [epoch for epoch, change in enumerate(changed) if change] == [0, 4, 8]
+    assert sum(looks) == 3 * 20  # one look at each graph for each selection
+
+
+def test_a_share_of_one_selects_everything_without_looking(make_graphs) -> None:
+    def never(model: Any, batch: Any) -> Tensor:
+        raise AssertionError("nothing is to be scored")
+
+    for mode in MODES:
+        sampler = GraNTSampler(
+            make_graphs(11), REGRESSION, 4, epochs=3, mode=mode, start_ratio=1.0, predict=never
+        )
+        assert sampler.select(None, 0) is (mode != "full")
+        assert sorted(served(sampler)) == list(range(11))
+        assert [len(batch) for batch in sampler] == [4, 4, 3]
+        assert sampler.scores is None
+
+
+class Learner:
+    """Predictions that change from epoch to epoch, as a learning model's do."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __call__(self, batch: Any) -> Tensor:
+        return torch.sin(batch.y.flatten() * (self.epoch + 1)) * 30
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stop", [1, 6, 13])
+def test_a_resumed_run_equals_an_unbroken_one(make_graphs, mode, stop) -> None:
+    graphs = make_graphs(30)
+    learner = Learner()
+
+    def make() -> GraNTSampler:
+        return GraNTSampler(graphs, REGRESSION, 4, epochs=20, mode=mode, start_ratio=0.15, seed=2)
+
+    def run(sampler: GraNTSampler, first: int, last: int) -> list[list[list[int]]]:
+        seen = []
+        for learner.epoch in range(first, last):
+            sampler.select(learner, learner.epoch)
+            seen.append(list(sampler))
+        return seen
+
+    unbroken = run(make(), 0, 20)
+    first = make()
+    head = run(first, 0, stop)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second = make()
+    second.load_state_dict(torch.load(file, weights_only=True))
+    assert list(second) == head[-1]
+    assert len(second) == len(first)
+    assert second.selected.equal(first.selected)
+    assert head + run(second, stop, 20) == unbroken
+
+
+def test_a_state_before_any_selection_resumes_too(make_graphs, zero) -> None:
+    def make() -> GraNTSampler:
+        return GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, predict=zero)
+
+    sampler = make()
+    sampler.load_state_dict(make().state_dict())
+    with pytest.raises(InputError, match=r"sampler\.select"):
+        list(sampler)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mode": "graph"}, "mode='batch' and this one has mode='graph'"),
+        ({"seed": 1}, "seed=0 and this one has seed=1"),
+        ({"batch_size": 5}, "batch_size=4 and this one has batch_size=5"),
+        ({"epochs": 6}, "epochs=5"),
+        ({"start_ratio": 0.2}, r"start_ratio=0\.1"),
+        ({"interval": 2}, "interval='curriculum'"),
+        ({"ids": [0, 1, 2]}, "num_graphs=9 and this one has num_graphs=3"),
+        ({"ids": [0, 1, 2, 3, 4, 5, 6, 7, 9]}, "ids_crc32"),
+    ],
+)
+def test_a_state_of_other_settings_is_refused(make_graphs, zero, change, says) -> None:
+    settings = {"batch_size": 4, "epochs": 5, "predict": zero, "ids": list(range(9))}
+    graphs = make_graphs(10)
+    state = GraNTSampler(graphs, REGRESSION, **settings).state_dict()
+    other = GraNTSampler(graphs, REGRESSION, **{**settings, **change})
+    with pytest.raises(InputError, match=says):
+        other.load_state_dict(state)
+    with pytest.raises(InputError, match="the saved sampler had mode=None"):
+        other.load_state_dict({"weights": torch.zeros(1)})
+
+
+def test_a_missed_selection_is_refused_and_then_made_up_for(make_graphs, zero) -> None:
+    graphs = make_graphs(40)
+    sampler = GraNTSampler(
+        graphs, REGRESSION, 8, epochs=20, interval=5, predict=zero, ratio_schedule="linear"
+    )
+    with pytest.raises(InputError, match=r"selection of epoch 0.*call sampler\.select\(model, 0\)"):
+        list(sampler)
+    with pytest.raises(InputError, match="was not made"):
+        _ = sampler.selected
+    sampler.select(zero, 0)
+    sampler.set_epoch(12)
+    with pytest.raises(InputError, match=r"epoch 12 uses the selection of epoch 10.*model, 12\)"):
+        list(sampler)
+    assert sampler.select(zero, 12)
+    made_up = sampler.selected
+    assert not sampler.select(zero, 13)
+    assert sampler.select(zero, 10)
+    assert sampler.selected.equal(made_up)
+    assert sampler.ratio == ratio_at(10, 20, 0.1, "linear")
+    assert sampler.select(zero, 0)  # a run begun again selects again
+    assert sampler.num_selected == 8
+
+
+def test_a_nan_model_stops_with_a_clear_error_and_changes_nothing(make_graphs, zero) -> None:
+    sampler = GraNTSampler(make_graphs(20), REGRESSION, 8, epochs=4, interval=1, predict=zero)
+    sampler.select(zero, 0)
+    before = sampler.selected
+    sampler.predict = lambda model, batch: torch.full((batch.num_graphs,), math.nan)
+    with pytest.raises(InputError, match=r"position 0 is NaN.*lower the learning rate"):
+        sampler.select(zero, 1)
+    assert sampler.selected.equal(before)
+    with pytest.raises(InputError, match="was not made"):
+        list(sampler)
+
+
+def test_selecting_leaves_the_global_random_state_alone(make_graphs, zero) -> None:
+    graphs = make_graphs(20)
+    state = torch.get_rng_state()
+    for mode in MODES:
+        sampler = GraNTSampler(graphs, REGRESSION, 8, epochs=4, mode=mode, predict=zero)
+        sampler.select(nn.Dropout(), 0)
+        list(sampler)
+    assert torch.get_rng_state().equal(state)
+
+
+def test_node_level_and_multilabel_tasks_pick_what_the_formula_says(make_graphs) -> None:
+    graphs = make_graphs(30)
+    torch.manual_seed(4)
+    for graph in graphs:
+        graph.y = torch.randn(len(graph.x), 2)
+        graph.y[torch.rand_like(graph.y) < 0.2] = math.nan
+    task = Task("regression", "node", 2)
+    sampler = GraNTSampler(
+        graphs, task, 7, epochs=1, mode="global", start_ratio=0.3, predict=lambda m, b: b.x[:, :2]
+    )
+    sampler.select(nn.Identity(), 0)
+    errors = [(g.x[:, :2] - g.y, ~g.y.isnan().all(1)) for g in graphs]
+    scores = [float(e.nan_to_num().norm()) / max(int(n.sum()), 1) for e, n in errors]
+    expected = sorted(sorted(range(30), key=lambda i: -scores[i])[:9])
+    assert sampler.selected.tolist() == expected
+
+
+def test_the_order_of_ids_does_not_matter(make_graphs, zero) -> None:
+    graphs = make_graphs(30)
+    ids = torch.randperm(30, generator=torch.Generator().manual_seed(0))[:20]
+    one = GraNTSampler(graphs, REGRESSION, 4, epochs=1, mode="graph", predict=zero, ids=ids)
+    two = GraNTSampler(
+        graphs, REGRESSION, 4, epochs=1, mode="graph", predict=zero, ids=ids.sort().values.tolist()
+    )
+    one.select(zero, 0)
+    two.select(zero, 0)
+    assert list(one) == list(two)
+    assert set(served(one)) <= set(ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 0}, "batch_size=0: give at least 1"),
+        ({"score_batch_size": -1}, "score_batch_size=-1"),
+        ({"mode": "worst"}, "'worst': choose one of batch, graph, global, random, full"),
+        ({"ratio_schedule": "stairs"}, "'stairs'"),
+        ({"residual": "logit"}, "'logit'"),
+        ({"epochs": -1}, "epochs=-1"),
+        ({"start_ratio": 1.01}, r"start_ratio=1\.01"),
+        ({"seed": -1}, "seed=-1"),
+        ({"ids": []}, "no graphs to teach"),
+        ({"ids": [0, 12]}, r"ids has 12: this dataset has positions 0\.\.8"),
+        ({"ids": [-1, 2]}, "ids has -1"),
+        ({"ids": [1, 2, 1]}, "ids has 1 more than once"),
+        ({"ids": torch.ones(9, dtype=torch.bool)}, r"mask\.nonzero"),
+    ],
+)
+def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        GraNTSampler(make_graphs(9), REGRESSION, **{"batch_size": 4, "epochs": 5, **settings})
+
+
+def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> None:
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
+    with pytest.raises(InputError, match=r"epoch 5 is outside this run's 0\.\.4"):
+        sampler.select(nn.Identity(), 5)
+    with pytest.raises(InputError, match="epoch -1"):
+        sampler.set_epoch(-1)
+    with pytest.raises(InputError, match="mode 'batch' scores graphs with the model"):
+        sampler.select(None, 0)
+
+
+def test_it_says_what_it_is(make_graphs) -> None:
+    text = repr(GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, mode="graph"))
+    assert "9 graphs, mode='graph', batch_size=4" in text
+    assert "epochs=5" in text and "start_ratio=0.1" in text

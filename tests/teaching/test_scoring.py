@@ -1,0 +1,202 @@
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from grant_fast.errors import InputError
+from grant_fast.graphs import PackedGraphs
+from grant_fast.tasks import Task
+from grant_fast.teaching.residuals import graph_residuals
+from grant_fast.teaching.scoring import score_graphs
+
+REGRESSION = Task("regression")
+
+
+class Noisy(nn.Module):
+    """A model of a node at a time with every state that scoring must leave alone."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(8, outputs)
+
+    def forward(self, batch: Any) -> Tensor:
+        torch.rand(1)  # some models draw random numbers in evaluation mode too
+        nodes = self.last(self.drop(self.norm(self.first(batch.x)).relu()))
+        return nodes.new_zeros(batch.num_graphs, nodes.shape[1]).index_add(0, batch.batch, nodes)
+
+
+@pytest.fixture
+def model() -> Noisy:
+    torch.manual_seed(0)
+    return Noisy()
+
+
+def one_by_one(model: Noisy, graphs: list, task: Task) -> Tensor:
+    """The plainest scores: each graph alone."""
+    from torch_geometric.data import Batch
+
+    model.eval()
+    alone = [Batch.from_data_list([graph]) for graph in graphs]
+    with torch.no_grad():
+        return torch.cat([graph_residuals(model(b), b.y, task, b.ptr) for b in alone])
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 20, 1000])
+def test_scores_do_not_depend_on_how_graphs_are_batched(make_graphs, model, batch_size) -> None:
+    graphs = make_graphs(20)
+    scores = score_graphs(model, graphs, REGRESSION, batch_size=batch_size)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, one_by_one(model, graphs, REGRESSION), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ids", [[5, 0, 19, 5], [4, 5, 6], torch.tensor([6, 5, 4]), range(2, 9)])
+def test_scores_come_in_the_order_of_ids(make_graphs, model, ids) -> None:
+    graphs = make_graphs(20)
+    expected = score_graphs(model, graphs, REGRESSION)[torch.as_tensor(ids)]
+    packed = PackedGraphs.from_data_list(graphs)
+    for dataset in (graphs, packed):
+        scores = score_graphs(model, dataset, REGRESSION, ids=ids, batch_size=2)
+        torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_scoring_restores_each_modules_mode_and_the_random_state(make_graphs, model) -> None:
+    model.train()
+    model.norm.eval()  # a frozen part stays frozen, in the midst of a training model
+    before = [module.training for module in model.modules()]
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    score_graphs(model, make_graphs(9), REGRESSION, batch_size=4)
+    assert [module.training for module in model.modules()] == before
+    assert torch.get_rng_state().equal(state)
+    assert all(weights[name].equal(value) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_mode_returns_after_a_failure_too(make_graphs, model) -> None:
+    def fail(model: nn.Module, batch: Any) -> Tensor:
+        assert not model.training and not torch.is_grad_enabled()
+        raise RuntimeError("out of luck")
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        score_graphs(model, make_graphs(3), REGRESSION, predict=fail)
+    assert all(module.training for module in model.modules())
+
+
+def test_any_callable_is_a_model(make_graphs) -> None:
+    graphs = make_graphs(6)
+    scores = score_graphs(lambda batch: torch.zeros(batch.num_graphs), graphs, REGRESSION)
+    assert scores.tolist() == [graph.y.item() for graph in graphs]
+
+
+def test_a_collate_function_makes_batches_of_anything() -> None:
+    def collate(numbers: list[float]) -> SimpleNamespace:
+        return SimpleNamespace(y=torch.tensor(numbers))
+
+    scores = score_graphs(
+        lambda batch: 2 * batch.y, [3.0, -1.0, 0.5], REGRESSION, collate=collate, batch_size=2
+    )
+    assert scores.tolist() == [3.0, 1.0, 0.5]
+
+
+@pytest.mark.parametrize("with_ptr", [True, False])
+def test_node_level_scores_from_ptr_or_from_batch(make_graphs, with_ptr) -> None:
+    from torch_geometric.data import Batch
+
+    def collate(graphs: list) -> Any:
+        batch = Batch.from_data_list(graphs)
+        fields = {"x": batch.x, "y": batch.y, "batch": batch.batch}
+        return SimpleNamespace(**fields, **({"ptr": batch.ptr} if with_ptr else {}))
+
+    graphs = make_graphs(7)
+    for graph in graphs:
+        graph.y = torch.randn(len(graph.x), 2)
+    graphs[3].x, graphs[3].y = torch.empty(0, 3), torch.empty(0, 2)  # one graph without nodes
+    task = Task("regression", "node", 2)
+    scores = score_graphs(lambda batch: batch.x[:, :2], graphs, task, collate=collate, batch_size=4)
+    expected = [
+        (graph.x[:, :2] - graph.y).norm() / max(len(graph.x), 1)  # Algorithm 1: ‖f − y‖₂ / n
+        for graph in graphs
+    ]
+    torch.testing.assert_close(scores, torch.stack(expected))
+
+
+def test_multilabel_with_missing_labels(make_graphs) -> None:
+    graphs = make_graphs(11)
+    torch.manual_seed(1)
+    for graph in graphs:
+        graph.y = torch.where(torch.rand(1, 4) < 0.4, math.nan, torch.randint(2, (1, 4)).float())
+    graphs[2].y[:] = math.nan
+    scores = score_graphs(
+        lambda batch: torch.zeros(batch.num_graphs, 4), graphs, Task("multilabel", num_outputs=4)
+    )
+    labels = [int((~graph.y.isnan()).sum()) for graph in graphs]
+    # every measured error is ±½, so the score is ½√n / n
+    assert scores.tolist() == pytest.approx([0.5 / math.sqrt(n) if n else 0.0 for n in labels])
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+@pytest.mark.parametrize("kind", ["binary", "multiclass"])
+def test_integer_labels_as_pyg_users_have_them(make_graphs, shape, kind) -> None:
+    graphs = make_graphs(5)
+    for graph in graphs:
+        graph.y = (graph.uid % 2).reshape(shape)
+    outputs = 1 if kind == "binary" else 2
+    scores = score_graphs(
+        lambda batch: torch.zeros(batch.num_graphs, outputs), graphs, Task(kind, "graph", outputs)
+    )
+    assert scores.tolist() == pytest.approx([0.5 if kind == "binary" else 0.5**0.5] * 5)
+
+
+def test_predictions_come_along_when_asked_for(make_graphs, model) -> None:
+    graphs = make_graphs(9)
+    ids = [8, 2, 3, 4]
+    scores, pred = score_graphs(
+        model, graphs, REGRESSION, ids=ids, batch_size=3, return_predictions=True
+    )
+    assert pred.shape == (4, 1)
+    y = torch.cat([graphs[i].y for i in ids])
+    torch.testing.assert_close(scores, (pred.squeeze(1) - y).abs())
+
+
+def test_nan_predictions_name_the_graph(make_graphs) -> None:
+    graphs = make_graphs(9)
+    graphs[6].x[0, 0] = math.nan
+
+    def total(batch: Any) -> Tensor:
+        return torch.zeros(batch.num_graphs).index_add(0, batch.batch, batch.x.sum(1))
+
+    with pytest.raises(InputError, match=r"position 6 is NaN .*1 of 9.*lower the learning rate"):
+        score_graphs(total, graphs, REGRESSION, batch_size=4)
+
+
+def test_nan_predictions_name_a_packed_graph_by_its_id(make_graphs, model) -> None:
+    packed = PackedGraphs.from_data_list(make_graphs(9))[[8, 7, 6]]
+    nn.init.constant_(model.last.bias, math.nan)
+    assert isinstance(packed, PackedGraphs)
+    with pytest.raises(InputError, match="graph with id 7 is NaN"):
+        score_graphs(model, packed, REGRESSION, ids=[1, 2])
+
+
+def test_wrong_input_is_named(make_graphs, model) -> None:
+    graphs = make_graphs(4)
+    with pytest.raises(InputError, match="batch_size=0"):
+        score_graphs(model, graphs, REGRESSION, batch_size=0)
+    with pytest.raises(InputError, match="no graphs to score"):
+        score_graphs(model, graphs, REGRESSION, ids=[])
+    with pytest.raises(InputError, match=r"targets have shape \(4,\).*one row for each graph"):
+        score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
+    for graph in graphs:
+        graph.z = graph.y
+        del graph.y
+    with pytest.raises(InputError, match="no targets"):
+        score_graphs(model, graphs, REGRESSION)
+    for graph in graphs:
+        graph.y = graph.x[:, 0]
+    with pytest.raises(InputError, match=r"4 graphs gave \d+ predictions.*level to 'node'"):
+        score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
