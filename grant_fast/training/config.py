@@ -131,6 +131,11 @@ class RunConfig:
                 layers = f"{gaps + 1} layers (orders={_plain(self.orders)})"
                 self._reject(name, f"{layers} have {gaps} gaps: give so many values, or one")
 
+    @property
+    def label(self) -> str:
+        """What reports call the arm; "full-equal-budget" is everything for so many visits."""
+        return "full-equal-budget" if self.arm == "full" and self.visits else self.arm
+
     def _reject(self, name: str, remedy: str) -> None:
         raise InputError(f"{name}={_plain(getattr(self, name))} cannot be used: {remedy}")
 

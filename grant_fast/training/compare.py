@@ -1,0 +1,122 @@
+"""Every arm against its honest controls: same weights, same data order, same clock, several seeds.
+
+Two controls are always there, because a curriculum that grows from few graphs to all of them saves
+time whoever picks the graphs: *random*, the same share on the same schedule picked by chance, and
+*full-equal-budget*, plain training on everything, stopped after as many graph visits.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..data.load import Dataset
+from ..errors import InputError
+from ..teaching.schedules import ratio_at, selection_epochs, share_size
+from .config import ARMS, RunConfig
+from .model import resolve_device
+from .observers import Observer
+from .records import Run, is_finished, read_run
+from .trainer import Trainer
+
+EQUAL_BUDGET = "full-equal-budget"
+CONTROLS = ("random", EQUAL_BUDGET)
+
+
+def compare(
+    dataset: Dataset,
+    config: RunConfig,
+    out: str | Path,
+    *,
+    arms: Sequence[str] = ARMS,
+    seeds: int = 3,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> list[Run]:
+    """Run every arm with every seed, one after another in this process, and collect the results.
+
+    Seeds are the outer loop and each begins with another arm, so that a machine that slows down or
+    warms up favours none; a short run beforehand pays for what only a first run pays for.
+
+    Args:
+        dataset: what to train on; its split is the same for all.
+        config: the settings shared by all; `arm`, `seed` and `visits` are set here.
+        out: a folder; runs go to `out/ARM/seed-S`.
+        arms: which arms; the two controls are added.
+        seeds: how many seeds, from `config.seed` upwards.
+        resume: keep finished runs and go on with begun ones.
+
+    Returns:
+        One run for each arm and seed, arms in the order given and seeds ascending.
+
+    Raises:
+        InputError: an unknown arm, no seeds, or what `Trainer` raises.
+    """
+    if seeds < 1:
+        raise InputError(f"seeds={seeds} cannot be used: give at least 1")
+    names = _with_controls(arms)
+    visits = planned_visits(config, len(dataset.split["train"]))
+    dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
+    folder = Path(out)
+    plan = []
+    for index in range(seeds):
+        seed, shift = config.seed + index, index % len(names)
+        plan += [(name, seed) for name in (*names[shift:], *names[:shift])]
+    todo = [run for run in plan if not (resume and is_finished(run_folder(folder, *run)))]
+    if todo:
+        _warm_up(dataset, config)
+    for name, seed in todo:
+        trainer = Trainer(
+            dataset,
+            arm_config(config, name, seed, visits),
+            run_folder(folder, name, seed),
+            resume=resume,
+        )
+        trainer.fit(observer)
+    last = config.seed + seeds
+    return [
+        read_run(run_folder(folder, name, seed))
+        for name in names
+        for seed in range(config.seed, last)
+    ]
+
+
+def arm_config(config: RunConfig, name: str, seed: int, visits: int) -> RunConfig:
+    """The config of one run of a comparison; `visits` is the equal budget."""
+    if name == EQUAL_BUDGET:
+        return replace(config, arm="full", visits=visits, seed=seed)
+    return replace(config, arm=name, visits=None, seed=seed)
+
+
+def run_folder(out: Path, name: str, seed: int) -> Path:
+    """Where the run of an arm and a seed lives."""
+    return out / name / f"seed-{seed}"
+
+
+def planned_visits(config: RunConfig, num_train: int) -> int:
+    """How many graphs the schedule will have shown by the end, known before it begins.
+
+    Exact for random, grant-s and grant-global; grant-b rounds up to whole batches.
+    """
+    picks = selection_epochs(config.epochs, config.start_ratio, config.interval)  # type: ignore[arg-type]
+    total = 0
+    for at, end in zip(picks, (*picks[1:], config.epochs), strict=True):
+        ratio = ratio_at(at, config.epochs, config.start_ratio, config.ratio_schedule)  # type: ignore[arg-type]
+        total += (end - at) * share_size(ratio, num_train)
+    return total
+
+
+def _with_controls(arms: Sequence[str]) -> tuple[str, ...]:
+    known = (*ARMS, EQUAL_BUDGET)
+    for name in arms:
+        if name not in known:
+            raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")
+    wanted = {*arms, *CONTROLS}
+    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:]) if name in wanted)
+
+
+def _warm_up(dataset: Dataset, config: RunConfig) -> None:
+    """Fill caches and wake threads: one epoch that scores, trains and validates, thrown away."""
+    short = replace(config, arm="grant-global", epochs=1, visits=None, start_ratio=0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        Trainer(dataset, short, folder).fit()

@@ -1,0 +1,62 @@
+"""How good a model is on a split: mean loss, and the true metric in the targets' own units."""
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..graphs import PackedGraphs
+from ..teaching.residuals import loss
+from .metrics import evaluate
+from .model import ModelSpec, predictions
+from .targets import constant_prediction, measured, targets_of
+
+
+class Evaluator:
+    """Evaluates models on the splits of one dataset.
+
+    Args:
+        graphs: the whole dataset, targets in their own units, on the models' device.
+        split: positions of the "train", "valid" and "test" graphs.
+        metric: name of the metric.
+        spec: how a model's outputs relate to the targets.
+        batch_size: graphs in one forward pass.
+    """
+
+    def __init__(
+        self,
+        graphs: PackedGraphs,
+        split: Mapping[str, Tensor],
+        metric: str,
+        spec: ModelSpec,
+        batch_size: int,
+    ) -> None:
+        self._graphs, self._split, self._metric = graphs, split, metric
+        self._spec, self._batch_size = spec, batch_size
+        self._y = {name: targets_of(graphs, ids) for name, ids in split.items()}
+
+    def __call__(self, model: nn.Module, part: str) -> tuple[float, float]:
+        """Loss (on the training scale) and metric of `model` over a split; NaN without labels.
+
+        Raises:
+            InputError: a prediction is not finite: the training has diverged.
+        """
+        y, task = self._y[part], self._spec.task
+        if not measured(y, task).any():
+            return math.nan, math.nan
+        pred = predictions(model, self._graphs, self._split[part], self._batch_size)
+        if not pred.isfinite().all():
+            raise InputError(f"a prediction for the {part} split is not finite")
+        return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
+
+    def constant_loss(self, part: str) -> float:
+        """The loss of the best prediction that ignores the graph; NaN without labels."""
+        y, task = self._y[part], self._spec.task
+        if not measured(y, task).any():
+            return math.nan
+        guess = constant_prediction(self._spec.encode(self._y["train"]), task)
+        return self._loss(guess.expand(len(y), -1), y)
+
+    def _loss(self, pred: Tensor, y: Tensor) -> float:
+        return float(loss(pred, self._spec.encode(y), self._spec.task))

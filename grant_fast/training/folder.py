@@ -1,0 +1,81 @@
+"""A run's folder: which files it has, and how the state in it is written and taken up again."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import atomic_write_text
+from .checkpoints import load_checkpoint, save_checkpoint
+from .config import RunConfig
+from .records import EpochRecord, write_history
+
+CONFIG_FILE = "config.json"
+LAST_FILE = "last.pt"
+BEST_FILE = "best.pt"
+
+
+def prepare_folder(run_dir: Path, config: RunConfig) -> None:
+    """Make the folder and write the config into it.
+
+    Raises:
+        InputError: it cannot be made or written.
+    """
+    make_folder(run_dir)
+    atomic_write_text(run_dir / CONFIG_FILE, config.to_json())
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, or say why not (InputError)."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
+def read_config(run_dir: Path) -> RunConfig:
+    """The config of the run in a folder.
+
+    Raises:
+        InputError: there is no run, or its config is damaged.
+    """
+    path = run_dir / CONFIG_FILE
+    try:
+        return RunConfig.from_json(path.read_text(encoding="utf-8"), origin=str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{run_dir} is not a run folder: {CONFIG_FILE} cannot be read") from error
+
+
+def save_state(run_dir: Path, state: dict[str, Any]) -> None:
+    """Write a run's state as last.pt, its best weights as best.pt, its history as metrics.csv.
+
+    Each is replaced whole. last.pt alone is what resuming needs, so they cannot disagree.
+    """
+    save_checkpoint(run_dir / LAST_FILE, state)
+    best = state["best"]
+    if best is not None:
+        shared = {name: state[name] for name in ("config", "spec")}
+        weights = {"model": best["weights"], "epoch": best["epoch"]}
+        save_checkpoint(run_dir / BEST_FILE, shared | weights)
+    write_history(run_dir, [EpochRecord(*values) for values in state["history"]])
+
+
+def load_state(run_dir: Path, config: RunConfig) -> dict[str, Any] | None:
+    """The state that a run can be resumed from; None where it has not come to save one.
+
+    Raises:
+        InputError: the run was made with other settings; names the first that differs.
+    """
+    path = run_dir / LAST_FILE
+    if not path.exists():
+        return None
+    state = load_checkpoint(path)
+    saved = RunConfig.from_dict(state["config"], origin=str(path))
+    for spec in dataclasses.fields(RunConfig):
+        before, now = getattr(saved, spec.name), getattr(config, spec.name)
+        if before != now:
+            raise InputError(
+                f"{path}: the run was made with {spec.name}={before}, not {now}: "
+                "resume it with its own settings, or give another folder"
+            )
+    return state

@@ -1,0 +1,109 @@
+"""From a config and a dataset to a network on a device, and from a network to predictions."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..graphs import PackedGraphs
+from ..nn import FlexGCN
+from ..tasks import Task
+from ..teaching.scoring import evaluating
+from .config import RunConfig
+from .targets import Scaling
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What a run's config does not say and its network depends on: the shape of the data.
+
+    Args:
+        num_features: columns of x.
+        encoder: "atom" where the columns are OGB's categorical ones, else None.
+        task: what is predicted.
+        scaling: from the network's scale to the targets' units; None where they are the same.
+    """
+
+    num_features: int
+    encoder: str | None
+    task: Task
+    scaling: Scaling | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSpec":
+        """What `to_dict` gave."""
+        scaling = values["scaling"]
+        return cls(
+            values["num_features"],
+            values["encoder"],
+            Task(**values["task"]),
+            None if scaling is None else Scaling(**scaling),
+        )
+
+    def encode(self, y: Tensor) -> Tensor:
+        """Targets on the network's scale."""
+        return y if self.scaling is None else self.scaling.encode(y)
+
+    def decode(self, pred: Tensor) -> Tensor:
+        """Network outputs in the targets' units; logits stay logits."""
+        return pred if self.scaling is None else self.scaling.decode(pred)
+
+
+def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
+    """A freshly initialised network, on the CPU, that depends on the config's seed only."""
+    gaps = len(config.orders) - 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return FlexGCN(
+            config.embedding if spec.encoder else spec.num_features,
+            _stretched(config.hidden_channels, gaps),
+            spec.task.num_outputs,
+            orders=list(config.orders),
+            act=config.act,
+            norm=config.norm,
+            dropout=_stretched(config.dropout, gaps),
+            pool=config.pool if spec.task.level == "graph" else None,
+            normalize=config.normalize,
+            encoder=spec.encoder,
+        )
+
+
+def predictions(model: nn.Module, graphs: PackedGraphs, ids: Tensor, batch_size: int) -> Tensor:
+    """The model's outputs in evaluation mode for the graphs at `ids`, in their order.
+
+    Returns:
+        [rows, num_outputs] on the graphs' device; rows are graphs, or their nodes.
+    """
+    with evaluating(model):
+        # An empty split still gives one (empty) batch, and so an output of the right shape.
+        return torch.cat([model(graphs.batch(part)) for part in ids.split(batch_size)])
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device that a config's "auto", "cpu", "cuda", "cuda:1", … stands for, index included.
+
+    Raises:
+        InputError: there is no such device here.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise InputError(f"device={name} cannot be used here: give cpu, or auto") from error
+    return device
+
+
+def _stretched(values: tuple[Any, ...], count: int) -> list[Any]:
+    return list(values) * count if len(values) == 1 else list(values)

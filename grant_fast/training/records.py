@@ -1,0 +1,135 @@
+"""What a run leaves behind: one record for each epoch, one result, and the files they live in."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..files import atomic_write_text
+
+RESULT_FILE = "result.json"
+METRICS_FILE = "metrics.csv"
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """The state of a run after an epoch; seconds and graphs are totals since its start.
+
+    Args:
+        epoch: how many epochs are done, from 1.
+        share: selected share of the training graphs, in [0, 1].
+        graphs_seen: graph visits (forward and backward); scoring passes are not visits.
+        train_seconds: wall time of training, selection included and validation not.
+        selection_seconds: the part of `train_seconds` that went to selecting.
+        valid_seconds: wall time of validation.
+        loss: mean training loss of the epoch, over what was selected.
+        valid_loss: mean loss over the validation split; None where not evaluated.
+        valid_metric: the true metric over the validation split; None where not evaluated.
+    """
+
+    epoch: int
+    share: float
+    graphs_seen: int
+    train_seconds: float
+    selection_seconds: float
+    valid_seconds: float
+    loss: float
+    valid_loss: float | None
+    valid_metric: float | None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came out of a finished run.
+
+    Args:
+        arm: who picked the graphs; "full-equal-budget" for the control of that name.
+        seed: the run's seed.
+        metric: name of the metric, higher or lower being better as `higher_is_better` says.
+        test_metric: of the weights that were best by validation; None where not measurable.
+        test_metric_last, test_loss: of the last weights; of the best ones.
+        valid_metric, best_epoch: the best validation metric, and when.
+        epochs, graphs_seen, train_seconds, selection_seconds, valid_seconds: totals, as in
+            `EpochRecord`.
+        constant_loss: validation loss of always predicting the training mean (or base rate): what
+            a model that has learned nothing reaches.
+    """
+
+    arm: str
+    seed: int
+    metric: str
+    higher_is_better: bool
+    test_metric: float | None
+    test_metric_last: float | None
+    test_loss: float | None
+    valid_metric: float | None
+    best_epoch: int
+    epochs: int
+    graphs_seen: int
+    train_seconds: float
+    selection_seconds: float
+    valid_seconds: float
+    constant_loss: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its result and its history."""
+
+    result: RunResult
+    history: tuple[EpochRecord, ...]
+
+
+def known(value: float) -> float | None:
+    """NaN, which JSON cannot hold, as None."""
+    return None if math.isnan(value) else value
+
+
+def write_history(run_dir: Path, history: Sequence[EpochRecord]) -> None:
+    """Write metrics.csv, one row for each epoch, atomically."""
+    text = io.StringIO()
+    names = [spec.name for spec in dataclasses.fields(EpochRecord)]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([getattr(record, name) for name in names] for record in history)
+    atomic_write_text(run_dir / METRICS_FILE, text.getvalue())
+
+
+def write_result(run_dir: Path, result: RunResult) -> None:
+    """Write result.json, atomically; its presence says that the run is finished."""
+    text = json.dumps(dataclasses.asdict(result), indent=2)
+    atomic_write_text(run_dir / RESULT_FILE, text + "\n")
+
+
+def is_finished(run_dir: Path) -> bool:
+    """Whether the run in this folder has come to its end."""
+    return (run_dir / RESULT_FILE).exists()
+
+
+def read_run(run_dir: Path) -> Run:
+    """The finished run in a folder.
+
+    Raises:
+        InputError: a file is missing or was not written by this version.
+    """
+    try:
+        result = RunResult(**json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8")))
+        with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
+            history = tuple(_record(row) for row in csv.DictReader(file))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{run_dir}: not a finished run ({error}); train it again") from error
+    return Run(result, history)
+
+
+def _record(row: dict[str, Any]) -> EpochRecord:
+    values: dict[str, Any] = {}
+    for spec in dataclasses.fields(EpochRecord):
+        text = row[spec.name]
+        values[spec.name] = None if text == "" else int(text) if spec.type is int else float(text)
+    return EpochRecord(**values)

@@ -1,0 +1,217 @@
+"""The summary of a comparison: numbers over seeds, and sentences that claim no more than those."""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from ..files import atomic_write_text
+from .compare import CONTROLS
+from .records import Run
+
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation over seeds; the latter is None for a single seed."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> "Spread":
+        """Over the values; one that could not be measured makes the mean NaN."""
+        numbers = [math.nan if value is None else value for value in values]
+        std = statistics.stdev(numbers) if len(numbers) > 1 else None
+        return cls(statistics.fmean(numbers), std)
+
+    def __str__(self) -> str:
+        """Three significant digits of the mean, and the spread to the same place."""
+        if math.isnan(self.mean):
+            return "–"
+        places = 3 if self.mean == 0 else max(0, 2 - math.floor(math.log10(abs(self.mean))))
+        text = f"{self.mean:,.{min(places, 6)}f}"
+        return text if self.std is None else f"{text} ± {self.std:,.{min(places, 6)}f}"
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """One arm over all seeds.
+
+    Args:
+        arm: its name.
+        seconds: training time, selection included, validation not.
+        selection_seconds, valid_seconds: selecting alone; validation.
+        graphs_seen: graph visits.
+        loss: validation loss after the last epoch.
+        test_metric: of the weights that were best by validation.
+        test_metric_last: of the last weights.
+        saving: share of full's training time that the arm saved; None for full, or without it.
+    """
+
+    arm: str
+    seconds: Spread
+    selection_seconds: Spread
+    valid_seconds: Spread
+    graphs_seen: Spread
+    loss: Spread
+    test_metric: Spread
+    test_metric_last: Spread
+    saving: float | None
+
+
+def summarize(runs: Sequence[Run]) -> list[ArmSummary]:
+    """One summary for each arm, in the order in which the arms first come."""
+    arms = list(dict.fromkeys(run.result.arm for run in runs))
+    by_arm = {arm: [run for run in runs if run.result.arm == arm] for arm in arms}
+    seconds = {
+        arm: Spread.of([run.result.train_seconds for run in runs]) for arm, runs in by_arm.items()
+    }
+    full = seconds.get(FULL)
+    return [
+        ArmSummary(
+            arm=arm,
+            seconds=seconds[arm],
+            selection_seconds=Spread.of([run.result.selection_seconds for run in members]),
+            valid_seconds=Spread.of([run.result.valid_seconds for run in members]),
+            graphs_seen=Spread.of([run.result.graphs_seen for run in members]),
+            loss=Spread.of([run.history[-1].valid_loss for run in members]),
+            test_metric=Spread.of([run.result.test_metric for run in members]),
+            test_metric_last=Spread.of([run.result.test_metric_last for run in members]),
+            saving=None if full is None or arm == FULL else 1 - seconds[arm].mean / full.mean,
+        )
+        for arm, members in by_arm.items()
+    ]
+
+
+def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool) -> list[str]:
+    """What the numbers say, in plain sentences.
+
+    A difference counts only where it exceeds one standard deviation over seeds (the root mean
+    square of the two arms'); anything less is "no clear difference".
+    """
+    measured = [arm for arm in summaries if not math.isnan(arm.test_metric.mean)]
+    if not measured:
+        return [f"{metric} could not be measured on the test split."]
+    sign = 1 if higher_is_better else -1
+    best = max(measured, key=lambda arm: sign * arm.test_metric.mean)
+    seeds_known = best.test_metric.std is not None
+    tied = [
+        arm.arm
+        for arm in measured
+        if arm is not best and (not seeds_known or _clearly_better(best, arm, sign) == 0)
+    ]
+    lead = f"{best.arm} has the best mean test {metric}, {best.test_metric}"
+    if not seeds_known:
+        return [f"{lead}; with one seed nobody can tell whether that is more than chance."]
+    tail = f", with no clear difference to {_joined(tied)}" if tied else ", clearly"
+    return [f"{lead}{tail}.", *_against_controls(measured, sign)]
+
+
+def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
+    by_name = {arm.arm: arm for arm in arms}
+    sentences = []
+    for arm in arms:
+        if not arm.arm.startswith("grant-"):
+            continue
+        parts = []
+        for other in (*CONTROLS, FULL):
+            if other in by_name:
+                order = _clearly_better(arm, by_name[other], sign)
+                words = {1: "better than", 0: "no clear difference to", -1: "worse than"}[order]
+                parts.append(f"{words} {other}")
+        if arm.saving is not None:
+            word = "less" if arm.saving >= 0 else "more"
+            parts.append(f"{abs(arm.saving):.0%} {word} training time than {FULL}")
+        sentences.append(f"{arm.arm}: {', '.join(parts)}.")
+    return sentences
+
+
+def _clearly_better(one: ArmSummary, other: ArmSummary, sign: int) -> int:
+    """1 where `one` is clearly better, -1 where clearly worse, else 0."""
+    gap = sign * (one.test_metric.mean - other.test_metric.mean)
+    stds = (one.test_metric.std or 0.0, other.test_metric.std or 0.0)
+    spread = math.sqrt((stds[0] ** 2 + stds[1] ** 2) / 2)
+    return 0 if abs(gap) <= spread else (1 if gap > 0 else -1)
+
+
+def _joined(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+HEADINGS = ("arm", "train s", "of it selecting", "validation s", "graphs seen", "valid loss")
+
+
+def rows(summaries: Sequence[ArmSummary], metric: str) -> tuple[list[str], list[list[str]]]:
+    """The table's headings and its cells, as text."""
+    headings = [*HEADINGS, f"test {metric}", f"last {metric}", "time saved"]
+    cells = [
+        [
+            arm.arm,
+            str(arm.seconds),
+            f"{arm.selection_seconds.mean / max(arm.seconds.mean, 1e-9):.0%}",
+            f"{arm.valid_seconds.mean:.3g}",
+            f"{arm.graphs_seen.mean:,.0f}",
+            str(arm.loss),
+            str(arm.test_metric),
+            str(arm.test_metric_last),
+            "–" if arm.saving is None else f"{arm.saving:.0%}",
+        ]
+        for arm in summaries
+    ]
+    return headings, cells
+
+
+def terminal_table(
+    summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool, title: str
+) -> Table:
+    """The summary as a rich table, the best test metric in bold."""
+    headings, cells = rows(summaries, metric)
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    sign = 1 if higher_is_better else -1
+    scores = [sign * arm.test_metric.mean for arm in summaries]
+    best = max((score for score in scores if not math.isnan(score)), default=None)
+    for score, row in zip(scores, cells, strict=True):
+        table.add_row(*row, style="bold" if score == best else None)
+    return table
+
+
+def write_report(
+    out: Path, runs: Sequence[Run], summaries: Sequence[ArmSummary], title: str
+) -> list[str]:
+    """Write results.json and results.md into `out`; return the verdict's sentences."""
+    result = runs[0].result
+    sentences = verdict(summaries, result.metric, result.higher_is_better)
+    document = {
+        "title": title,
+        "metric": result.metric,
+        "higher_is_better": result.higher_is_better,
+        "verdict": sentences,
+        "arms": [dataclasses.asdict(summary) for summary in summaries],
+        "runs": [dataclasses.asdict(run.result) for run in runs],
+    }
+    text = json.dumps(_without_nan(document), indent=2, ensure_ascii=False)
+    atomic_write_text(out / "results.json", text + "\n")
+    headings, cells = rows(summaries, result.metric)
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *cells]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    listed = "\n".join(f"- {sentence}" for sentence in sentences)
+    atomic_write_text(out / "results.md", f"# {title}\n\n{table}\n\n{listed}\n")
+    return sentences
+
+
+def _without_nan(value: object) -> object:
+    """JSON has no NaN: what could not be measured becomes null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value

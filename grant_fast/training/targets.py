@@ -1,0 +1,87 @@
+"""Targets as the learner sees them: which are measured, on what scale, and the dullest guess."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..graphs import PackedGraphs
+from ..tasks import NOT_MEASURED, Task
+
+
+def measured(y: Tensor, task: Task) -> Tensor:
+    """Which entries of `y` are labels: bool, of the shape of `y`."""
+    return y != NOT_MEASURED if task.kind == "multiclass" else ~y.isnan()
+
+
+def with_targets(graphs: PackedGraphs, encode: Callable[[Tensor], Tensor]) -> PackedGraphs:
+    """The same graphs, caches included, with their targets encoded; they must have some."""
+    assert graphs.y is not None
+    out = copy.copy(graphs)
+    out.y = encode(graphs.y)
+    return out
+
+
+def targets_of(graphs: PackedGraphs, ids: Tensor) -> Tensor:
+    """The targets of the graphs at these positions, in their order; the graphs must have some."""
+    y = graphs.batch(ids).y
+    assert y is not None
+    return y
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """An affine map of each regression target to mean 0 and deviation 1, and back.
+
+    Args:
+        mean, deviation: one number for each target, in the targets' own units.
+    """
+
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    @classmethod
+    def fit(cls, y: Tensor) -> "Scaling":
+        """From targets [rows, T] with NaN where not measured; a constant target keeps its scale."""
+        values = y.double()
+        known = ~values.isnan()
+        count = known.sum(0).clamp(min=1)
+        mean = values.where(known, 0).sum(0) / count
+        variance = (values - mean).square().where(known, 0).sum(0) / count
+        deviation = variance.sqrt()
+        deviation = deviation.where(deviation > 1e-12 * mean.abs(), 1.0)
+        return cls(tuple(mean.tolist()), tuple(deviation.tolist()))
+
+    def encode(self, y: Tensor) -> Tensor:
+        """Targets [rows, T] in own units -> standardised, float32."""
+        return ((y.double() - self._row(self.mean, y)) / self._row(self.deviation, y)).float()
+
+    def decode(self, pred: Tensor) -> Tensor:
+        """Predictions [rows, T] on the standardised scale -> own units, float32."""
+        scaled = pred.double() * self._row(self.deviation, pred)
+        return (scaled + self._row(self.mean, pred)).float()
+
+    @staticmethod
+    def _row(values: Sequence[float], like: Tensor) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=like.device)
+
+
+def constant_prediction(y: Tensor, task: Task) -> Tensor:
+    """The best output that ignores the graph, [num_outputs] float32: means, or logits of rates.
+
+    Rates are taken as if one more example of each class had been seen, so that none is 0 or 1.
+
+    Args:
+        y: training targets as `Task` describes them.
+        task: what is learned.
+    """
+    if task.kind == "multiclass":
+        counts = torch.bincount(y[y != NOT_MEASURED], minlength=task.num_outputs)
+        return (counts + 1).float().log()
+    known = measured(y, task)
+    total, count = y.where(known, 0).double().sum(0), known.sum(0)
+    if task.kind == "regression":
+        return (total / count.clamp(min=1)).float()
+    return torch.logit((total + 1) / (count + 2)).float()

@@ -1,0 +1,346 @@
+"""One run, from the first weights to the test metric: resumable at every moment, honestly timed."""
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.load import Dataset
+from ..errors import InputError
+from ..teaching.residuals import loss
+from ..teaching.sampler import GraNTSampler
+from .checkpoints import load_weights
+from .config import RunConfig
+from .evaluation import Evaluator
+from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
+from .metrics import higher_is_better
+from .model import ModelSpec, build_model, resolve_device
+from .observers import Observer
+from .records import EpochRecord, RunResult, known, write_result
+from .targets import Scaling, measured, targets_of, with_targets
+
+SAVE_EVERY_SECONDS = 5.0  # between checkpoints; an interrupt loses no finished epoch all the same
+
+_MODES: dict[str, Any] = {
+    "full": "full",
+    "random": "random",
+    "grant-b": "batch",
+    "grant-s": "graph",
+    "grant-global": "global",
+}
+
+
+@dataclasses.dataclass
+class _Totals:
+    """What adds up over epochs; see `EpochRecord`."""
+
+    epoch: int = 0
+    graphs_seen: int = 0
+    train_seconds: float = 0.0
+    selection_seconds: float = 0.0
+    valid_seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Best:
+    """The weights that were best by validation, so far."""
+
+    metric: float
+    epoch: int
+    weights: dict[str, Tensor]
+
+
+class Trainer:
+    """Trains a FlexGCN on a dataset under a teacher, into a folder.
+
+    The folder holds `config.json`, `metrics.csv` (one row an epoch), `last.pt` and `best.pt`, and
+    at the end `result.json`. Initial weights and data order depend on the config's seed alone,
+    whatever the arm. PyTorch's global random state is left as it was.
+
+    Args:
+        dataset: graphs, task and split.
+        config: everything else that defines the run.
+        run_dir: where to write; made if it is not there.
+        resume: go on from `last.pt` in the folder, if there is one.
+
+    Raises:
+        InputError: the config does not fit the data, the device or the folder's checkpoint.
+    """
+
+    def __init__(
+        self, dataset: Dataset, config: RunConfig, run_dir: str | Path, *, resume: bool = False
+    ) -> None:
+        self.config, self.run_dir, self.task = config, Path(run_dir), dataset.task
+        self.metric = dataset.metric
+        self._higher_is_better = higher_is_better(dataset.metric)
+        self._device = resolve_device(config.device)
+        self._train_ids = dataset.split["train"].cpu()
+        _check_learnable(dataset)
+        graphs = dataset.graphs.to(self._device)
+        scaled = config.standardize and self.task.kind == "regression"
+        scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
+        self.spec = ModelSpec(graphs.num_features, dataset.encoder, self.task, scaling)
+        split = {name: ids.cpu() for name, ids in dataset.split.items()}
+        self._evaluator = Evaluator(graphs, split, self.metric, self.spec, config.batch_size)
+        self._graphs = with_targets(graphs, self.spec.encode)
+        self.model = build_model(config, self.spec).to(self._device)
+        self._optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        )
+        self._sampler = GraNTSampler(
+            self._graphs,
+            self.task,
+            config.batch_size,
+            epochs=config.epochs,
+            mode=_MODES[config.arm],
+            start_ratio=config.start_ratio,
+            ratio_schedule=config.ratio_schedule,  # type: ignore[arg-type]
+            interval=config.interval,  # type: ignore[arg-type]
+            ids=self._train_ids,
+            seed=config.seed,
+        )
+        self._totals = _Totals()
+        self._best: _Best | None = None
+        self.history: list[EpochRecord] = []
+        self._rng: dict[str, Tensor] | None = None
+        state = load_state(self.run_dir, config) if resume else None
+        if state is not None:
+            self._restore(state)
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are done."""
+        return self._totals.epoch
+
+    def fit(self, observer: Observer | None = None) -> RunResult:
+        """Train to the end, test, and write everything down.
+
+        Interrupted (Ctrl-C) at any moment, it leaves the state after the last whole epoch in the
+        folder and raises `KeyboardInterrupt`; resuming gives the very result of an unbroken run.
+
+        Raises:
+            InputError: the loss is no longer finite, or the folder cannot be written.
+        """
+        observer = observer or Observer()
+        prepare_folder(self.run_dir, self.config)
+        observer.started(self.config, self.run_dir, self.epoch)
+        with self._random_stream():
+            boundary = self._state()
+            saved = time.monotonic()
+            try:
+                while not self._is_done:
+                    record = self._run_epoch()
+                    boundary = self._state()
+                    observer.epoch_done(record)
+                    if time.monotonic() - saved > SAVE_EVERY_SECONDS:
+                        save_state(self.run_dir, boundary)
+                        saved = time.monotonic()
+            except KeyboardInterrupt:
+                save_state(self.run_dir, boundary)
+                raise
+            save_state(self.run_dir, boundary)
+            result = self._finish()
+        observer.finished(result)
+        return result
+
+    @property
+    def _is_done(self) -> bool:
+        visits = self.config.visits
+        spent = visits is not None and self._totals.graphs_seen >= visits
+        return spent or self.epoch >= self.config.epochs
+
+    def _run_epoch(self) -> EpochRecord:
+        """Train, then validate if it is time to."""
+        totals = self._totals
+        start = self._clock()
+        self._sampler.select(self.model, self.epoch)
+        selected = self._clock()
+        seen, train_loss = self._train()
+        trained = self._clock()
+        totals.selection_seconds += selected - start
+        totals.train_seconds += trained - start
+        totals.graphs_seen += seen
+        totals.epoch += 1
+        valid_loss = valid_metric = None
+        if totals.epoch % self.config.eval_every == 0 or self._is_done:
+            valid_loss, valid_metric = self._evaluate("valid")
+            self._keep_if_best(valid_metric)
+            totals.valid_seconds += self._clock() - trained
+        record = EpochRecord(
+            **dataclasses.asdict(totals),
+            share=seen / len(self._train_ids),
+            loss=train_loss,
+            valid_loss=None if valid_loss is None else known(valid_loss),
+            valid_metric=None if valid_metric is None else known(valid_metric),
+        )
+        self.history.append(record)
+        return record
+
+    def _train(self) -> tuple[int, float]:
+        """One pass over what is selected: graphs visited, and the mean loss of a label.
+
+        Nothing in the loop waits for the device; the loss is read once, at the end.
+        """
+        self.model.train()
+        by_batch = self.config.step_every == "batch"
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        count = torch.zeros_like(total)
+        seen = 0
+        self._optimizer.zero_grad()
+        for ids in self._within_visits(self._sampler):
+            batch = self._graphs.batch(ids)
+            pred = self.model(batch)
+            y = batch.y
+            assert y is not None  # or the constructor had refused the dataset
+            part = loss(pred, y, self.task, reduction="sum")
+            labels = measured(y, self.task).sum()
+            if by_batch:
+                (part / labels.clamp(min=1)).backward()
+                self._step()
+            else:
+                part.backward()
+            total += part.detach()
+            count += labels
+            seen += len(ids)
+        count.clamp_(min=1)
+        if not by_batch:
+            # The gradient of the mean over all selected labels, not a mean of batch means.
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(count)
+            self._step()
+        mean = float(total / count)
+        if not math.isfinite(mean):
+            raise self._diverged(f"the training loss is {mean}")
+        return seen, mean
+
+    def _step(self) -> None:
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _within_visits(self, batches: GraNTSampler) -> Iterator[list[int]]:
+        """The batches, cut where the budget of graph visits ends."""
+        left = math.inf if self.config.visits is None else self.config.visits
+        left -= self._totals.graphs_seen
+        for ids in batches:
+            if left <= 0:
+                return
+            ids = ids if len(ids) <= left else ids[: int(left)]
+            left -= len(ids)
+            yield ids
+
+    def _keep_if_best(self, metric: float) -> None:
+        best = self._best
+        if best is not None and not math.isnan(best.metric):
+            gain = metric - best.metric if self._higher_is_better else best.metric - metric
+            if not gain > 0:
+                return
+        self._best = _Best(metric, self.epoch, _copied(self.model.state_dict()))
+
+    def _finish(self) -> RunResult:
+        """Test the last weights and the best ones, and write the result."""
+        assert self._best is not None
+        last = _copied(self.model.state_dict())
+        _, test_metric_last = self._evaluate("test")
+        load_weights(self.model, self._best.weights, BEST_FILE)
+        test_loss, test_metric = self._evaluate("test")
+        load_weights(self.model, last, LAST_FILE)
+        result = RunResult(
+            arm=self.config.label,
+            seed=self.config.seed,
+            metric=self.metric,
+            higher_is_better=self._higher_is_better,
+            test_metric=known(test_metric),
+            test_metric_last=known(test_metric_last),
+            test_loss=known(test_loss),
+            valid_metric=known(self._best.metric),
+            best_epoch=self._best.epoch,
+            epochs=self._totals.epoch,
+            graphs_seen=self._totals.graphs_seen,
+            train_seconds=self._totals.train_seconds,
+            selection_seconds=self._totals.selection_seconds,
+            valid_seconds=self._totals.valid_seconds,
+            constant_loss=known(self._evaluator.constant_loss("valid")),
+        )
+        write_result(self.run_dir, result)
+        return result
+
+    def _evaluate(self, part: str) -> tuple[float, float]:
+        try:
+            return self._evaluator(self.model, part)
+        except InputError as error:
+            raise self._diverged(str(error)) from error
+
+    # The state of a run, in memory and on disk.
+
+    def _state(self) -> dict[str, Any]:
+        """A copy of everything that the run's future depends on."""
+        rng = {"cpu": torch.get_rng_state()}
+        if self._device.type == "cuda":
+            rng["cuda"] = torch.cuda.get_rng_state(self._device)
+        return {
+            "config": self.config.to_dict(),
+            "spec": self.spec.to_dict(),
+            "model": _copied(self.model.state_dict()),
+            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+            "sampler": self._sampler.state_dict(),
+            "totals": dataclasses.asdict(self._totals),
+            "history": [dataclasses.astuple(record) for record in self.history],
+            "best": None if self._best is None else vars(self._best),
+            "rng": rng,
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        load_weights(self.model, state["model"], self.run_dir / LAST_FILE)
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._sampler.load_state_dict(state["sampler"])
+        self._totals = _Totals(**state["totals"])
+        self.history = [EpochRecord(*values) for values in state["history"]]
+        self._best = None if state["best"] is None else _Best(**state["best"])
+        self._rng = state["rng"]
+
+    @contextmanager
+    def _random_stream(self) -> Iterator[None]:
+        """The run's own random numbers (dropout), apart from the caller's."""
+        cuda = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            torch.manual_seed(self.config.seed)
+            if self._rng is not None:
+                torch.set_rng_state(self._rng["cpu"])
+                if cuda:
+                    torch.cuda.set_rng_state(self._rng["cuda"], self._device)
+            yield
+
+    def _clock(self) -> float:
+        """Seconds, once the device has done what it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def _diverged(self, what: str) -> InputError:
+        return InputError(
+            f"training diverged after {self.epoch} epochs: {what}; "
+            f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient"
+        )
+
+
+def _check_learnable(dataset: Dataset) -> None:
+    if dataset.graphs.y is None:
+        raise InputError(f"{dataset.name} has no targets to learn: name a target column")
+    if len(dataset.split["train"]) == 0:
+        raise InputError(f"{dataset.name} has no training graphs: choose another split")
+    if not measured(targets_of(dataset.graphs, dataset.split["train"]), dataset.task).any():
+        raise InputError(f"{dataset.name} has no labels in its training split: check the target")
+
+
+def _copied(tensors: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,0 +1,18 @@
+"""What the tests of training share."""
+
+from collections.abc import Callable
+
+import pytest
+
+from grant_fast.training.config import RunConfig
+
+
+@pytest.fixture
+def config() -> Callable[..., RunConfig]:
+    """A config for tiny runs, with any settings of one's own."""
+
+    def make(**settings) -> RunConfig:
+        small = {"epochs": 6, "batch_size": 5, "hidden_channels": (4,), "device": "cpu"}
+        return RunConfig(**{**small, **settings})
+
+    return make

@@ -1,0 +1,253 @@
+"""The trainer: fair starts, true gradients, honest records, and runs that survive interruption."""
+
+import csv
+import errno
+import json
+
+import pytest
+import torch
+from rings import make_dataset
+
+from grant_fast.errors import InputError
+from grant_fast.teaching.residuals import loss
+from grant_fast.training.checkpoints import load_checkpoint
+from grant_fast.training.config import ARMS
+from grant_fast.training.observers import Observer
+from grant_fast.training.records import read_run
+from grant_fast.training.trainer import Trainer
+
+TIMES = {"train_seconds", "selection_seconds", "valid_seconds"}
+KINDS = ["regression", "binary", "multilabel", "multiclass"]
+
+
+def untimed(history):
+    return [{k: v for k, v in vars(record).items() if k not in TIMES} for record in history]
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+class InterruptAt(Observer):
+    """Presses Ctrl-C after an epoch."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def epoch_done(self, record):
+        if record.epoch == self.epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_task_is_learned_beyond_the_constant_guess(tmp_path, config, kind, level):
+    settings = {"epochs": 40, "lr": 0.03, "hidden_channels": (16,), "pool": "sum", "arm": "full"}
+    result = Trainer(make_dataset(kind, level), config(**settings), tmp_path).fit()
+    history = read_run(tmp_path).history
+    assert min(record.valid_loss for record in history) < 0.8 * result.constant_loss
+    assert result.test_metric is not None and result.test_metric_last is not None
+
+
+@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("step_every", ["batch", "epoch"])
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, config, arm, step_every):
+    chosen = config(arm=arm, step_every=step_every, dropout=(0.3,), norm="batch_norm", interval=4)
+    whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
+    expected = whole.fit()
+
+    for epoch in (1, 3):  # the second lies between two selections
+        broken = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
+        with pytest.raises(KeyboardInterrupt):
+            broken.fit(InterruptAt(epoch))
+    resumed = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
+    assert resumed.epoch == 3
+    result = resumed.fit()
+
+    assert same(whole.model.state_dict(), resumed.model.state_dict())
+    assert untimed(whole.history) == untimed(resumed.history)
+    assert result.test_metric == expected.test_metric
+    assert result.best_epoch == expected.best_epoch
+    seconds = [record.train_seconds for record in resumed.history]
+    assert seconds == sorted(seconds)
+
+
+def test_an_interrupt_within_an_epoch_leaves_the_state_before_it(tmp_path, config, monkeypatch):
+    chosen = config(arm="full")
+    whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
+    whole.fit()
+    broken = Trainer(make_dataset(), chosen, tmp_path / "broken")
+    steps = 0
+    step = broken._optimizer.step
+
+    def stop_in_the_third_epoch():
+        nonlocal steps
+        steps += 1
+        if steps == 2 * 5 + 3:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr(broken._optimizer, "step", stop_in_the_third_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit()
+    resumed = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
+    assert resumed.epoch == 2
+    resumed.fit()
+    assert same(whole.model.state_dict(), resumed.model.state_dict())
+
+
+def test_weights_and_data_order_depend_on_the_seed_and_not_on_the_arm(tmp_path, config):
+    first = {
+        arm: Trainer(make_dataset(), config(arm=arm, start_ratio=1.0), tmp_path) for arm in ARMS
+    }
+    other = Trainer(make_dataset(), config(seed=1), tmp_path)
+    reference = first["full"].model.state_dict()
+    orders = {}
+    for arm, trainer in first.items():
+        assert same(trainer.model.state_dict(), reference)
+        trainer._sampler.select(trainer.model, 0)
+        orders[arm] = list(trainer._sampler)
+    assert all(order == orders["full"] for order in orders.values())
+    assert not same(other.model.state_dict(), reference)
+
+
+def test_a_run_leaves_the_global_random_state_alone(tmp_path, config):
+    before = torch.get_rng_state()
+    Trainer(make_dataset(), config(dropout=(0.5,), epochs=2), tmp_path).fit()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_one_step_an_epoch_follows_the_mean_over_all_selected_labels(tmp_path, config):
+    dataset = make_dataset()
+    chosen = config(step_every="epoch", arm="full", epochs=1, batch_size=7, lr=1e-3)
+    trainer = Trainer(dataset, chosen, tmp_path)
+    twin = Trainer(dataset, chosen, tmp_path).model
+    trainer.fit()
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0)
+    batch = trainer._graphs.batch(dataset.split["train"])
+    loss(twin(batch), batch.y, dataset.task).backward()
+    optimizer.step()
+    for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_the_visits_end_the_run_within_an_epoch(tmp_path, config):
+    result = Trainer(make_dataset(), config(arm="full", visits=31), tmp_path).fit()
+    assert (result.arm, result.graphs_seen, result.epochs) == ("full-equal-budget", 31, 2)
+    assert read_run(tmp_path).history[-1].share == pytest.approx((31 - 24) / 24)
+
+
+def test_metrics_are_in_the_targets_own_units(tmp_path, config):
+    dataset = make_dataset()
+    settings = {"epochs": 1, "lr": 1e-9, "arm": "full"}
+    scaled = Trainer(dataset, config(**settings), tmp_path / "a").fit()
+    plain = Trainer(dataset, config(**settings, standardize=False), tmp_path / "b").fit()
+    assert scaled.test_metric < 150  # targets lie around 300 ± 100
+    assert plain.test_metric > 200
+
+
+def test_the_history_says_what_happened(tmp_path, config):
+    dataset = make_dataset()
+    chosen = config(arm="random", start_ratio=0.25, ratio_schedule="constant", eval_every=2)
+    result = Trainer(dataset, chosen, tmp_path).fit()
+    with open(tmp_path / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+    assert [row["graphs_seen"] for row in rows] == ["6", "12", "18", "24", "30", "36"]
+    assert {row["share"] for row in rows} == {"0.25"}
+    assert [row["valid_metric"] == "" for row in rows] == [True, False] * 3
+    last = rows[-1]
+    assert 0 < float(last["selection_seconds"]) < float(last["train_seconds"])
+    assert result.valid_seconds == float(last["valid_seconds"]) > 0
+    assert json.loads((tmp_path / "result.json").read_text())["graphs_seen"] == 36
+
+
+def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
+    trainer = Trainer(make_dataset(), config(epochs=30, lr=0.5, arm="full"), tmp_path)
+    result = trainer.fit()
+    metrics = [record.valid_metric for record in trainer.history]
+    assert result.valid_metric == min(metrics)
+    assert result.best_epoch == metrics.index(min(metrics)) + 1
+    assert load_checkpoint(tmp_path / "best.pt")["epoch"] == result.best_epoch
+    trainer.model.load_state_dict(load_checkpoint(tmp_path / "best.pt")["model"])
+    assert trainer._evaluator(trainer.model, "test")[1] == result.test_metric
+
+
+def test_splits_without_labels_are_nan_and_not_an_end(tmp_path, config):
+    dataset = make_dataset("binary")
+    dataset.graphs.y[dataset.split["valid"]] = torch.nan
+    result = Trainer(dataset, config(arm="full"), tmp_path).fit()
+    assert result.valid_metric is None and result.constant_loss is None
+    assert result.best_epoch == 6  # nothing to choose by: the last
+    assert result.test_metric == result.test_metric_last is not None
+
+
+def test_data_that_cannot_teach_are_refused(tmp_path, config):
+    dataset = make_dataset()
+    dataset.graphs.y.fill_(torch.nan)
+    with pytest.raises(InputError, match="rings has no labels in its training split"):
+        Trainer(dataset, config(), tmp_path)
+    dataset.graphs.y = None
+    with pytest.raises(InputError, match="rings has no targets to learn"):
+        Trainer(dataset, config(), tmp_path)
+
+
+def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
+    chosen = config(lr=1e30, standardize=False, arm="full", epochs=20)
+    with pytest.raises(InputError, match=r"diverged after \d+ epochs: .* lower lr \(now 1e\+30\)"):
+        Trainer(make_dataset(), chosen, tmp_path).fit()
+
+
+def test_resuming_with_other_settings_names_the_first_difference(tmp_path, config):
+    Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
+    with pytest.raises(InputError, match=r"last\.pt: the run was made with epochs=2, not 3"):
+        Trainer(make_dataset(), config(epochs=3), tmp_path, resume=True)
+
+
+def test_resuming_on_other_data_names_the_parameter(tmp_path, config):
+    Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
+    with pytest.raises(InputError, match=r"last\.pt: checkpoint of another model: convs\.1"):
+        Trainer(make_dataset("binary"), config(epochs=2), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("function", ["torch.save", "os.fsync"])
+def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(
+    tmp_path, config, monkeypatch, function
+):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    trainer = Trainer(make_dataset(), config(epochs=2), tmp_path)
+    monkeypatch.setattr(function, full)
+    with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
+        trainer.fit()
+    assert {path.name for path in tmp_path.iterdir()} <= {"config.json"}
+
+
+def test_unknown_devices_are_refused(tmp_path, config):
+    with pytest.raises(InputError, match="device=abacus cannot be used here"):
+        Trainer(make_dataset(), config(device="abacus"), tmp_path)
+
+
+def test_the_loss_of_the_constant_guess_is_that_of_the_training_mean(tmp_path, config):
+    dataset = make_dataset()
+    trainer = Trainer(dataset, config(epochs=1), tmp_path)
+    y = dataset.graphs.y
+    train, valid = y[dataset.split["train"]], y[dataset.split["valid"]]
+    mean = train.nanmean(0)
+    variance = (train - mean).square().nanmean(0)
+    expected = ((valid - mean).square() / variance).mean()
+    assert trainer.fit().constant_loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_tensorboard_events_are_written(tmp_path, config):
+    pytest.importorskip("tensorboard")
+    from grant_fast.training.observers import Observers, TensorBoard
+
+    Trainer(make_dataset(), config(epochs=2), tmp_path).fit(Observers([TensorBoard()]))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    written = [event.value for event in events.Scalars("graphs_seen")]
+    assert written == [record.graphs_seen for record in read_run(tmp_path).history]
