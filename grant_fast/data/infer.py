@@ -1,0 +1,65 @@
+"""Which task a set of targets poses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..tasks import NOT_MEASURED, Kind, Level, Task
+
+
+def make_task(
+    y: Tensor,
+    level: Level,
+    names: tuple[str, ...] = (),
+    kind: Kind | None = None,
+) -> tuple[Task, Tensor]:
+    """The task that targets pose, and the targets in the form the task asks for.
+
+    Args:
+        y: float32 `[rows, T]` with NaN for "not measured", or class numbers int64 `[rows]`.
+        level: whether a row is a graph or a node.
+        names: of the columns.
+        kind: by default multiclass for class numbers beyond 1; otherwise, where all labels are 0
+            or 1, binary (one column) or multilabel; otherwise regression.
+
+    Raises:
+        InputError: no labels at all, or labels that `kind` does not allow; it names one.
+    """
+    if not y.is_floating_point():
+        if kind is None and bool((y > 1).any()):
+            kind = "multiclass"
+        y = torch.where(y == NOT_MEASURED, torch.nan, y.double())[:, None]
+    known = y[~y.isnan()]
+    if known.numel() == 0:
+        raise InputError("the targets hold no labels at all: every one is missing")
+    columns = y.shape[1]
+    zero_one = (known == 0) | (known == 1)
+    if kind is None:
+        classes: Kind = "binary" if columns == 1 else "multilabel"
+        kind = classes if bool(zero_one.all()) else "regression"
+    if kind in ("binary", "multilabel") and not bool(zero_one.all()):
+        wrong = known[~zero_one][0].item()
+        raise InputError(f"a {kind} task needs labels 0 and 1, found {wrong:g}: change the task")
+    if kind in ("binary", "multiclass") and columns != 1:
+        raise InputError(f"a {kind} task has one target, not {columns}: choose one, or multilabel")
+    if kind == "multiclass":
+        num_classes = _count_classes(known)
+        y = torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
+        return Task(kind, level, num_classes), y
+    return Task(kind, level, columns, names), y.float()
+
+
+def _count_classes(labels: Tensor) -> int:
+    found = labels.unique()
+    expected = torch.arange(len(found), dtype=found.dtype)
+    if not torch.equal(found, expected):
+        wrong = found[found != expected][0].item()
+        raise InputError(
+            f"multiclass labels must be whole numbers from 0 without gaps, found {wrong:g} as "
+            f"the next after {len(found[found < wrong])} smaller ones: renumber the classes"
+        )
+    if len(found) < 2:
+        raise InputError("a multiclass task needs two classes or more, all labels are 0")
+    return len(found)

@@ -1,0 +1,291 @@
+"""One name or file in, a data set ready for training out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..graphs import PackedGraphs
+from ..tasks import Kind, Task
+from . import graphon
+from .infer import make_task
+from .ogb import SETS, load_ogb
+from .smiles import Failure, featurize
+from .splits import PARTS, random_split, scaffold_split
+from .table import read_table
+
+Split = Literal["random", "scaffold"]
+SOURCES = 'gen-reg, gen-cls, a "*.csv" of SMILES, a packed "*.gfast" file, or an ogbg-mol* name'
+DEFAULT_METRIC = {
+    "regression": "mae",
+    "binary": "roc_auc",
+    "multilabel": "roc_auc",
+    "multiclass": "accuracy",
+}
+GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
+
+
+@dataclass
+class Dataset:
+    """Graphs with what is to be learned from them.
+
+    Args:
+        name: for people.
+        graphs: the graphs, their `y` in the form that `task` asks for.
+        task: the kind of target.
+        split: positions in `graphs`, int64 and ascending, under "train", "valid" and "test".
+        metric: "mae", "rmse", "roc_auc", "ap" or "accuracy".
+        encoder: "atom" where x holds OGB's nine categorical columns, else None.
+        skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
+        unlabelled: how many rows were left out because they hold no label.
+    """
+
+    name: str
+    graphs: PackedGraphs
+    task: Task
+    split: dict[str, Tensor]
+    metric: str
+    encoder: Literal["atom"] | None = None
+    skipped: list[Failure] = field(default_factory=list)
+    unlabelled: int = 0
+
+
+def load_dataset(
+    source: str | os.PathLike[str],
+    *,
+    smiles_column: str | None = None,
+    target: Sequence[str] | None = None,
+    task: Kind | None = None,
+    split: Split | None = None,
+    num_graphs: int | None = None,
+    seed: int = 0,
+    strict: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Dataset:
+    """Load or generate a data set.
+
+    Args:
+        source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a packed "*.gfast"
+            file, or "ogbg-mol*" (from OGB's folder `dataset`, downloaded on first use).
+        smiles_column: of a CSV file; by default the one called smiles.
+        target: columns of a CSV file, `["all"]` for all; by default the only other one.
+        task: by default binary or multilabel where all labels are 0 or 1, else regression.
+            "multiclass" must be asked for: labels are then class numbers from 0.
+        split: by default "scaffold" for a CSV file, OGB's own for ogbg-mol*, the stored one for a
+            packed file, and random 60/20/20 for generated graphs; else 80/10/10.
+        num_graphs: only so many: generated, or the first of a file. Default: all; 50,000 generated.
+        seed: of generated graphs and of random splits.
+        strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
+        workers: processes that read SMILES, see `featurize`.
+        progress: show progress bars.
+
+    Raises:
+        InputError: an unknown source, or something wrong in it; the message names the place.
+        MissingExtraError: the source needs a package that is not installed.
+    """
+    name = os.fspath(source)
+    options = _Options(
+        smiles_column, target, task, split, num_graphs, seed, strict, workers, progress
+    )
+    suffix = Path(name).suffix.lower()
+    if suffix == ".csv":
+        return _from_csv(Path(name), options)
+    if smiles_column is not None or target:
+        raise InputError(f"a SMILES column and targets are chosen in CSV files, not in {name!r}")
+    if split == "scaffold":
+        raise InputError(
+            f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
+            'split="random"'
+        )
+    if name in graphon.NAMES:
+        return _generated(name, options)
+    if suffix == ".gfast":
+        return _from_packed(Path(name), options)
+    if name in SETS:
+        return _from_ogb(name, options)
+    raise InputError(f"unknown data set {name!r}: give {SOURCES}")
+
+
+def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
+    """Write one packed file from which `load_dataset` restores task, split, metric and encoder.
+
+    Raises:
+        InputError: `path` does not end in .gfast, or cannot be written.
+    """
+    if Path(path).suffix.lower() != ".gfast":
+        raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
+    dataset.graphs.meta.update(
+        name=dataset.name,
+        task=asdict(dataset.task),
+        metric=dataset.metric,
+        encoder=dataset.encoder,
+        split=_split_to_text(dataset.split, dataset.graphs.ids.cpu()),
+    )
+    dataset.graphs.save(path)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The arguments of `load_dataset`, checked."""
+
+    smiles_column: str | None
+    target: Sequence[str] | None
+    task: Kind | None
+    split: Split | None
+    num_graphs: int | None
+    seed: int
+    strict: bool
+    workers: int | None
+    progress: bool
+
+    def __post_init__(self) -> None:
+        for what, value, known in (("task", self.task, Kind), ("split", self.split, Split)):
+            if value is not None and value not in get_args(known):
+                choices = ", ".join(get_args(known))
+                raise InputError(f"unknown {what} {value!r}: choose one of {choices}")
+        if self.num_graphs is not None and self.num_graphs < 3:
+            raise InputError(
+                f"num_graphs={self.num_graphs}: give 3 or more, for train, valid and test"
+            )
+
+
+def _from_csv(path: Path, options: _Options) -> Dataset:
+    table = read_table(path, options.smiles_column, options.target)
+    if options.num_graphs is not None:
+        table = table.take(range(min(options.num_graphs, len(table))))
+    assert table.y is not None
+    labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
+    unlabelled = len(table) - len(labelled)
+    table = table.take(labelled)
+
+    arrays, failures = featurize(table.smiles, options.workers, options.progress)
+    skipped = [(table.rows[i], text) for i, text in failures]
+    if skipped and (options.strict or arrays.num_graphs == 0):
+        row, text = skipped[0]
+        raise InputError(
+            f"{path} row {row}: {text!r} is not a valid SMILES ({len(skipped)} such in the file): "
+            + ("correct it, or skip it without --strict" if arrays.num_graphs else "correct it")
+        )
+    bad = {i for i, _ in failures}
+    table = table.take([i for i in range(len(table)) if i not in bad])
+    assert table.y is not None
+    task, y = make_task(table.y, "graph", table.target_names, options.task)
+    dataset = Dataset(
+        name=path.stem,
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), missing_labels=True),
+        task=task,
+        split={} if options.split == "random" else scaffold_split(table.smiles),
+        metric=DEFAULT_METRIC[task.kind],
+        encoder="atom",
+        skipped=skipped,
+        unlabelled=unlabelled,
+    )
+    return _with_split(dataset, options)
+
+
+def _generated(name: str, options: _Options) -> Dataset:
+    kind: Kind = "regression" if name == "gen-reg" else "multiclass"
+    if options.task not in (None, kind):
+        raise InputError(f"{name} is a {kind} task, not {options.task}: leave the task out")
+    num_graphs = options.num_graphs or 50_000
+    # Not cached on disk: all 50,000 take half a minute, and `save_dataset` keeps them for whoever
+    # wants that. Packing part by part never holds the 2 GB of int64 edges.
+    chunks = graphon.generate_chunks(name, num_graphs, seed=options.seed, progress=options.progress)
+    return Dataset(
+        name=name,
+        graphs=PackedGraphs.concat([PackedGraphs.from_graph_arrays(chunk) for chunk in chunks]),
+        task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
+        split=random_split(num_graphs, GENERATED_FRACTIONS, options.seed),
+        metric=DEFAULT_METRIC[kind],
+    )
+
+
+def _from_ogb(name: str, options: _Options) -> Dataset:
+    loaded = load_ogb(name, progress=options.progress)
+    assert loaded.graphs.y is not None
+    natural: Kind = "multilabel" if loaded.graphs.y.shape[1] > 1 else "binary"
+    if loaded.metric == "rmse":
+        natural = "regression"
+    task, y = make_task(loaded.graphs.y, "graph", kind=options.task or natural)
+    dataset = Dataset(
+        name=name,
+        graphs=PackedGraphs.from_graph_arrays(replace(loaded.graphs, y=y), missing_labels=True),
+        task=task,
+        split=loaded.split,
+        metric=loaded.metric if task.kind == natural else DEFAULT_METRIC[task.kind],
+        encoder="atom",
+    )
+    return _with_split(_first(dataset, options.num_graphs), options)
+
+
+def _from_packed(path: Path, options: _Options) -> Dataset:
+    """Restore what `save_dataset` wrote; infer what a plain `PackedGraphs.save` leaves out."""
+    graphs = PackedGraphs.load(path)
+    if graphs.y is None:
+        raise InputError(f"{path} holds no targets: pack it again with them")
+    meta: dict[str, Any] = graphs.meta
+    try:
+        stored = meta.get("task")
+        names = tuple(stored["names"]) if stored else ()
+        if stored and options.task in (None, stored["kind"]):
+            task, metric = Task(**{**stored, "names": names}), meta["metric"]
+        else:
+            task, graphs.y = make_task(graphs.y, graphs.y_level, names, options.task)
+            metric = DEFAULT_METRIC[task.kind]
+        split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} has a damaged description ({error}): pack it again") from error
+    name, encoder = meta.get("name", path.stem), meta.get("encoder")
+    dataset = Dataset(name, graphs, task, split, metric, encoder)
+    return _with_split(_first(dataset, options.num_graphs), options)
+
+
+def _first(dataset: Dataset, num_graphs: int | None) -> Dataset:
+    if num_graphs is None or num_graphs >= dataset.graphs.num_graphs:
+        return dataset
+    return replace(
+        dataset,
+        graphs=dataset.graphs.subset(slice(0, num_graphs)),
+        split={part: p[p < num_graphs] for part, p in dataset.split.items()},
+    )
+
+
+def _with_split(dataset: Dataset, options: _Options) -> Dataset:
+    """A random split where one is asked for or none is there; no part may be empty."""
+    if options.split == "random" or not dataset.split:
+        return replace(dataset, split=random_split(dataset.graphs.num_graphs, seed=options.seed))
+    for part, positions in dataset.split.items():
+        if len(positions) == 0:
+            raise InputError(
+                f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}: "
+                'take more of them, or use split="random"'
+            )
+    return dataset
+
+
+# A split is stored as one letter for each id, so that it survives taking a subset.
+_LETTERS = {"train": b"t", "valid": b"v", "test": b"e"}
+
+
+def _split_to_text(split: dict[str, Tensor], ids: Tensor) -> str:
+    letters = np.full(int(ids.max()) + 1, b"-", dtype="S1")
+    for part in PARTS:
+        letters[ids[split[part]].numpy()] = _LETTERS[part]
+    return letters.tobytes().decode("ascii")
+
+
+def _split_from_text(text: str, ids: Tensor) -> dict[str, Tensor]:
+    letters = np.frombuffer(text.encode("ascii"), dtype="S1")
+    if int(ids.max()) >= len(letters):
+        raise KeyError(f"the split ends before graph {int(ids.max())}")
+    mine = letters[ids.numpy()]
+    return {part: torch.from_numpy(np.flatnonzero(mine == _LETTERS[part])) for part in PARTS}

@@ -1,0 +1,211 @@
+"""Reading molecules and their targets from a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+MISSING = frozenset({"", "nan", "na", "null"})
+ALL_COLUMNS = "all"
+
+_Record = tuple[int, list[str]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a CSV file that matter.
+
+    Args:
+        smiles: the text of the SMILES column, stripped.
+        y: float32 `[rows, T]`, NaN where a cell is empty; None if no targets were asked for.
+        rows: the number of each row as a spreadsheet shows it; the header is row 1.
+        smiles_column: the column that `smiles` came from.
+        target_names: the columns that `y` came from.
+    """
+
+    smiles: list[str]
+    y: Tensor | None
+    rows: list[int]
+    smiles_column: str
+    target_names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.smiles)
+
+    def take(self, positions: Sequence[int]) -> Table:
+        """The rows at `positions`, in that order."""
+        return Table(
+            [self.smiles[i] for i in positions],
+            None if self.y is None else self.y[torch.as_tensor(positions, dtype=torch.int64)],
+            [self.rows[i] for i in positions],
+            self.smiles_column,
+            self.target_names,
+        )
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    smiles_column: str | None = None,
+    target: Sequence[str] | None = None,
+    *,
+    require_target: bool = True,
+) -> Table:
+    """Read SMILES and numeric targets from a UTF-8 CSV file with a header.
+
+    Args:
+        path: the file. A byte order mark is skipped, blank lines too.
+        smiles_column: by default the column called smiles, in any case.
+        target: the target columns; `["all"]` stands for every column but the SMILES. By default
+            the only other column.
+        require_target: if False and no `target` is given, targets are not read.
+
+    Cells that are empty or say nan, na or null (any case) are missing targets.
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
+            missing, ambiguous or holds no label at all; a row has too few or too many cells; a
+            target is not a finite number. The message names the place and the remedy.
+    """
+    path = Path(path)
+    records = _read_records(path)
+    header = [name.strip() for name in records[0][1]]
+    body = records[1:]
+    if not body:
+        raise InputError(f"{path} has a header and no rows: add molecules below it")
+    smiles_at = _smiles_position(path, header, smiles_column)
+    targets_at = _target_positions(path, header, smiles_at, target, require_target)
+    for row, cells in body:
+        if len(cells) != len(header):
+            raise InputError(
+                f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
+                "complete the row, or quote cells that contain commas"
+            )
+    return Table(
+        smiles=[cells[smiles_at].strip() for _, cells in body],
+        y=_targets(path, header, body, targets_at) if targets_at else None,
+        rows=[row for row, _ in body],
+        smiles_column=header[smiles_at],
+        target_names=tuple(header[i] for i in targets_at),
+    )
+
+
+def _read_records(path: Path) -> list[_Record]:
+    """All records that are not blank, with their numbers; the first is the header."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} row {row} is not UTF-8 text: save it as CSV in UTF-8") from error
+    if "\0" in text:
+        row = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path} row {row} holds binary data: give a CSV file")
+    records: list[_Record] = []
+    row = 0
+    try:
+        for row, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
+            if cells:
+                records.append((row, cells))
+    except csv.Error as error:
+        raise InputError(
+            f"{path} row {row + 1} is not CSV ({error}): correct its quotes"
+        ) from error
+    if not records:
+        raise InputError(f"{path} is empty: give a CSV file with a header and rows")
+    return records
+
+
+def _position(path: Path, header: list[str], column: str, option: str) -> int:
+    if header.count(column) == 1:
+        return header.index(column)
+    problem = "has several columns" if column in header else "has no column"
+    raise InputError(f"{path} {problem} {column!r}: give {option} one of {_listed(header)}")
+
+
+def _listed(names: Sequence[str], limit: int = 20) -> str:
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(map(repr, names[:limit])) + rest
+
+
+def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
+    if column is not None:
+        return _position(path, header, column, "--smiles-column")
+    found = [i for i, name in enumerate(header) if name.lower() == "smiles"]
+    if len(found) == 1:
+        return found[0]
+    problem = "several columns" if found else "no column"
+    raise InputError(
+        f"{path} has {problem} called 'smiles': name one with --smiles-column, of {_listed(header)}"
+    )
+
+
+def _target_positions(
+    path: Path,
+    header: list[str],
+    smiles_at: int,
+    target: Sequence[str] | None,
+    require_target: bool,
+) -> list[int]:
+    others = [i for i in range(len(header)) if i != smiles_at]
+    if target:
+        if list(target) == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
+            return others
+        positions = [_position(path, header, name, "--target") for name in target]
+        if smiles_at in positions:
+            raise InputError(f"{header[smiles_at]!r} cannot be both SMILES column and --target")
+        if len(set(positions)) < len(positions):
+            raise InputError(f"a --target is given twice among {_listed(target)}: give each once")
+        return positions
+    if not require_target:
+        return []
+    if not others:
+        raise InputError(f"{path} has no column beside {header[smiles_at]!r}: add the targets")
+    if len(others) > 1:
+        raise InputError(
+            f"{path} has several columns that could be the target: choose with --target among "
+            f"{_listed([header[i] for i in others])} (or --target {ALL_COLUMNS} for all of them)"
+        )
+    return others
+
+
+def _targets(path: Path, header: list[str], body: list[_Record], columns: list[int]) -> Tensor:
+    y = np.empty((len(body), len(columns)), dtype=np.float32)
+    for t, column in enumerate(columns):
+        y[:, t] = [_number(path, row, header[column], cells[column]) for row, cells in body]
+        if np.isnan(y[:, t]).all():
+            raise InputError(
+                f"{path} column {header[column]!r} holds no labels at all: "
+                "fill some in, or choose another --target"
+            )
+    return torch.from_numpy(y)
+
+
+def _number(path: Path, row: int, column: str, text: str) -> float:
+    text = text.strip()
+    if text.lower() in MISSING:
+        return math.nan
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if abs(value) <= np.finfo(np.float32).max:
+        return value
+    problem = "not a number" if math.isnan(value) else "not finite in float32"
+    raise InputError(
+        f"{path} row {row}, column {column!r}: {text!r} is {problem}; "
+        "correct the cell, or empty it if the value is missing"
+    )

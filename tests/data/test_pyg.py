@@ -1,0 +1,187 @@
+"""Graphs from PyG objects and their like."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from grant_fast.data.pyg import from_data_list, from_dataset
+from grant_fast.errors import InputError
+
+
+def graph(nodes: int = 2, **changes: Any) -> SimpleNamespace:
+    """A little graph in which every node points to the first one."""
+    fields: dict[str, Any] = {
+        "x": torch.arange(nodes * 3.0).reshape(nodes, 3),
+        "edge_index": torch.stack((torch.arange(nodes), torch.zeros(nodes, dtype=torch.int64))),
+        "y": torch.tensor([[float(nodes)]]),
+        "num_nodes": nodes,
+    }
+    fields.update(changes)
+    return SimpleNamespace(**{name: value for name, value in fields.items() if value is not None})
+
+
+def test_graphs_are_numbered_through() -> None:
+    packed = from_data_list([graph(2), graph(0), graph(1), graph(3)])
+    assert packed.num_graphs == 4
+    assert packed.batch.tolist() == [0, 0, 2, 3, 3, 3]
+    assert packed.edge_index.tolist() == [[0, 1, 2, 3, 4, 5], [0, 0, 2, 3, 3, 3]]
+    assert packed.y is not None
+    assert packed.y.tolist() == [[2.0], [0.0], [1.0], [3.0]]
+    assert (packed.y_level, packed.edge_weight) == ("graph", None)
+    assert packed.x.dtype == torch.float32
+
+
+def test_repeated_directed_and_weighted_edges_are_kept() -> None:
+    edges = torch.tensor([[1, 1, 0], [0, 0, 0]], dtype=torch.int32)
+    weights = torch.tensor([[0.5], [-2.0], [0.0]], dtype=torch.float64)
+    packed = from_data_list([graph(2, edge_index=edges, edge_weight=weights)] * 2)
+    assert packed.edge_index.tolist() == [[1, 1, 0, 3, 3, 2], [0, 0, 0, 2, 2, 2]]
+    assert packed.edge_index.dtype == torch.int64
+    assert packed.edge_weight is not None
+    assert packed.edge_weight.tolist() == [0.5, -2.0, 0.0] * 2
+    assert packed.edge_weight.dtype == torch.float32
+
+
+def test_targets_of_nodes_are_recognised_by_their_rows() -> None:
+    graphs = [graph(n, y=torch.arange(n * 2.0).reshape(n, 2)) for n in (1, 3, 0)]
+    packed = from_data_list(graphs)
+    assert packed.y_level == "node"
+    assert packed.y is not None
+    assert packed.y.shape == (4, 2)
+
+
+def test_level_can_be_said_where_rows_do_not_tell() -> None:
+    graphs = [graph(1), graph(1)]
+    assert from_data_list(graphs).y_level == "graph"
+    assert from_data_list(graphs, y_level="node").y_level == "node"
+
+
+@pytest.mark.parametrize(
+    ("y", "dtype", "shape"),
+    [
+        (2.5, torch.float32, (2, 1)),
+        (torch.tensor([2.5], dtype=torch.float64), torch.float32, (2, 1)),
+        (torch.tensor([3]), torch.int64, (2,)),
+        (4, torch.int64, (2,)),
+        (torch.tensor([[0, 1, 1]]), torch.float32, (2, 3)),
+        (np.array([[1.0, np.nan]]), torch.float32, (2, 2)),
+        (torch.tensor([True]), torch.int64, (2,)),
+    ],
+)
+def test_forms_of_targets(y: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    packed = from_data_list([graph(2, y=y), graph(3, y=y)])
+    assert packed.y is not None
+    assert packed.y.dtype == dtype
+    assert packed.y.shape == shape
+
+
+def test_graphs_without_targets_have_none() -> None:
+    assert from_data_list([graph(2, y=None)]).y is None
+
+
+def test_numpy_arrays_and_dictionaries_will_do() -> None:
+    as_dict = {"x": np.ones((2, 1)), "edge_index": np.array([[0], [1]])}
+    packed = from_data_list([as_dict, as_dict])
+    assert packed.edge_index.tolist() == [[0, 2], [1, 3]]
+
+
+def test_graph_without_edges_may_have_an_untyped_edge_index() -> None:
+    assert from_data_list([graph(1, edge_index=torch.empty(2, 0))]).edge_index.shape == (2, 0)
+
+
+def test_integer_features_stay_integers() -> None:
+    packed = from_data_list([graph(2, x=torch.tensor([[1], [300]]))])
+    assert packed.x.tolist() == [[1], [300]]
+    assert not packed.x.is_floating_point()
+
+
+def test_pyg_data_and_data_set() -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    first = data.Data(
+        x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0.5])
+    )
+    second = data.Data(
+        x=torch.zeros(1, 1), edge_index=torch.empty(2, 0).long(), y=torch.tensor([1.5])
+    )
+    packed = from_dataset([first, second])
+    assert packed.batch.tolist() == [0, 0, 1]
+    assert packed.y is not None
+    assert packed.y.tolist() == [[0.5], [1.5]]
+
+
+def test_ogbs_pairs_of_graph_and_label() -> None:
+    molecule = {
+        "node_feat": np.array([[5, 0], [7, 1]]),
+        "edge_index": np.array([[0, 1], [1, 0]]),
+        "edge_feat": None,
+        "num_nodes": 2,
+    }
+    packed = from_dataset([(molecule, np.array([1, 0])), (molecule, np.array([0, 1]))])
+    assert packed.x.tolist() == [[5, 0], [7, 1]] * 2
+    assert packed.y is not None
+    assert packed.y.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "culprit"),
+    [
+        ({"x": None}, "graph 1 has no x"),
+        ({"x": "text"}, "graph 1: x is a str"),
+        ({"x": torch.ones(2)}, r"graph 1: x has shape \[2\]"),
+        ({"x": torch.ones(2, 4)}, "graph 1: x has 4 columns and graph 0 has 3"),
+        ({"x": torch.ones(2, 3).long()}, "graph 1: x is torch.int64 and graph 0 has torch.float32"),
+        ({"x": torch.ones(2, 3) + 1j}, "graph 1: x is complex"),
+        ({"x": torch.tensor([[0.0] * 3, [0, float("nan"), 0]])}, "graph 1: x is NaN .* at node 1"),
+        ({"x": torch.full((2, 3), 1e300, dtype=torch.float64)}, "graph 1: x is .* at node 0"),
+        ({"num_nodes": 5}, "graph 1: x has 2 rows and num_nodes is 5"),
+        ({"edge_index": None}, "graph 1 has no edge_index"),
+        ({"edge_index": torch.ones(3, 2).long()}, r"graph 1: edge_index has shape \[3, 2\]"),
+        ({"edge_index": torch.zeros(2, 1)}, "graph 1: edge_index is torch.float32: give int64"),
+        ({"edge_index": torch.tensor([[0], [2]])}, "graph 1: edge_index names node 2 of 2"),
+        ({"edge_index": torch.tensor([[-1], [0]])}, "graph 1: edge_index names node -1 of 2"),
+        ({"y": None}, "graph 1 lacks y, unlike graph 0"),
+        ({"y": torch.ones(1, 2)}, "graph 1: y has 2 columns and graph 0 has 1"),
+        ({"y": torch.tensor([[float("inf")]])}, "graph 1: y is infinite"),
+        ({"y": torch.ones(1, 1, 1)}, r"graph 1: y has shape \[1, 1, 1\]"),
+        ({"y": torch.tensor([1])}, "graph 1: y"),
+        ({"edge_weight": torch.ones(2)}, "graph 1 has edge_weight, unlike graph 0"),
+    ],
+)
+def test_a_bad_graph_is_named_with_its_attribute(changes: dict, culprit: str) -> None:
+    with pytest.raises(InputError, match=culprit):
+        from_data_list([graph(2), graph(2, **changes), graph(2)])
+
+
+@pytest.mark.parametrize(
+    ("weight", "culprit"),
+    [
+        (torch.ones(3), r"graph 0: edge_weight has shape \[3\]: give \[2\]"),
+        (torch.tensor([1.0, float("nan")]), "graph 0: edge_weight is NaN or infinite at edge 1"),
+    ],
+)
+def test_bad_edge_weights_are_named(weight: torch.Tensor, culprit: str) -> None:
+    with pytest.raises(InputError, match=culprit):
+        from_data_list([graph(2, edge_weight=weight)])
+
+
+def test_rows_of_targets_must_fit_the_level() -> None:
+    graphs = [graph(3, y=torch.ones(3, 1)), graph(3, y=torch.ones(2, 1))]
+    with pytest.raises(InputError, match="graph 1: y has 2 rows where the node level needs 3"):
+        from_data_list(graphs)
+    with pytest.raises(InputError, match="graph 0: y has 3 rows where the graph level needs 1"):
+        from_data_list(graphs, y_level="graph")
+
+
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(InputError, match="the list of graphs is empty"):
+        from_data_list([])
+
+
+def test_what_has_no_length_is_refused() -> None:
+    with pytest.raises(InputError, match="a generator has no length"):
+        from_dataset(graph(n) for n in range(3))

@@ -1,0 +1,118 @@
+"""Molecules from SMILES."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from grant_fast.data.smiles import ATOM_CARDINALITIES, CHUNK, atom_cardinalities, featurize
+from grant_fast.errors import InputError, MissingExtraError
+
+pytest.importorskip("rdkit")
+pytest.importorskip("ogb")
+
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+
+
+def test_cardinalities_are_ogbs() -> None:
+    features = pytest.importorskip("ogb.utils.features")
+    assert atom_cardinalities() == features.get_atom_feature_dims()
+
+
+def test_graphs_are_those_of_ogb() -> None:
+    mol = pytest.importorskip("ogb.utils.mol")
+    smiles = [ASPIRIN, "C", "[Na+].[Cl-]", "Cl[C@H](/C=C/C)Br", "*", "[H][H]", "F[P-](F)(F)(F)(F)F"]
+    graphs, failures = featurize(smiles)
+    assert failures == []
+    assert graphs.num_graphs == len(smiles)
+    assert graphs.x.dtype == torch.uint8
+    assert graphs.edge_index.dtype == torch.int64
+    start = 0
+    for i, text in enumerate(smiles):
+        expected = mol.smiles2graph(text)
+        nodes = (graphs.batch == i).nonzero()[:, 0]
+        assert nodes.tolist() == list(range(start, start + expected["num_nodes"]))
+        np.testing.assert_array_equal(graphs.x[nodes].numpy(), expected["node_feat"])
+        mine = graphs.edge_index[:, graphs.batch[graphs.edge_index[0]] == i] - start
+        np.testing.assert_array_equal(mine.numpy(), expected["edge_index"])
+        start += expected["num_nodes"]
+    assert start == len(graphs.x)
+
+
+def test_a_single_atom_is_a_graph_without_edges() -> None:
+    graphs, failures = featurize(["C"])
+    assert failures == []
+    assert graphs.x.shape == (1, 9)
+    assert graphs.edge_index.shape == (2, 0)
+
+
+def test_unparsable_smiles_are_reported_and_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    bad = ["", "C1", "not a molecule", "C(C)(C)(C)(C)C"]
+    graphs, failures = featurize(["CC", *bad, "O"], progress=True)
+    assert failures == list(enumerate(bad, 1))
+    assert graphs.num_graphs == 2
+    assert graphs.batch.tolist() == [0, 0, 1]
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == ""  # RDKit's own complaints are silenced
+
+
+@pytest.mark.parametrize("smiles", [[], ["C1"]])
+def test_nothing_parsable_gives_no_graphs(smiles: list[str]) -> None:
+    graphs, failures = featurize(smiles)
+    assert graphs.num_graphs == 0
+    assert graphs.x.shape == (0, 9)
+    assert graphs.edge_index.shape == (2, 0)
+    assert len(failures) == len(smiles)
+
+
+def test_several_processes_give_the_same_as_one() -> None:
+    smiles = ["CC", "C1", ASPIRIN] * (CHUNK // 3 + 2)  # a little more than one chunk
+    one, failures = featurize(smiles)
+    two, failures_of_two = featurize(smiles, workers=2)
+    assert failures == failures_of_two
+    assert len(failures) == CHUNK // 3 + 2
+    for name in ("x", "edge_index", "batch"):
+        assert torch.equal(getattr(one, name), getattr(two, name))
+
+
+def test_ogb_starts_no_network_check_and_rdkit_stays_out_until_needed() -> None:
+    code = (
+        "import sys, threading, grant_fast.data.smiles as smiles\n"
+        "assert 'rdkit' not in sys.modules and 'ogb' not in sys.modules\n"
+        "smiles.featurize(['C'])\n"
+        "assert 'ogb' in sys.modules and 'outdated' not in sys.modules\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ogb.utils.features", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "grant_fast\[smiles\]"'):
+        featurize(["C"])
+
+
+@pytest.mark.parametrize("value", [None, 3.5, b"C"])
+def test_what_is_no_string_is_named(value: object) -> None:
+    with pytest.raises(InputError, match=r"smiles\[1\] is .* not a string"):
+        featurize(["C", value])  # type: ignore[list-item]
+
+
+def test_workers_below_one_are_refused() -> None:
+    with pytest.raises(InputError, match="workers=0: give 1 or more"):
+        featurize(["C"], workers=0)
+
+
+def test_real_molecules_stay_within_the_cardinalities(shared_data) -> None:  # type: ignore[no-untyped-def]
+    rows = (shared_data / "esol.csv").read_text().splitlines()[1:]
+    graphs, failures = featurize([row.split(",")[0] for row in rows])
+    assert failures == []
+    assert graphs.num_graphs == 1128
+    assert bool((graphs.x.max(0).values < torch.tensor(ATOM_CARDINALITIES)).all())
+    sizes = torch.bincount(graphs.batch, minlength=graphs.num_graphs)
+    assert sizes.min() == 1  # methane

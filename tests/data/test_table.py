@@ -1,0 +1,144 @@
+"""Reading molecules and targets from CSV files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grant_fast.data.table import Table, read_table
+from grant_fast.errors import InputError
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path):  # type: ignore[no-untyped-def]
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "molecules.csv"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def columns(table: Table) -> list[list[float]]:
+    assert table.y is not None
+    assert table.y.dtype == torch.float32
+    return table.y.nan_to_num(-9).T.tolist()
+
+
+def test_the_only_other_column_is_the_target(csv_file) -> None:
+    table = read_table(csv_file("SMILES,gap\nCC,1.5\nO,-2\n"))
+    assert table.smiles == ["CC", "O"]
+    assert columns(table) == [[1.5, -2.0]]
+    assert (table.smiles_column, table.target_names) == ("SMILES", ("gap",))
+
+
+def test_awkward_but_right_csv_is_read(csv_file) -> None:
+    text = '\ufeff"name", smiles ,y\r\n"a, b",CC ,1\r\n\r\n"two\nlines", O,2\r\n'
+    table = read_table(csv_file(text), target=["y"])
+    assert table.smiles == ["CC", "O"]
+    assert columns(table) == [[1.0, 2.0]]
+    assert table.rows == [2, 4]  # as a spreadsheet counts: header 1, the blank row 3
+
+
+def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
+    table = read_table(csv_file("smiles,y\nC,\nC,NaN\nC,na\nC,NULL\nC, \nC,1e-3\n"))
+    assert columns(table) == [[-9.0] * 5 + [pytest.approx(1e-3)]]
+
+
+def test_targets_are_taken_in_the_order_asked_for(csv_file) -> None:
+    path = csv_file("a,structure,b\n1,C,2\n")
+    table = read_table(path, "structure", ["b", "a"])
+    assert table.target_names == ("b", "a")
+    assert columns(table) == [[2.0], [1.0]]
+
+
+def test_all_stands_for_every_column_but_the_smiles(csv_file) -> None:
+    table = read_table(csv_file("a,smiles,b\n1,C,2\n"), target=["all"])
+    assert table.target_names == ("a", "b")
+
+
+def test_a_column_called_all_is_just_that(csv_file) -> None:
+    table = read_table(csv_file("all,smiles,b\n1,C,x\n"), target=["all"])
+    assert table.target_names == ("all",)
+
+
+def test_molecules_alone_are_enough_for_prediction(csv_file) -> None:
+    assert read_table(csv_file("smiles\nC\n"), require_target=False).y is None
+    assert read_table(csv_file("id,smiles\nx,C\n"), require_target=False).y is None
+    table = read_table(csv_file("y,smiles\n3,C\n"), target=["y"], require_target=False)
+    assert columns(table) == [[3.0]]
+
+
+def test_take_keeps_rows_together(csv_file) -> None:
+    table = read_table(csv_file("smiles,y\nC,1\nCC,2\nCCC,3\n")).take([2, 0])
+    assert (table.smiles, table.rows, columns(table)) == (["CCC", "C"], [4, 2], [[3.0, 1.0]])
+    assert len(table.take([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "culprit"),
+    [
+        ("", r"molecules.csv is empty"),
+        ("\n\n", r"molecules.csv is empty"),
+        ("smiles,y\n", "has a header and no rows"),
+        ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, of 'id', 'y'"),
+        ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
+        ("smiles\nC\n", "no column beside 'smiles': add the targets"),
+        ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
+        ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
+        ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
+        ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
+        ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
+        ("smiles,y\nC,1\nCC\n", "row 3 has 1 cells and the header 2"),
+        ("smiles,y\nC,1,2\n", "row 2 has 3 cells and the header 2"),
+        (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
+        (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
+        ('smiles,y\nC,"1\n', r"row 2 is not CSV \(unexpected end of data\)"),
+        ('smiles,y\nC,"1"x\n', "row 2 is not CSV"),
+    ],
+)
+def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit: str) -> None:
+    with pytest.raises(InputError, match=culprit):
+        read_table(csv_file(content))
+
+
+@pytest.mark.parametrize(
+    ("smiles_column", "target", "culprit"),
+    [
+        ("formula", None, "no column 'formula': give --smiles-column one of 'smiles', 'y', 'z'"),
+        (None, ["activity"], "no column 'activity': give --target one of"),
+        (None, ["z"], "several columns 'z'"),
+        (None, ["smiles"], "'smiles' cannot be both SMILES column and --target"),
+        (None, ["y", "y"], "a --target is given twice among 'y', 'y'"),
+    ],
+)
+def test_a_wrong_column_is_named(csv_file, smiles_column, target, culprit: str) -> None:
+    with pytest.raises(InputError, match=culprit):
+        read_table(csv_file("smiles,y,z,z\nC,1,2,3\n"), smiles_column, target)
+
+
+def test_long_lists_of_columns_are_cut(csv_file) -> None:
+    names = [f"t{i}" for i in range(617)]
+    path = csv_file(f"smiles,{','.join(names)}\nC{',0' * 617}\n")
+    with pytest.raises(InputError, match="'t19' and 597 more") as caught:
+        read_table(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*absent.csv: No such file"):
+        read_table(tmp_path / "absent.csv")
+    with pytest.raises(InputError, match="cannot read .*: Is a directory"):
+        read_table(tmp_path)
+
+
+def test_real_file_with_missing_labels(shared_data: Path) -> None:
+    table = read_table(shared_data / "tox21.csv", target=["all"])
+    assert table.y is not None
+    assert table.y.shape == (7831, 12)
+    assert bool(table.y.isnan().any())
+    assert table.rows[-1] == 7832
