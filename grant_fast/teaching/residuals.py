@@ -162,8 +162,7 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
         raise InputError(
             f"multiclass targets must be class numbers (int64), not {classes.dtype}: use y.long()"
         )
-    # Looking at the values would make an accelerator wait; there, the data loader has looked.
-    if classes.device.type == "cpu" and not torch.compiler.is_compiling():
+    if _may_look_at(classes):
         wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
         if wrong.any():
             raise InputError(
@@ -177,6 +176,11 @@ def _checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
     if ptr is None or ptr.dim() != 1 or len(ptr) == 0:
         found = None if ptr is None else list(ptr.shape)
         raise InputError(f"a node-level task needs ptr of shape [num_graphs + 1], not {found}")
-    if ptr.device.type == "cpu" and int(ptr[-1]) != len(rows):
+    if _may_look_at(ptr) and int(ptr[-1]) != len(rows):
         raise InputError(f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} nodes")
     return ptr
+
+
+def _may_look_at(values: Tensor) -> bool:
+    """Whether a value check is free: an accelerator would wait for it, a compiler would give up."""
+    return values.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -80,6 +80,17 @@ def test_with_nothing_measured_loss_gradient_and_scores_are_zero(task: Task, row
     assert graph_residuals(pred.detach(), y, task).equal(torch.zeros(rows))
 
 
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("kind", ["regression", "multilabel", "multiclass"])
+def test_loss_and_scores_compile_into_one_graph(kind: str, level: str) -> None:
+    task = Task(kind, level, 3)
+    pred, y = example(task, 6)
+    for function, arguments in [(loss, ()), (graph_residuals, (torch.tensor([0, 2, 6]),))]:
+        compiled = torch.compile(function, fullgraph=True, backend="eager")
+        expected = function(pred, y, task, *arguments)
+        torch.testing.assert_close(compiled(pred, y, task, *arguments), expected)
+
+
 def test_scores_computed_by_hand() -> None:
     half = torch.tensor([[0.0]])  # σ(0) = ½
     assert graph_residuals(half, torch.tensor([[1.0]]), Task("binary")).tolist() == [0.5]

@@ -78,6 +78,24 @@ def test_scoring_restores_each_modules_mode_and_the_random_state(make_graphs, mo
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_what_is_cached_while_scoring_serves_training_too(make_graphs) -> None:
+    class Caching(nn.Linear):
+        scale: Tensor | None = None
+
+        def forward(self, batch: Any) -> Tensor:
+            if self.scale is None:
+                self.scale = batch.x.square().mean()
+            return super().forward(batch.x) * self.scale
+
+    graphs = make_graphs(9)
+    for graph in graphs:
+        graph.y = graph.x[:, 0]
+    model = Caching(3, 1)
+    score_graphs(model, graphs, Task("regression", "node"), batch_size=4)
+    model(graphs[0]).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_the_mode_returns_after_a_failure_too(make_graphs, model) -> None:
     def fail(model: nn.Module, batch: Any) -> Tensor:
         assert not model.training and not torch.is_grad_enabled()

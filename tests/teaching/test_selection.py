@@ -73,6 +73,11 @@ def test_equal_batches_go_to_the_lowest_number_whatever_the_order_of_their_membe
     assert select_batches(scores, batches, 0.6).tolist() == [3, 4, 5, 6, 7, 8]
 
 
+def test_rounding_does_not_break_a_tie_of_means() -> None:
+    scores = torch.tensor([2.0**24, 1, 1, 1, 1, 2.0**24])  # in float32 the order would matter
+    assert select_batches(scores, torch.tensor([0, 0, 0, 1, 1, 1]), 0.5).tolist() == [0, 1, 2]
+
+
 def test_a_short_last_batch_gives_its_share() -> None:
     scores = torch.arange(10.0)
     batches = torch.arange(10) // 4  # 4, 4 and 2 graphs
