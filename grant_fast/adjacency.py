@@ -13,7 +13,7 @@ CSRTensors = tuple[Tensor, Tensor, Tensor]
 
 def index_dtype(*sizes: int) -> torch.dtype:
     """int32 where every index fits: half the bytes, and what sparse libraries like best."""
-    return torch.int32 if max(sizes, default=0) < 2**31 else torch.int64
+    return torch.int32 if all(size < 2**31 for size in sizes) else torch.int64
 
 
 class Adjacency:
@@ -57,6 +57,10 @@ class Adjacency:
                 value.detach()[order],
             )
         return self._transposed
+
+    def transpose(self) -> "Adjacency":
+        """Aᵀ; its own transpose is this matrix."""
+        return Adjacency(*self.transposed, self.num_nodes, self.csr)
 
     def normalized(self) -> "Adjacency":
         """Â = D^{-1/2} A D^{-1/2} with D the weighted in-degree, as PyG's `gcn_norm`.

@@ -26,6 +26,7 @@ class GraphBatch:
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
     Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
+    `torch.compile` leaves the gathering out of its graphs: it is data loading.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
@@ -161,6 +162,7 @@ class GraphBatch:
     def _adjacencies(self) -> dict[bool, Adjacency]:
         return {}
 
+    @torch.compiler.disable
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
@@ -183,15 +185,18 @@ class GraphBatch:
         weight = self.graphs.adj.weight
         return None if weight is None else weight[self._edges]
 
+    @torch.compiler.disable
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X], [n, κF], from the dataset's cache; None where it keeps none."""
         cached = self.graphs.hops(order, normalize)
         return None if cached is None else cached[self.nodes]
 
+    @torch.compiler.disable
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
 
+    @torch.compiler.disable
     def readout(self, order: int, normalize: bool, mean: bool) -> Adjacency:
         """(ρ, ρÂ, …, ρÂ^{κ-1}) as one sparse matrix, [Bκ, n]; row iκ + k is order k of graph i."""
         weights = self.graphs.pool_weights(order, normalize, mean)[self.nodes].contiguous()
@@ -345,6 +350,8 @@ def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphB
     """What torch's DataLoader does with the batches that it fetched: one batch of them all."""
     if len(batches) == 1:
         return batches[0]
+    if any(b.graphs is not batches[0].graphs for b in batches):
+        raise InputError("a batch mixes graphs of several datasets: join them, PackedGraphs.concat")
     where = [b._positions for b in batches]
     flat = [torch.arange(w.start, w.stop) if isinstance(w, slice) else w for w in where]
     return GraphBatch(batches[0].graphs, torch.cat(flat))

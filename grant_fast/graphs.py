@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import storage
+from . import ops, storage
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch, Positions, as_positions
 from .errors import InputError
 from .packing import PackedCSR, as_tensor, joined_csr, joined_ptr, pack_arrays
-from .reference import expand_rows, spmm
+from .reference import expand_rows
 from .tasks import Level
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ class PackedGraphs:
 
     # What never changes during training is computed once (features and graphs are data).
 
+    @torch.no_grad()
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
 
@@ -205,13 +206,13 @@ class PackedGraphs:
             out = self.x.new_empty(self.num_nodes, width)
             for part in self._parts():
                 z = part.x
-                columns = out[part.nodes].split(self.num_features, dim=1)
-                for k, column in enumerate(columns):
-                    z = spmm(*part.adjacency(normalize).csr, z) if k else z
+                for k, column in enumerate(out[part.nodes].split(self.num_features, dim=1)):
+                    z = ops.spmm(z, part.adjacency(normalize)) if k else z
                     column.copy_(z)
             self._cache[key] = out
         return self._cache[key][:, :width]
 
+    @torch.no_grad()
     def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:
         """p_k = ρÂ^k, [N, κ]: pooling a linear layer is a sum with these weights."""
         key = ("pool", normalize, mean)
@@ -219,8 +220,9 @@ class PackedGraphs:
             out = self.scale.new_empty(self.num_nodes, order)
             for part in self._parts():
                 p = part.pooling(mean).transposed[2][:, None]  # 1 or 1/n_i
+                backwards = part.adjacency(normalize).transpose()
                 for k in range(order):
-                    p = spmm(*part.adjacency(normalize).transposed, p) if k else p
+                    p = ops.spmm(p, backwards) if k else p
                     out[part.nodes, k] = p[:, 0]
             self._cache[key] = out
         return self._cache[key][:, :order]

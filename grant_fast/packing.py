@@ -173,8 +173,8 @@ def _pack_edges(
             edge = int((~torch.isfinite(weight)).nonzero()[0])
             raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
         weight = weight.to(torch.float32)
-    by_target, order = _sorted(target * num_nodes + source)
-    by_source, order_t = _sorted(source * num_nodes + target)
+    by_target, order = _sorted(target * num_nodes + source, weight)
+    by_source, order_t = _sorted(source * num_nodes + target, weight)
     first_node = ptr[batch]
 
     def csr(row: Tensor, col: Tensor, order: Tensor) -> PackedCSR:
@@ -189,11 +189,17 @@ def _pack_edges(
     return adj, None if symmetric else csr(source, target, order_t)
 
 
-def _sorted(key: Tensor) -> tuple[Tensor, Tensor]:
-    """(sorted, order), stable. NumPy's radix sort is several times faster than torch's here."""
-    if key.numel() < 2 or bool((key[1:] >= key[:-1]).all()):
+def _sorted(key: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(sorted, order), stable; equal keys by weight, so that duplicate edges have one order.
+
+    NumPy's radix sort is several times faster than torch's here.
+    """
+    if weight is not None:
+        order = torch.from_numpy(np.lexsort((weight.numpy(), key.numpy())))
+    elif bool((key[1:] >= key[:-1]).all()):
         return key, torch.arange(key.shape[0])
-    order = torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
+    else:
+        order = torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
     return key[order], order
 
 

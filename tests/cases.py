@@ -1,0 +1,87 @@
+"""Graphs that are hard to get right, for every test to share."""
+
+import torch
+from torch import Tensor
+
+from grant_fast import PackedGraphs
+
+#: Nodes of each graph: empty ones first, within and last; single nodes; word and tile boundaries.
+AWKWARD_SIZES = (0, 1, 2, 15, 0, 16, 17, 1, 63, 64, 65, 0)
+
+
+def random_edges(sizes: tuple[int, ...], generator: torch.Generator, symmetric: bool) -> Tensor:
+    """Edges within each graph, about three a node, with self loops and duplicates among them.
+
+    The last node of every graph of more than two nodes stays isolated.
+    """
+    blocks, start = [torch.empty(2, 0, dtype=torch.long)], 0
+    for size in sizes:
+        reach = size - 1 if size > 2 else size
+        if reach:
+            blocks.append(torch.randint(reach, (2, 3 * size), generator=generator) + start)
+            blocks.append(blocks[-1][:, :2])  # duplicates
+            blocks.append(torch.tensor([[start], [start]]))  # a self loop
+        start += size
+    edges = torch.cat(blocks, 1)
+    return torch.cat([edges, edges.flip(0)], 1) if symmetric else edges
+
+
+class Case:
+    """One random dataset in plain arrays, and its packed form in float64."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...] = AWKWARD_SIZES,
+        num_features: int = 5,
+        symmetric: bool = False,
+        weighted: bool = True,
+        seed: int = 0,
+        y_level: str = "graph",
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.sizes, self.num_graphs = sizes, len(sizes)
+        self.batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        self.num_nodes = self.batch.numel()
+        self.x = torch.randn(self.num_nodes, num_features, generator=generator)
+        self.edge_index = random_edges(sizes, generator, symmetric)
+        num_edges = self.edge_index.shape[1]
+        self.edge_weight = None
+        if weighted:
+            weight = torch.rand(num_edges // 2 if symmetric else num_edges, generator=generator)
+            self.edge_weight = torch.cat([weight, weight]) if symmetric else weight
+        rows = self.num_nodes if y_level == "node" else self.num_graphs
+        self.y = torch.randn(rows, 2, generator=generator)
+        self.graphs = PackedGraphs.from_arrays(
+            self.x,
+            self.edge_index,
+            self.batch,
+            self.y,
+            self.edge_weight,
+            self.num_graphs,
+            y_level=y_level,
+        )
+
+    def double(self) -> PackedGraphs:
+        return self.graphs.to(dtype=torch.float64)
+
+    def dense(self, normalize: bool) -> Tensor:
+        """A, or Â = D^{-1/2} A D^{-1/2}, [N, N] float64, from the definition."""
+        weight = self.edge_weight
+        if weight is None:
+            weight = torch.ones(self.edge_index.shape[1])
+        source, target = self.edge_index
+        a = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.float64)
+        a.index_put_((target, source), weight.double(), accumulate=True)
+        if not normalize:
+            return a
+        degree = a.sum(1)
+        scale = torch.where(degree > 0, degree, torch.inf).rsqrt()
+        return scale[:, None] * a * scale
+
+
+def to_dense(rowptr: Tensor, col: Tensor, value: Tensor, num_cols: int) -> Tensor:
+    """A CSR matrix, [rows, num_cols]; duplicate entries add up."""
+    rows = rowptr.numel() - 1
+    row = torch.arange(rows).repeat_interleave(rowptr.diff())
+    out = torch.zeros(rows, num_cols, dtype=value.dtype)
+    return out.index_put_((row, col.long()), value, accumulate=True)

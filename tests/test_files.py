@@ -1,0 +1,39 @@
+"""Files are written whole or not at all."""
+
+import os
+
+import pytest
+
+from grant_fast.errors import InputError, MissingExtraError, require
+from grant_fast.files import atomic_path, atomic_write_text
+
+
+def test_text_is_written_with_ordinary_permissions(tmp_path):
+    atomic_write_text(tmp_path / "a.txt", "κ")
+    (tmp_path / "b.txt").write_text("")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "κ"
+    assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "b.txt").stat().st_mode
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, MemoryError])
+def test_an_interruption_leaves_what_was_there(tmp_path, error):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(error), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*nowhere/a\.txt: No such file"):
+        atomic_write_text(tmp_path / "nowhere" / "a.txt", "")
+
+
+def test_a_missing_package_names_the_extra():
+    assert require("json", "smiles").__name__ == "json"
+    with pytest.raises(
+        MissingExtraError, match=r'no_such_thing .*pip install "grant_fast\[smiles\]"'
+    ):
+        require("no_such_thing.mol", "smiles")

@@ -1,0 +1,297 @@
+"""FlexConv and FlexGCN: one function in every accepted form, and PyG's TAGConv to the last bit."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+
+from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
+from grant_fast.nn import ATOM_CARDINALITIES
+from grant_fast.reference import dense_flex_conv
+from tests.cases import Case
+
+TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def plain_forward(model: FlexGCN, case: Case) -> torch.Tensor:
+    """The network from its definition: dense powers of Â, pooling by a Python loop."""
+    a = case.dense(model.normalize)
+    h = case.x.double()
+    for i, conv in enumerate(model.convs):
+        h = dense_flex_conv(h, conv.weight, conv.bias, a)
+        if i < len(model.norms):
+            h = model.act(model.norms[i](h))
+    if model.pool is None:
+        return h
+    rows = []
+    for g in range(case.num_graphs):
+        part = h[case.batch == g]
+        empty = h.new_zeros(h.shape[1])
+        if model.pool == "sum":
+            rows.append(part.sum(0))
+        elif model.pool == "mean":
+            rows.append(part.mean(0) if len(part) else empty)
+        else:
+            rows.append(part.max(0).values if len(part) else empty)
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
+def test_both_lanes_equal_the_definition(pool, normalize, symmetric, weighted):
+    case = Case(symmetric=symmetric, weighted=weighted)
+    assert case.graphs.is_symmetric == symmetric
+    model = FlexGCN(5, [7, 3], 2, orders=[3, 2, 4], pool=pool, normalize=normalize).double()
+    want = plain_forward(model, case)
+    weight = None if case.edge_weight is None else case.edge_weight.double()
+    fast = model(case.double().batch(range(case.num_graphs)))
+    loose = model(case.x.double(), case.edge_index, weight, case.batch, case.num_graphs)
+    scale = want.detach().abs().max()
+    for got in (fast, loose):
+        torch.testing.assert_close(got / scale, want / scale, **TOLERANCE)
+        grads = torch.autograd.grad((got / scale).square().sum(), [*model.parameters()])
+        wanted = torch.autograd.grad(
+            (want / scale).square().sum(), [*model.parameters()], retain_graph=True
+        )
+        for g, w in zip(grads, wanted, strict=True):
+            torch.testing.assert_close(g, w, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("orders", [[3], [1], [1, 1], [2, 5]], ids=str)
+def test_shallow_networks_and_order_one(orders):
+    case = Case()
+    model = FlexGCN(5, 4, 2, orders=orders).double()
+    torch.testing.assert_close(
+        model(case.double().batch(slice(None))), plain_forward(model, case), **TOLERANCE
+    )
+
+
+def test_a_batch_in_any_order_equals_its_graphs_one_by_one():
+    case = Case()
+    model = FlexGCN(5, 4, 2, orders=[3, 2]).double()
+    graphs = case.double()
+    order = torch.randperm(case.num_graphs)
+    alone = torch.cat([model(graphs[int(i)]) for i in order])
+    torch.testing.assert_close(model(graphs.batch(order)), alone, **TOLERANCE)
+
+
+def test_without_the_feature_cache_nothing_changes(monkeypatch):
+    case = Case()
+    model = FlexGCN(5, 4, 2, orders=[3, 2]).double()
+    cached = model(case.double().batch(slice(None)))
+    monkeypatch.setattr(PackedGraphs, "cache_bytes", 0)
+    assert case.double().hops(3, True) is None
+    torch.testing.assert_close(model(case.double().batch(slice(None))), cached, **TOLERANCE)
+
+
+def test_every_form_of_edges_gives_the_same_answer():
+    pyg_edge_index = pytest.importorskip("torch_geometric").EdgeIndex
+    case = Case(sizes=(4, 1, 6))
+    conv = FlexConv(5, 3)
+    n = case.num_nodes
+    want = conv(case.x, case.edge_index, case.edge_weight)
+    source, target = case.edge_index
+    coo = torch.sparse_coo_tensor(torch.stack([target, source]), case.edge_weight, (n, n))
+    with warnings.catch_warnings():  # torch's notice that sparse CSR is in beta
+        warnings.simplefilter("ignore")
+        forms = [coo.coalesce(), coo.coalesce().to_sparse_csr()]
+    for form in forms:
+        torch.testing.assert_close(conv(case.x, form), want)
+    edge_index = pyg_edge_index(case.edge_index, sparse_size=(n, n))
+    torch.testing.assert_close(conv(case.x, edge_index, case.edge_weight), want)
+
+
+def test_torch_sparse_matrices_are_read_as_pyg_reads_them():
+    torch_sparse = pytest.importorskip("torch_sparse")
+    case = Case(sizes=(4, 1, 6))
+    source, target = case.edge_index
+    n = case.num_nodes
+    conv = FlexConv(5, 3)
+    matrix = torch_sparse.SparseTensor(
+        row=target, col=source, value=case.edge_weight, sparse_sizes=(n, n)
+    )
+    want = conv(case.x, case.edge_index, case.edge_weight)
+    torch.testing.assert_close(conv(case.x, matrix), want)
+    unweighted = torch_sparse.SparseTensor(row=target, col=source, sparse_sizes=(n, n))
+    torch.testing.assert_close(conv(case.x, unweighted), conv(case.x, case.edge_index))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_from_tag_conv_agrees_in_value_and_every_gradient(bias, normalize, weighted):
+    tag_conv = pytest.importorskip("torch_geometric.nn").TAGConv
+    case = Case(weighted=weighted)
+    tag = tag_conv(5, 4, K=3, bias=bias, normalize=normalize)
+    flex = FlexConv.from_tag_conv(tag)
+    assert (flex.order, flex.normalize, flex.bias is not None) == (4, normalize, bias)
+    inputs = []
+    for _ in range(2):
+        weight = case.edge_weight
+        inputs.append(
+            (case.x.clone().requires_grad_(), weight if weight is None else weight.clone())
+        )
+        if weight is not None:
+            inputs[-1][1].requires_grad_()
+    want = tag(inputs[0][0], case.edge_index, inputs[0][1])
+    got = flex(inputs[1][0], case.edge_index, inputs[1][1])
+    size = want.abs().max()  # unnormalised powers grow: compare relative to the largest
+    torch.testing.assert_close(got / size, want / size)
+    grad = torch.randn_like(want) / size
+    want.backward(grad)
+    got.backward(grad)
+    pairs = [(inputs[1][0].grad, inputs[0][0].grad)]
+    pairs += [(flex.weight.grad[k], lin.weight.grad.T) for k, lin in enumerate(tag.lins)]
+    if bias:
+        pairs.append((flex.bias.grad, tag.bias.grad))
+    if weighted:
+        pairs.append((inputs[1][1].grad, inputs[0][1].grad))
+    for got_grad, want_grad in pairs:
+        size = want_grad.abs().max()
+        torch.testing.assert_close(got_grad / size, want_grad / size, rtol=2e-5, atol=2e-6)
+
+
+def test_from_tag_conv_refuses_another_layer():
+    with pytest.raises(InputError, match="not a Linear"):
+        FlexConv.from_tag_conv(torch.nn.Linear(2, 2))
+
+
+def test_the_atom_encoder_is_ogbs():
+    encoders = pytest.importorskip("ogb.graphproppred.mol_encoder")
+    theirs, ours = encoders.AtomEncoder(6), AtomEncoder(6)
+    assert tuple(e.num_embeddings for e in theirs.atom_embedding_list) == ATOM_CARDINALITIES
+    with torch.no_grad():
+        ours.weight.copy_(torch.cat([e.weight for e in theirs.atom_embedding_list]))
+    x = torch.stack([torch.randint(size, (20,)) for size in ATOM_CARDINALITIES], 1)
+    torch.testing.assert_close(ours(x.to(torch.uint8)), theirs(x))
+
+
+def test_encoder_checks_its_input():
+    encoder = AtomEncoder(4, cardinalities=(3, 2))
+    with pytest.raises(InputError, match="category 2 in column 1, which has 0 to 1"):
+        encoder(torch.tensor([[0, 0], [2, 2]]))
+    with pytest.raises(InputError, match=r"integers \[num_nodes, 2\], not torch.float32"):
+        encoder(torch.zeros(3, 2))
+
+
+def test_integer_features_without_an_encoder_are_numbers():
+    graphs = PackedGraphs.from_arrays(
+        torch.tensor([[1], [3]]), torch.tensor([[0, 1], [1, 0]]), torch.zeros(2).long()
+    )
+    model = FlexGCN(1, 4, 1, orders=[2, 2])
+    floats = PackedGraphs.from_arrays(
+        torch.tensor([[1.0], [3.0]]), torch.tensor([[0, 1], [1, 0]]), torch.zeros(2).long()
+    )
+    torch.testing.assert_close(model(graphs[0]), model(floats[0]))
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("act", ["relu", "tanh", None])
+def test_state_dict_reproduces_the_network(norm, act):
+    case = Case()
+    first = FlexGCN(5, [4, 3], 2, orders=[3, 2, 2], norm=norm, act=act, dropout=[0.1, 0.2])
+    second = copy.deepcopy(first)
+    second.reset_parameters()
+    batch = case.graphs.batch(slice(None))
+    first(batch)  # moves running statistics
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first.eval()(batch), second.eval()(batch))
+
+
+def test_reset_parameters_draws_anew_and_within_bounds():
+    model = FlexGCN(5, 4, 2, orders=[3, 2], norm="batch_norm")
+    before = model.convs[0].weight.clone()
+    model.reset_parameters()
+    assert not torch.equal(before, model.convs[0].weight)
+    assert model.convs[0].weight.abs().max() <= (3 * 5) ** -0.5
+
+
+def test_repr_tells_the_architecture():
+    assert str(FlexConv(9, 27, order=4)) == "FlexConv(9, 27, order=4, normalize=True, bias=True)"
+    text = str(FlexGCN(9, 27, 1, orders=[4, 2], norm="batch_norm", dropout=0.3, encoder="atom"))
+    for part in ("AtomEncoder(9, columns=9)", "FlexConv(27, 1, order=2", "BatchNorm1d(27", "p=0.3"):
+        assert part in text
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_runs_both_lanes_in_low_precision(dtype):
+    case = Case(sizes=(5, 3, 9))
+    model = FlexGCN(5, [8, 4], 2, orders=[3, 2, 2], pool=None)
+    weight = case.edge_weight
+    with torch.autocast("cpu", dtype=dtype):
+        fast = model(case.graphs.batch(slice(None)))
+        loose = model(case.x, case.edge_index, weight, case.batch, 3)
+    want = model(case.graphs.batch(slice(None)))
+    assert fast.dtype == loose.dtype == dtype
+    for got in (fast, loose):
+        torch.testing.assert_close(got.float(), want, rtol=0.05, atol=0.05)
+    got.float().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_compiled_model_equals_eager_for_every_batch_shape():
+    case = Case(sizes=(5, 3, 9, 4))
+    model = FlexGCN(5, 6, 2, orders=[3, 2])
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    for count in (4, 3, 2):
+        nodes = sum(case.sizes[:count])
+        keep = case.edge_index[0] < nodes
+        args = (
+            case.x[:nodes],
+            case.edge_index[:, keep],
+            case.edge_weight[keep],
+            case.batch[:nodes],
+            count,
+        )
+        torch.testing.assert_close(compiled(*args), model(*args))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, at a graph break
+@pytest.mark.parametrize("pool", ["mean", "max", None])
+def test_compiled_model_takes_packed_batches(pool):
+    case = Case(sizes=(5, 3, 9, 4))
+    model = FlexGCN(5, 6, 2, orders=[3, 2], pool=pool)
+    compiled = torch.compile(model, backend="aot_eager", dynamic=True)
+    for ids in ([1, 0], [3, 2, 1]):
+        torch.testing.assert_close(compiled(case.graphs.batch(ids)), model(case.graphs.batch(ids)))
+
+
+def test_nonsense_arguments_name_themselves():
+    cases = [
+        ({"hidden_channels": [4]}, "hidden_channels has 1 entries for 3 hidden layers"),
+        ({"hidden_channels": 0}, "out_channels is 0"),
+        ({"orders": []}, "orders is empty"),
+        ({"orders": [2, 0, 2, 2]}, "order is 0"),
+        ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
+        ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
+        ({"pool": "median"}, "unknown pool 'median'"),
+        ({"dropout": 1.5}, "dropout is 1.5"),
+        ({"encoder": "bond"}, "unknown encoder 'bond'"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(InputError, match=message):
+            FlexGCN(**{"in_channels": 5, "hidden_channels": 4, "out_channels": 1, **arguments})
+
+
+def test_wrong_inputs_name_themselves():
+    case = Case(sizes=(3, 2))
+    model = FlexGCN(5, 4, 1, orders=[2, 2])
+    with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
+        model(case.x)
+    with pytest.raises(InputError, match=r"x has 5 features, but in_channels=6"):
+        FlexGCN(6, 4, 1, orders=[2, 2])(case.graphs[0])
+    with pytest.raises(InputError, match=r"edge 1 is 0 → 5, but nodes run from 0 to 4"):
+        model(case.x, torch.tensor([[0, 0], [1, 5]]), batch=case.batch)
+    with pytest.raises(InputError, match=r"edge_index is torch\.float32"):
+        model(case.x, torch.zeros(2, 3), batch=case.batch)
+    with pytest.raises(InputError, match=r"edge_index has shape \(3, 2\)"):
+        model(case.x, torch.zeros(3, 2).long(), batch=case.batch)
+    with pytest.raises(InputError, match="edge_weight has shape"):
+        model(case.x, case.edge_index, torch.ones(3), case.batch)
+    with pytest.raises(InputError, match="batch has shape"):
+        model(case.x, case.edge_index, batch=torch.zeros(2).long())
+    with pytest.raises(InputError, match="edge_index is a list"):
+        model(case.x, [[0], [1]])

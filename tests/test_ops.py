@@ -1,0 +1,80 @@
+"""The registered operators: torch's own checks, what they keep, what they refuse."""
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from grant_fast import FlexConv, InputError, ops
+from tests.cases import Case
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case(sizes=(3, 0, 5, 1))
+
+
+def arguments(case: Case):
+    adjacency = case.graphs.batch(slice(None)).adjacency(True)
+    return (*adjacency.csr, *adjacency.transposed)
+
+
+def test_flex_conv_passes_opcheck(case):
+    x = case.x.clone().requires_grad_()
+    weight = torch.randn(3, 5, 2, requires_grad=True)
+    opcheck(torch.ops.grant_fast.flex_conv, (x, weight, torch.zeros(2), *arguments(case)))
+
+
+def test_spmm_passes_opcheck(case):
+    opcheck(torch.ops.grant_fast.spmm, (case.x.clone().requires_grad_(), *arguments(case)))
+
+
+def test_a_layer_keeps_one_copy_of_its_input_whatever_the_order(case):
+    adjacency = case.graphs.batch(slice(None)).adjacency(True)
+    structure = {t.data_ptr() for t in (*adjacency.csr, *adjacency.transposed)}
+
+    def kept(order: int) -> int:
+        x = case.x.clone().requires_grad_()
+        weight = torch.randn(order, 5, 8, requires_grad=True)
+        sizes = []
+
+        def pack(tensor):
+            if tensor.data_ptr() not in structure | {weight.data_ptr()}:
+                sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            ops.flex_conv(x, weight, None, adjacency)
+        return sum(sizes)
+
+    assert kept(2) == kept(5) == case.x.numel()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_gradient_of_edge_weights_equals_finite_differences(symmetric):
+    case = Case(sizes=(3, 0, 4, 1), num_features=3, symmetric=symmetric)
+    conv = FlexConv(3, 2, order=4).double()
+    edge_weight = (case.edge_weight.double() + 0.1).requires_grad_()
+    x = case.x.double().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x, w: conv(x, case.edge_index, w), (x, edge_weight), fast_mode=True
+    )
+
+
+def test_wrong_shapes_and_dtypes_name_the_argument(case):
+    adjacency = case.graphs.batch(slice(None)).adjacency(True)
+    weight = torch.randn(2, 5, 2)
+    with pytest.raises(InputError, match=r"x has shape \(9, 4\).*\[num_nodes, 5\]"):
+        ops.flex_conv(torch.randn(9, 4), weight, None, adjacency)
+    with pytest.raises(InputError, match=r"x is torch.int64.*cast it"):
+        ops.flex_conv(torch.ones(9, 5).long(), weight, None, adjacency)
+    with pytest.raises(InputError, match="x has 7 nodes, the adjacency 9"):
+        ops.flex_conv(torch.randn(7, 5), weight, None, adjacency)
+
+
+def test_backward_after_a_forward_pass_without_gradients_says_why(case):
+    with torch.no_grad():
+        csr = case.graphs.batch(slice(None)).adjacency(True).csr
+    weight = torch.randn(2, 5, 2, requires_grad=True)
+    out = torch.ops.grant_fast.flex_conv(case.x, weight, None, *csr, None, None, None)
+    with pytest.raises(RuntimeError, match="without the transposed adjacency"):
+        out.sum().backward()

@@ -1,0 +1,120 @@
+"""What may not be packed: one case each, and the message names the culprit."""
+
+import numpy as np
+import pytest
+import torch
+
+from grant_fast import InputError, PackedGraphs
+
+GOOD = {
+    "x": torch.zeros(4, 2),
+    "edge_index": torch.tensor([[0, 1], [1, 0]]),
+    "batch": torch.tensor([0, 0, 1, 1]),
+    "y": torch.zeros(2),
+}
+
+
+def pack(**changes) -> PackedGraphs:
+    return PackedGraphs.from_arrays(**{**GOOD, **changes})
+
+
+NAN_X = torch.zeros(4, 2)
+NAN_X[2, 1] = float("nan")
+BAD = [
+    ({"x": torch.zeros(2, 2, 2)}, r"x has shape \(2, 2, 2\)"),
+    ({"x": NAN_X}, "x is nan at node 2, column 1"),
+    ({"x": -1 / torch.zeros(4, 2)}, "x is -inf at node 0, column 0"),
+    ({"x": torch.zeros(4, 2, dtype=torch.complex64)}, "x is complex"),
+    ({"x": "carbon"}, "x is not an array of numbers"),
+    ({"edge_index": torch.tensor([[0], [4]])}, "edge 0 is 0 → 4, but nodes run from 0 to 3"),
+    ({"edge_index": torch.tensor([[0, -1], [1, 0]])}, "edge 1 is -1 → 0"),
+    ({"edge_index": torch.zeros(3, 2).long()}, r"edge_index has shape \(3, 2\)"),
+    ({"edge_index": torch.zeros(2, 2)}, r"edge_index is torch\.float32"),
+    (
+        {"edge_index": torch.tensor([[1], [2]])},
+        "edge 0 joins node 1 of graph 0 to node 2 of graph 1",
+    ),
+    ({"batch": torch.zeros(3).long()}, r"batch has shape \(3,\)"),
+    ({"batch": torch.zeros(4)}, r"batch .* torch\.float32"),
+    ({"batch": torch.tensor([0, 1, 0, 1])}, "batch goes down from 1 to 0 at node 2"),
+    ({"batch": torch.tensor([-1, 0, 0, 1])}, "batch names graph -1"),
+    ({"num_graphs": 1, "y": torch.zeros(1)}, "batch names graph 1, but num_graphs is 1"),
+    ({"y": torch.zeros(3)}, "y has shape .* one row for each of the 2 graphs"),
+    ({"y": torch.zeros(2, 1, 1)}, "y has shape"),
+    ({"y": torch.tensor([0.0, float("nan")])}, "y is nan at graph 1, column 0.*missing_labels"),
+    ({"y": torch.tensor([0.0, float("inf")])}, "y is inf at graph 1"),
+    ({"y": torch.full((4, 1), -float("inf"))}, "y is -inf at node 0"),
+    ({"y": torch.tensor([0, -2])}, "y is -2 at graph 1: classes count from 0"),
+    ({"edge_weight": torch.ones(3)}, r"edge_weight has shape \(3,\) for 2 edges"),
+    ({"edge_weight": torch.tensor([1.0, float("nan")])}, "edge_weight is nan at edge 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=[m for _, m in BAD])
+def test_bad_input_names_the_culprit(changes, message):
+    with pytest.raises(InputError, match=message):
+        pack(**changes)
+
+
+def test_missing_labels_must_be_meant():
+    y = torch.tensor([[1.0, float("nan")], [0.0, 1.0]])
+    assert torch.isnan(pack(y=y, missing_labels=True).y[0, 1])
+    with pytest.raises(InputError, match="no label at all"):
+        pack(y=torch.full((2, 1), float("nan")), missing_labels=True)
+    with pytest.raises(InputError, match="inf at graph 0"):
+        pack(y=1 / torch.zeros(2), missing_labels=True)
+
+
+def test_level_is_inferred_or_asked_for():
+    assert pack(y=torch.zeros(4)).y_level == "node"
+    assert pack().y_level == "graph"
+    single = {"batch": torch.arange(4), "edge_index": torch.empty(2, 0), "y": torch.zeros(4)}
+    with pytest.raises(InputError, match="graphs and nodes alike"):
+        pack(**single)
+    assert pack(**single, y_level="node").y_level == "node"
+
+
+@pytest.mark.parametrize(
+    ("y", "dtype", "shape"),
+    [
+        (torch.zeros(2), torch.float32, (2, 1)),
+        (torch.zeros(2, 3, dtype=torch.float64), torch.float32, (2, 3)),
+        (np.zeros(2), torch.float32, (2, 1)),
+        ([0, 1], torch.int64, (2,)),
+        (torch.tensor([[0], [1]]), torch.int64, (2,)),
+        (torch.zeros(2, 3).long(), torch.float32, (2, 3)),
+        (torch.tensor([True, False]), torch.float32, (2, 1)),
+    ],
+)
+def test_targets_have_one_dtype_a_meaning(y, dtype, shape):
+    packed = pack(y=y).y
+    assert (packed.dtype, tuple(packed.shape)) == (dtype, shape)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        (np.zeros((4, 2)), torch.float32),
+        (torch.tensor([0, 1, 2, 255]), torch.uint8),
+        (torch.tensor([-1, 0, 0, 127]), torch.int8),
+        (torch.tensor([0, 256, 0, 0]), torch.int16),
+        (torch.tensor([0, 1 << 20, 0, 0]), torch.int32),
+        (torch.tensor([0, 1 << 40, 0, 0]), torch.int64),
+        (torch.tensor([True, False, True, True]), torch.uint8),
+    ],
+)
+def test_features_take_the_narrowest_dtype(x, dtype):
+    packed = pack(x=x).x
+    assert packed.dtype == dtype
+    assert packed.dim() == 2
+    assert torch.equal(packed.double(), torch.as_tensor(x).reshape(4, -1).double())
+
+
+def test_nothing_at_all_can_be_packed():
+    empty = PackedGraphs.from_arrays(torch.zeros(0, 3), torch.empty(2, 0), torch.empty(0).long())
+    assert (len(empty), empty.num_nodes, empty.num_edges) == (0, 0, 0)
+    only_empty = PackedGraphs.from_arrays(
+        torch.zeros(0, 3), torch.empty(2, 0), torch.empty(0).long(), num_graphs=3
+    )
+    assert only_empty.num_nodes_per_graph.tolist() == [0, 0, 0]
+    assert only_empty.batch([2, 0]).edge_index.shape == (2, 0)

@@ -1,0 +1,137 @@
+"""One file for a dataset: the same after a round trip, mapped, and refused when it is not whole."""
+
+import errno
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from grant_fast import InputError, PackedGraphs
+from tests.cases import Case
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("y_level", ["graph", "node"])
+def test_a_round_trip_changes_nothing(tmp_path, symmetric, y_level):
+    graphs = Case(symmetric=symmetric, y_level=y_level).graphs
+    graphs.meta = {"task": "regression", "names": ["a", "ü"]}
+    graphs.save(tmp_path / "set.gfast")
+    again = PackedGraphs.load(tmp_path / "set.gfast")
+    assert (again.y_level, again.meta, again.is_symmetric) == (y_level, graphs.meta, symmetric)
+    for name in ("x", "y", "ptr", "ids", "scale"):
+        assert torch.equal(getattr(again, name), getattr(graphs, name)), name
+    for mine, theirs in zip(again.adj, graphs.adj, strict=True):
+        assert torch.equal(mine, theirs)
+    assert [p.name for p in tmp_path.iterdir()] == ["set.gfast"]
+
+
+def test_without_targets_and_weights(tmp_path):
+    case = Case(weighted=False)
+    graphs = PackedGraphs.from_arrays(case.x, case.edge_index, case.batch, num_graphs=12)
+    graphs.save(tmp_path / "set.gfast")
+    again = PackedGraphs.load(tmp_path / "set.gfast")
+    assert again.y is None and again.adj.weight is None and len(again) == 12
+
+
+def test_a_subset_saves_its_own_rows_only(tmp_path):
+    graphs = Case().graphs
+    graphs.save(tmp_path / "all.gfast")
+    graphs[3:4].save(tmp_path / "one.gfast")
+    assert PackedGraphs.load(tmp_path / "one.gfast").ids.tolist() == [3]
+    small, large = ((tmp_path / f"{n}.gfast").stat().st_size for n in ("one", "all"))
+    assert small < large / 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_loading_maps_the_file_instead_of_reading_it(tmp_path):
+    x = torch.zeros(1 << 22, 8)  # 128 MiB
+    batch = torch.zeros(1 << 22).long()
+    PackedGraphs.from_arrays(x, torch.empty(2, 0), batch).save(tmp_path / "big.gfast")
+    again = PackedGraphs.load(tmp_path / "big.gfast")
+    maps = Path("/proc/self/smaps").read_text().splitlines()
+    at = next((i for i, line in enumerate(maps) if "big.gfast" in line), None)
+    assert at is not None, "the file is not mapped into memory"
+    resident = next(int(line.split()[1]) for line in maps[at:] if line.startswith("Rss:"))
+    assert resident < 96 * 1024  # KiB: x itself was not touched
+    assert again.x.sum() == 0
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_a_truncated_file_is_refused(tmp_path, keep):
+    path = tmp_path / "cut.gfast"
+    Case().graphs.save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(InputError, match=r"cut\.gfast is no packed dataset, or is cut short"):
+        PackedGraphs.load(path)
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    (tmp_path / "text.gfast").write_text("smiles,y\nCCO,1\n" * 50)
+    with pytest.raises(InputError, match=r"text\.gfast is no packed dataset"):
+        PackedGraphs.load(tmp_path / "text.gfast")
+    save_file({"a": torch.ones(2)}, tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match=r"weights\.safetensors is not a packed dataset"):
+        PackedGraphs.load(tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match="there is no packed file"):
+        PackedGraphs.load(tmp_path / "nowhere.gfast")
+
+
+def test_another_version_is_refused(tmp_path):
+    metadata = {"format": "grant_fast.PackedGraphs", "version": "99"}
+    save_file({"x": torch.ones(1)}, tmp_path / "new.gfast", metadata=metadata)
+    with pytest.raises(InputError, match="format version 99, this grant_fast reads 1"):
+        PackedGraphs.load(tmp_path / "new.gfast")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("adj.col", lambda t: t + 1000, "points outside its graph"),
+        ("adj_t.col", lambda t: t - 1, "points outside its graph"),
+        ("ptr", lambda t: t.flip(0), "ptr does not cover"),
+        ("adj.rowptr", lambda t: t + 1, "does not cover"),
+        ("y", lambda t: t[1:].clone(), "y or ids do not fit"),
+        ("x", None, "'x'"),
+    ],
+)
+def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
+    tmp_path, name, value, message
+):
+    from safetensors import safe_open
+
+    path = tmp_path / "set.gfast"
+    Case().graphs.save(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    if value is None:
+        del tensors[name]
+    else:
+        tensors[name] = value(tensors[name])
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(InputError, match=f"damaged.*{message}"):
+        PackedGraphs.load(path)
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "set.gfast"
+    Case().graphs.save(path)
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match=r"cannot write .*set\.gfast: No space left on device"):
+        Case(seed=1).graphs.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["set.gfast"]
+
+
+def test_an_unwritable_place_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*missing.*No such file or directory"):
+        Case().graphs.save(tmp_path / "missing" / "set.gfast")
+    with pytest.raises(InputError, match="it is a folder"):
+        Case().graphs.save(tmp_path)
