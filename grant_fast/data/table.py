@@ -18,6 +18,7 @@ from ..errors import InputError
 
 MISSING = frozenset({"", "nan", "na", "null"})
 ALL_COLUMNS = "all"
+_LARGEST = float(np.finfo(np.float32).max)
 
 _Record = tuple[int, list[str]]
 
@@ -202,7 +203,7 @@ def _number(path: Path, row: int, column: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if abs(value) <= np.finfo(np.float32).max:
+    if abs(value) <= _LARGEST:
         return value
     problem = "not a number" if math.isnan(value) else "not finite in float32"
     raise InputError(

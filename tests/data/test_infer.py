@@ -1,0 +1,75 @@
+"""Which task a set of targets poses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from grant_fast.data.infer import make_task
+from grant_fast.errors import InputError
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "num_outputs"),
+    [
+        ([[0.0], [1.0], [NAN]], "binary", 1),
+        ([[0.0], [0.0]], "binary", 1),
+        ([[0.0, NAN], [1.0, 1.0]], "multilabel", 2),
+        ([[0.0], [2.0]], "regression", 1),
+        ([[0.5, 1.0], [NAN, 0.0]], "regression", 2),
+    ],
+)
+def test_task_follows_from_the_labels(y: list, kind: str, num_outputs: int) -> None:
+    names = tuple(f"t{i}" for i in range(num_outputs))
+    task, targets = make_task(torch.tensor(y), "graph", names)
+    assert (task.kind, task.num_outputs, task.names) == (kind, num_outputs, names)
+    assert targets.dtype == torch.float32
+    assert torch.equal(targets.isnan(), torch.tensor(y).isnan())
+
+
+def test_zeros_and_ones_may_be_numbers_to_regress() -> None:
+    task, _ = make_task(torch.tensor([[0.0], [1.0]]), "node", kind="regression")
+    assert (task.kind, task.level) == ("regression", "node")
+
+
+def test_class_numbers() -> None:
+    task, y = make_task(torch.tensor([[2.0], [0.0], [NAN], [1.0]]), "graph", kind="multiclass")
+    assert (task.kind, task.num_outputs) == ("multiclass", 3)
+    assert y.dtype == torch.int64
+    assert y.tolist() == [2, 0, -100, 1]
+
+
+def test_integer_targets_are_classes() -> None:
+    task, y = make_task(torch.tensor([2, -100, 0, 1]), "graph")
+    assert (task.kind, task.num_outputs) == ("multiclass", 3)
+    assert y.tolist() == [2, -100, 0, 1]
+
+
+def test_two_classes_are_a_binary_task() -> None:
+    task, y = make_task(torch.tensor([1, -100, 0]), "graph")
+    assert task.kind == "binary"
+    assert y.nan_to_num(-9).tolist() == [[1.0], [-9.0], [0.0]]
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "culprit"),
+    [
+        ([[NAN], [NAN]], None, "no labels at all"),
+        ([[0.0], [3.0]], "binary", "binary task needs labels 0 and 1, found 3"),
+        ([[0.0, -1.0]], "multilabel", "multilabel task needs labels 0 and 1, found -1"),
+        ([[0.0, 1.0]], "binary", "binary task has one target, not 2"),
+        ([[0.0, 1.0]], "multiclass", "multiclass task has one target, not 2"),
+        ([[0.0], [1.5]], "multiclass", "whole numbers from 0 without gaps, found 1.5"),
+        ([[1.0], [2.0]], "multiclass", "without gaps, found 1"),
+        ([[0.0], [1.0], [3.0]], "multiclass", "without gaps, found 3"),
+        ([[-1.0], [0.0]], "multiclass", "without gaps, found -1"),
+        ([[0.0], [0.0]], "multiclass", "two classes or more"),
+    ],
+)
+def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:
+    with pytest.raises(InputError, match=culprit):
+        make_task(torch.tensor(y), "graph", kind=kind)

@@ -1,0 +1,334 @@
+"""From a name or file to a data set that can be trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from grant_fast.data import load
+from grant_fast.data.graphon import generate
+from grant_fast.data.load import Dataset, load_dataset, save_dataset
+from grant_fast.errors import InputError
+from grant_fast.graphs import PackedGraphs
+from grant_fast.tasks import Task
+
+RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1", "C1CCCC1"]
+
+
+def parts(dataset: Dataset) -> dict[str, list[int]]:
+    return {part: positions.tolist() for part, positions in dataset.split.items()}
+
+
+def assert_covers(dataset: Dataset) -> None:
+    together = torch.cat(list(dataset.split.values())).sort().values
+    assert together.tolist() == list(range(dataset.graphs.num_graphs))
+
+
+class TestMolecules:
+    @pytest.fixture(autouse=True)
+    def packages(self) -> None:
+        pytest.importorskip("rdkit")
+        pytest.importorskip("ogb")
+
+    @pytest.fixture
+    def csv_file(self, tmp_path: Path) -> Callable[[list[str]], Path]:
+        def write(rows: list[str], header: str = "smiles,y") -> Path:
+            path = tmp_path / "rings.csv"
+            path.write_text("\n".join([header, *rows]) + "\n")
+            return path
+
+        return write
+
+    def test_defaults(self, csv_file: Callable) -> None:
+        path = csv_file([f"C{ring},{i}.5" for i, ring in enumerate(RINGS * 2)])
+        dataset = load_dataset(str(path), progress=False)
+        assert dataset.name == "rings"
+        assert dataset.task == Task("regression", "graph", 1, ("y",))
+        assert (dataset.metric, dataset.encoder) == ("mae", "atom")
+        assert dataset.graphs.num_graphs == 12
+        assert dataset.graphs.x.dtype == torch.uint8
+        assert dataset.graphs.y is not None
+        assert dataset.graphs.y[:2].tolist() == [[0.5], [1.5]]
+        assert_covers(dataset)
+        rings = {part: {i % 6 for i in ids} for part, ids in parts(dataset).items()}
+        assert sum(map(len, rings.values())) == 6  # by scaffold: no ring in two parts
+
+    def test_random_split_when_asked_for(self, csv_file: Callable) -> None:
+        path = csv_file([f"{'C' * i},{i}" for i in range(1, 21)])
+        dataset = load_dataset(path, split="random", seed=1, progress=False)
+        assert {part: len(ids) for part, ids in parts(dataset).items()} == {
+            "train": 16,
+            "valid": 2,
+            "test": 2,
+        }
+        again = load_dataset(path, split="random", seed=1, progress=False)
+        assert parts(dataset) == parts(again)
+
+    def test_bad_and_unlabelled_rows_are_counted_and_left_out(self, csv_file: Callable) -> None:
+        rows = [f"{ring},{i % 2}" for i, ring in enumerate(RINGS)]
+        rows[1:1] = ["C1,1", "CC,", ",1"]
+        dataset = load_dataset(csv_file(rows), split="random", progress=False)
+        assert dataset.skipped == [(3, "C1"), (5, "")]
+        assert dataset.unlabelled == 1
+        assert dataset.graphs.num_graphs == 6
+        assert dataset.task.kind == "binary"
+        assert dataset.metric == "roc_auc"
+        assert dataset.graphs.y is not None
+        assert dataset.graphs.y[:, 0].tolist() == [0, 1, 0, 1, 0, 1]
+        assert_covers(dataset)
+
+    def test_strict_stops_at_the_first_bad_row(self, csv_file: Callable) -> None:
+        path = csv_file([f"{ring},1" for ring in RINGS] + ["C1,0", "C2,0"])
+        message = r"rings.csv row 8: 'C1' is not a valid SMILES \(2 such in the file\).*--strict"
+        with pytest.raises(InputError, match=message):
+            load_dataset(path, strict=True, progress=False)
+
+    def test_nothing_parsable_is_an_error_anyway(self, csv_file: Callable) -> None:
+        with pytest.raises(InputError, match=r"row 2: 'C1' is not a valid SMILES \(2 such"):
+            load_dataset(csv_file(["C1,0", "C2,1"]), progress=False)
+
+    def test_several_targets_with_gaps(self, csv_file: Callable) -> None:
+        rows = [f"{ring},{i % 2},{'' if i else 1}" for i, ring in enumerate(RINGS)]
+        path = csv_file(rows, header="smiles,a,b")
+        dataset = load_dataset(path, target=["b", "a"], split="random", progress=False)
+        assert dataset.task == Task("multilabel", "graph", 2, ("b", "a"))
+        assert dataset.metric == "roc_auc"
+        assert dataset.unlabelled == 0
+        assert dataset.graphs.y is not None
+        assert int(dataset.graphs.y.isnan().sum()) == 5
+
+    def test_classes_when_asked_for(self, csv_file: Callable) -> None:
+        path = csv_file([f"{ring},{i % 3}" for i, ring in enumerate(RINGS)])
+        dataset = load_dataset(path, task="multiclass", split="random", progress=False)
+        assert (dataset.task.kind, dataset.task.num_outputs) == ("multiclass", 3)
+        assert dataset.metric == "accuracy"
+        assert dataset.graphs.y is not None
+        assert dataset.graphs.y.tolist() == [0, 1, 2, 0, 1, 2]
+
+    def test_only_the_first_rows(self, csv_file: Callable) -> None:
+        path = csv_file([f"C{ring},1.5" for ring in RINGS * 3] + ["nonsense,1.5"])
+        dataset = load_dataset(path, num_graphs=12, strict=True, progress=False)
+        assert dataset.graphs.num_graphs == 12
+
+    def test_packing_keeps_everything(self, csv_file: Callable, tmp_path: Path) -> None:
+        path = csv_file([f"C{ring},{i % 2}" for i, ring in enumerate(RINGS * 3)])
+        dataset = load_dataset(path, progress=False)
+        save_dataset(dataset, tmp_path / "rings.gfast")
+        restored = load_dataset(tmp_path / "rings.gfast")
+        assert restored.task == dataset.task
+        assert parts(restored) == parts(dataset)
+        assert (restored.name, restored.metric) == ("rings", "roc_auc")
+        assert restored.encoder == "atom"
+        assert torch.equal(restored.graphs.x, dataset.graphs.x)
+
+    def test_real_molecules(self, shared_data: Path) -> None:
+        dataset = load_dataset(shared_data / "esol.csv", progress=False)
+        assert dataset.task == Task("regression", "graph", 1, ("logSolubility",))
+        assert dataset.graphs.num_graphs == 1128
+        assert_covers(dataset)
+
+
+class TestGenerated:
+    def test_regression(self) -> None:
+        dataset = load_dataset("gen-reg", num_graphs=300, seed=2, progress=False)
+        assert dataset.task == Task("regression", "node", 1)
+        assert (dataset.metric, dataset.encoder) == ("mae", None)
+        assert {part: len(ids) for part, ids in parts(dataset).items()} == {
+            "train": 180,
+            "valid": 60,
+            "test": 60,
+        }
+        assert_covers(dataset)
+        expected = generate("gen-reg", 300, seed=2)
+        assert torch.equal(dataset.graphs.x, expected.x)
+        assert dataset.graphs.y is not None
+        assert expected.y is not None
+        assert torch.equal(dataset.graphs.y, expected.y)
+        assert dataset.graphs.ids.tolist() == list(range(300))
+        batch = dataset.graphs.batch([299])
+        last = (expected.batch == 299).nonzero()[:, 0]
+        edges = expected.edge_index[:, expected.edge_index[0] >= last[0]] - last[0]
+        assert set(map(tuple, batch.edge_index.T.tolist())) == set(map(tuple, edges.T.tolist()))
+
+    def test_classes(self) -> None:
+        dataset = load_dataset("gen-cls", num_graphs=5, progress=False)
+        assert dataset.task == Task("multiclass", "node", 10)
+        assert dataset.metric == "accuracy"
+        assert dataset.graphs.y is not None
+        assert dataset.graphs.y.dtype == torch.int64
+
+    def test_task_cannot_be_another(self) -> None:
+        with pytest.raises(InputError, match="gen-cls is a multiclass task, not regression"):
+            load_dataset("gen-cls", num_graphs=5, task="regression", progress=False)
+
+
+class TestPacked:
+    @pytest.fixture
+    def packed(self, tmp_path: Path) -> Path:
+        save_dataset(load_dataset("gen-cls", num_graphs=20, progress=False), tmp_path / "a.gfast")
+        return tmp_path / "a.gfast"
+
+    def test_everything_is_restored(self, packed: Path) -> None:
+        original = load_dataset("gen-cls", num_graphs=20, progress=False)
+        dataset = load_dataset(packed)
+        assert dataset.name == "gen-cls"
+        assert dataset.task == original.task
+        assert parts(dataset) == parts(original)
+        assert torch.equal(dataset.graphs.y, original.graphs.y)  # type: ignore[arg-type]
+
+    def test_only_the_first_graphs(self, packed: Path) -> None:
+        whole, dataset = load_dataset(packed), load_dataset(packed, num_graphs=15)
+        assert dataset.graphs.num_graphs == 15
+        assert parts(dataset) == {
+            part: [i for i in ids if i < 15] for part, ids in parts(whole).items()
+        }
+
+    def test_a_new_random_split(self, packed: Path) -> None:
+        dataset = load_dataset(packed, split="random", seed=9)
+        assert len(dataset.split["train"]) == 16
+        assert parts(dataset) != parts(load_dataset(packed, split="random", seed=10))
+
+    def test_split_survives_taking_a_subset(self, packed: Path, tmp_path: Path) -> None:
+        dataset = load_dataset(packed)
+        some = torch.cat([positions[-2:] for positions in dataset.split.values()]).flip(0)
+        dataset.graphs.subset(some).save(tmp_path / "b.gfast")
+        restored = load_dataset(tmp_path / "b.gfast")
+        assert restored.graphs.num_graphs == 6
+        for part, positions in restored.split.items():
+            assert (
+                restored.graphs.ids[positions].sort().values.tolist() == parts(dataset)[part][-2:]
+            )
+
+    def test_a_part_that_is_gone_is_named(self, packed: Path, tmp_path: Path) -> None:
+        dataset = load_dataset(packed)
+        dataset.graphs.subset(dataset.split["train"]).save(tmp_path / "b.gfast")
+        with pytest.raises(InputError, match=r'of gen-cls is in valid.*split="random"'):
+            load_dataset(tmp_path / "b.gfast")
+
+    def test_graphs_saved_without_description(self, tmp_path: Path) -> None:
+        graphs = PackedGraphs.from_arrays(
+            x=torch.ones(12, 2),
+            edge_index=torch.empty(2, 0, dtype=torch.int64),
+            batch=torch.arange(12),
+            y=torch.arange(12) % 2,
+            y_level="graph",
+        )
+        graphs.save(tmp_path / "mine.gfast")
+        dataset = load_dataset(tmp_path / "mine.gfast")
+        assert dataset.name == "mine"
+        assert dataset.task == Task("binary", "graph", 1)
+        assert (dataset.metric, dataset.encoder) == ("roc_auc", None)
+        assert_covers(dataset)
+        regression = load_dataset(tmp_path / "mine.gfast", task="regression")
+        assert (regression.task.kind, regression.metric) == ("regression", "mae")
+
+    def test_graphs_without_targets_are_refused(self, tmp_path: Path) -> None:
+        PackedGraphs.from_arrays(
+            torch.ones(4, 2), torch.empty(2, 0, dtype=torch.int64), torch.arange(4)
+        ).save(tmp_path / "bare.gfast")
+        with pytest.raises(InputError, match=r"bare.gfast holds no targets"):
+            load_dataset(tmp_path / "bare.gfast")
+
+    @pytest.mark.parametrize(
+        "damage", [{"task": {"kind": "multiclass"}}, {"task": 3}, {"split": "t"}, {"split": 4}]
+    )
+    def test_a_damaged_description_is_named(self, packed: Path, damage: dict) -> None:
+        graphs = PackedGraphs.load(packed)
+        graphs.meta.update(damage)
+        graphs.save(packed)
+        with pytest.raises(InputError, match=r"a.gfast has a damaged description"):
+            load_dataset(packed)
+
+    def test_a_foreign_file_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "photo.gfast").write_bytes(b"\x89PNG\r\n\x1a\n" * 9)
+        with pytest.raises(InputError, match=r"photo.gfast"):
+            load_dataset(tmp_path / "photo.gfast")
+        with pytest.raises(InputError, match=r"absent.gfast"):
+            load_dataset(tmp_path / "absent.gfast")
+
+    def test_only_gfast_files_are_written(self, packed: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"cannot pack into .*a.csv.*ends in .gfast"):
+            save_dataset(load_dataset(packed), tmp_path / "a.csv")
+        assert not (tmp_path / "a.csv").exists()
+
+    def test_an_unwritable_place_is_named(self, packed: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"cannot write .*absent.*a.gfast"):
+            save_dataset(load_dataset(packed), tmp_path / "absent" / "a.gfast")
+
+
+class TestOGB:
+    @pytest.fixture(autouse=True)
+    def folder(
+        self,
+        tmp_path: Path,
+        write_ogb_folder: Callable[..., Path],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        pytest.importorskip("pandas")
+        monkeypatch.chdir(tmp_path)  # OGB's folder is `dataset` where one stands
+        write_ogb_folder(tmp_path / "dataset" / "ogbg_molhiv")
+        numbers = {"raw/graph-label": "-1.5\n2\n0\n1\n"}
+        write_ogb_folder(tmp_path / "dataset" / "ogbg_molesol", **numbers)
+        several = {"raw/graph-label": "1,\n0,1\n,0\n1,1\n"}
+        write_ogb_folder(tmp_path / "dataset" / "ogbg_molpcba", **several)
+
+    def test_binary(self) -> None:
+        dataset = load_dataset("ogbg-molhiv", progress=False)
+        assert dataset.task == Task("binary", "graph", 1)
+        assert (dataset.name, dataset.metric, dataset.encoder) == ("ogbg-molhiv", "roc_auc", "atom")
+        assert parts(dataset) == {"train": [0, 1], "valid": [3], "test": [2]}
+
+    @pytest.mark.parametrize(
+        ("name", "task", "metric"),
+        [
+            ("ogbg-molesol", Task("regression", "graph", 1), "rmse"),
+            ("ogbg-molpcba", Task("multilabel", "graph", 2), "ap"),
+        ],
+    )
+    def test_official_metric(self, name: str, task: Task, metric: str) -> None:
+        dataset = load_dataset(name, progress=False)
+        assert (dataset.task, dataset.metric) == (task, metric)
+
+    def test_another_task_takes_another_metric(self) -> None:
+        dataset = load_dataset("ogbg-molhiv", task="regression", progress=False)
+        assert (dataset.task.kind, dataset.metric) == ("regression", "mae")
+
+    def test_a_part_that_is_cut_off_is_named(self) -> None:
+        with pytest.raises(InputError, match="none of the 3 graphs of ogbg-molhiv is in valid"):
+            load_dataset("ogbg-molhiv", num_graphs=3, progress=False)
+        again = load_dataset("ogbg-molhiv", num_graphs=3, split="random", progress=False)
+        assert_covers(again)
+
+
+@pytest.mark.parametrize("source", ["gen-rag", "molecules.txt", "ogbg-ppa", ""])
+def test_an_unknown_source_lists_what_is_known(source: str) -> None:
+    with pytest.raises(InputError, match=rf"unknown data set '{source}': give gen-reg, gen-cls"):
+        load_dataset(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [
+        ({"task": "ranking"}, "unknown task 'ranking': choose one of regression, binary"),
+        ({"split": "time"}, "unknown split 'time': choose one of random, scaffold"),
+        ({"num_graphs": 0}, "num_graphs=0: give 3 or more"),
+        ({"num_graphs": -4}, "num_graphs=-4"),
+        ({"split": "scaffold"}, "split=\"scaffold\" needs SMILES, which 'gen-reg'"),
+        ({"target": ["y"]}, "targets are chosen in CSV files, not in 'gen-reg'"),
+        ({"smiles_column": "s"}, "targets are chosen in CSV files, not in 'gen-reg'"),
+    ],
+)
+def test_nonsense_options_are_named(options: dict, culprit: str) -> None:
+    with pytest.raises(InputError, match=culprit):
+        load_dataset("gen-reg", **options)
+
+
+def test_every_default_metric_belongs_to_a_task() -> None:
+    from typing import get_args
+
+    from grant_fast.tasks import Kind
+
+    assert set(load.DEFAULT_METRIC) == set(get_args(Kind))
