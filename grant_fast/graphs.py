@@ -338,7 +338,8 @@ class PackedGraphs:
             strict: an unparsable SMILES is an error; otherwise it is left out with a warning, and
                 `ids` holds the rows that remain.
             missing_labels: NaN in `y` means "not measured".
-            workers: processes to parse with; all cores by default.
+            workers: processes to parse with, one by default. More are spawned, so a script needs
+                the usual `if __name__ == "__main__":` guard.
             progress: show a progress bar.
 
         Raises:

@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .errors import InputError
 from .files import atomic_path
 from .packing import PackedCSR
-from .reference import expand_rows
 from .tasks import Level
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
     for name, csr in (("adj", graphs.adj), ("adj_t", graphs.adj_t)):
         if csr is not None:
             tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
-    # Views of a larger tensor would be written whole, and shared memory is refused: copy those.
-    flat = {name: t.detach().cpu().clone() for name, t in tensors.items() if t is not None}
+    flat = {name: _owned(t.detach().cpu()) for name, t in tensors.items() if t is not None}
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -44,6 +43,13 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
             if isinstance(error, (KeyboardInterrupt, MemoryError)):
                 raise
             raise OSError(None, f"{error}") from error
+
+
+def _owned(tensor: Tensor) -> Tensor:
+    """Copied if it is a view of something larger, which would be written whole."""
+    nbytes = tensor.numel() * tensor.element_size()
+    owned = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == nbytes
+    return tensor if owned else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGraphs":
@@ -82,16 +88,13 @@ def _assemble(
     x, ptr, y = tensors["x"], tensors["ptr"], tensors.get("y")
     num_nodes, num_graphs = x.shape[0], ptr.shape[0] - 1
     _check_ptr("ptr", ptr, num_nodes)
-    local_sizes = ptr.diff().repeat_interleave(ptr.diff())
     csrs = {}
     for name in ("adj", "adj_t"):
         if f"{name}.col" in tensors:
             fields = (tensors[f"{name}.rowptr"], tensors[f"{name}.col"])
             csr = PackedCSR(*fields, tensors.get(f"{name}.weight"))
             _check_ptr(f"{name}.rowptr", csr.rowptr, csr.col.shape[0])
-            # A column outside its graph would read foreign memory in a sparse product.
-            row = expand_rows(csr.rowptr, csr.col.shape[0])
-            if ((csr.col < 0) | (csr.col >= local_sizes[row])).any():
+            if csr.col.dtype != torch.int32 or not _within_graphs(csr, ptr):
                 raise ValueError(f"{name}.col points outside its graph")
             csrs[name] = csr
     level = metadata["y_level"]
@@ -101,6 +104,18 @@ def _assemble(
     meta = json.loads(metadata["meta"])
     adj, adj_t = csrs["adj"], csrs.get("adj_t")
     return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta)
+
+
+def _within_graphs(csr: PackedCSR, ptr: Tensor) -> bool:
+    """Whether every column lies in its graph: one outside would read foreign memory later."""
+    edge_ptr = csr.rowptr[ptr]
+    full = edge_ptr.diff() > 0
+    if not full.any():
+        return True
+    # One pass, and nothing the size of the edges: read as unsigned, a negative column is huge.
+    col = csr.col.numpy().view(np.uint32)
+    largest = np.maximum.reduceat(col, edge_ptr[:-1][full].numpy())
+    return bool((largest < ptr.diff()[full].numpy()).all())
 
 
 def _check_ptr(name: str, ptr: Tensor, total: int) -> None:

@@ -1,0 +1,31 @@
+# `make demo` and `make test` need Python 3.10 or newer and nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+# One thread a test process: two processes with two threads each only get in each other's way.
+TEST_WORKERS ?= 2
+
+.PHONY: demo test lint clean
+
+demo: .venv/package
+	$(BIN)/grant-fast compare gen-reg --graphs 2000 --seeds 2 --out runs/demo --overwrite
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS)
+
+lint: .venv/development
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# constraints.txt pins what a fresh install gets to the versions that were tested together.
+.venv/package: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/development: .venv/package
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info runs
