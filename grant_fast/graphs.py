@@ -188,6 +188,29 @@ class PackedGraphs:
             moved.scale = self.scale.to(device, dtype)
         return moved
 
+    @cached_property
+    def kinds(self) -> tuple[Tensor, Tensor] | None:
+        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int64.
+
+        A dataset of molecules has a few hundred kinds of atoms: whatever is computed of a row
+        alone need be computed once a kind. None where X is not categorical, or has many kinds.
+        """
+        if self.x.is_floating_point() or not self.x.numel():
+            return None
+        key = torch.zeros(self.num_nodes, dtype=torch.int64, device=self.device)
+        for column in self.x.long().unbind(1):
+            column = column - column.min()
+            span = int(column.max()) + 1
+            if (int(key.max()) + 1) * span >= 2**62:
+                key = torch.unique(key, return_inverse=True)[1]
+            key = key * span + column
+        distinct, code = torch.unique(key, return_inverse=True)
+        if 4 * distinct.numel() > self.num_nodes:
+            return None
+        rows = self.x.new_empty(distinct.numel(), self.num_features)
+        rows[code] = self.x  # equal rows: whichever is written last
+        return rows, code
+
     # What never changes during training is computed once (features and graphs are data).
 
     @torch.no_grad()

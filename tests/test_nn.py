@@ -177,6 +177,46 @@ def test_encoder_checks_its_input():
         encoder(torch.zeros(3, 2))
 
 
+def test_kinds_of_atoms_stand_for_the_atoms():
+    x = torch.stack([torch.randint(min(size, 3), (400,)) for size in (3, 2)], 1)
+    empty = torch.empty(2, 0)
+    graphs = PackedGraphs.from_arrays(x, empty, torch.arange(400) // 40)
+    kinds, code = graphs.kinds
+    assert kinds.shape == (6, 2)
+    assert torch.equal(kinds[code], graphs.x)
+    model = FlexGCN(4, 3, 2, orders=[1, 1], encoder=AtomEncoder(4, (3, 2))).double()
+    want = model(x, empty.long(), batch=torch.arange(400) // 40)
+    got = model(graphs.to(dtype=torch.float64).batch(slice(None)))
+    torch.testing.assert_close(got, want)
+    grads = [torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in (got, want)]
+    for g, w in zip(*grads, strict=True):
+        torch.testing.assert_close(g, w)
+    many = PackedGraphs.from_arrays(torch.arange(8).view(4, 2), empty, torch.zeros(4).long())
+    assert many.kinds is None  # every row is its own kind: nothing to gain
+    wide = torch.tensor([[2**40, -(2**40)] * 2, [0, 5] * 2] * 8)  # codes must not overflow
+    kinds, code = PackedGraphs.from_arrays(wide, empty, torch.zeros(16).long()).kinds
+    assert torch.equal(kinds[code], wide)
+
+
+def test_dropout_drops_the_right_share_and_keeps_the_mean():
+    dropout = FlexGCN(5, 4, 1, orders=[2, 2], dropout=0.27).dropouts[0]
+    x = torch.ones(1001, 333, requires_grad=True)
+    out = dropout(x)
+    kept = out != 0
+    assert abs(kept.double().mean() - 0.73) < 0.003
+    assert out[kept].unique().numel() == 1
+    assert abs(out.double().mean() - 1) < 0.004
+    columns = kept.double().mean(0)  # no element of a random word is worth less than another
+    assert columns.min() > 0.65 and columns.max() < 0.81
+    out.sum().backward()
+    assert torch.equal(x.grad, out.detach())
+    torch.manual_seed(3)
+    first = dropout(x)
+    torch.manual_seed(3)
+    assert torch.equal(first, dropout(x))
+    assert dropout.eval()(x) is x
+
+
 def test_integer_features_without_an_encoder_are_numbers():
     graphs = PackedGraphs.from_arrays(
         torch.tensor([[1], [3]]), torch.tensor([[0, 1], [1, 0]]), torch.zeros(2).long()
