@@ -14,6 +14,7 @@ from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
 from .config import ARMS, RunConfig
+from .folder import check_same, clear_folder, read_config
 from .model import resolve_device
 from .observers import Observer
 from .records import Run, is_finished, read_run
@@ -54,25 +55,24 @@ def compare(
     """
     if seeds < 1:
         raise InputError(f"seeds={seeds} cannot be used: give at least 1")
-    names = _with_controls(arms)
+    names = with_controls(arms)
     visits = planned_visits(config, len(dataset.split["train"]))
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
     folder = Path(out)
-    plan = []
+    plan: list[tuple[Path, RunConfig]] = []
     for index in range(seeds):
         seed, shift = config.seed + index, index % len(names)
-        plan += [(name, seed) for name in (*names[shift:], *names[:shift])]
-    todo = [run for run in plan if not (resume and is_finished(run_folder(folder, *run)))]
+        for name in (*names[shift:], *names[:shift]):
+            plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
+    if not resume:
+        # All at once: a later --resume must not take an old result for one of this comparison.
+        for run_dir, _ in plan:
+            clear_folder(run_dir)
+    todo = [(run_dir, run) for run_dir, run in plan if not _is_done(run_dir, run)]
     if todo:
         _warm_up(dataset, config)
-    for name, seed in todo:
-        trainer = Trainer(
-            dataset,
-            arm_config(config, name, seed, visits),
-            run_folder(folder, name, seed),
-            resume=resume,
-        )
-        trainer.fit(observer)
+    for run_dir, run in todo:
+        Trainer(dataset, run, run_dir, resume=resume).fit(observer)
     last = config.seed + seeds
     return [
         read_run(run_folder(folder, name, seed))
@@ -106,7 +106,20 @@ def planned_visits(config: RunConfig, num_train: int) -> int:
     return total
 
 
-def _with_controls(arms: Sequence[str]) -> tuple[str, ...]:
+def _is_done(run_dir: Path, config: RunConfig) -> bool:
+    """Whether the run is finished; one that was made with other settings is an error."""
+    if not is_finished(run_dir):
+        return False
+    check_same(read_config(run_dir), config, run_dir)
+    return True
+
+
+def with_controls(arms: Sequence[str]) -> tuple[str, ...]:
+    """The arms to run, the controls among them, in the order of reports.
+
+    Raises:
+        InputError: an arm is unknown.
+    """
     known = (*ARMS, EQUAL_BUDGET)
     for name in arms:
         if name not in known:

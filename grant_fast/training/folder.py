@@ -8,7 +8,7 @@ from ..errors import InputError
 from ..files import atomic_write_text
 from .checkpoints import load_checkpoint, save_checkpoint
 from .config import RunConfig
-from .records import EpochRecord, write_history
+from .records import METRICS_FILE, RESULT_FILE, EpochRecord, write_history
 
 CONFIG_FILE = "config.json"
 LAST_FILE = "last.pt"
@@ -23,6 +23,12 @@ def prepare_folder(run_dir: Path, config: RunConfig) -> None:
     """
     make_folder(run_dir)
     atomic_write_text(run_dir / CONFIG_FILE, config.to_json())
+
+
+def clear_folder(run_dir: Path) -> None:
+    """Remove the files of an earlier run, and nothing else."""
+    for name in (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, CONFIG_FILE):
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
@@ -70,12 +76,20 @@ def load_state(run_dir: Path, config: RunConfig) -> dict[str, Any] | None:
     if not path.exists():
         return None
     state = load_checkpoint(path)
-    saved = RunConfig.from_dict(state["config"], origin=str(path))
+    check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
+    return state
+
+
+def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
+    """Refuse to go on with a run under other settings.
+
+    Raises:
+        InputError: names the first setting that differs.
+    """
     for spec in dataclasses.fields(RunConfig):
         before, now = getattr(saved, spec.name), getattr(config, spec.name)
         if before != now:
             raise InputError(
-                f"{path}: the run was made with {spec.name}={before}, not {now}: "
+                f"{origin}: the run was made with {spec.name}={before}, not {now}: "
                 "resume it with its own settings, or give another folder"
             )
-    return state

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich import box
 from rich.table import Table
 
 from ..files import atomic_write_text
@@ -145,42 +146,52 @@ def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-HEADINGS = ("arm", "train s", "of it selecting", "validation s", "graphs seen", "valid loss")
-
-
 def rows(summaries: Sequence[ArmSummary], metric: str) -> tuple[list[str], list[list[str]]]:
-    """The table's headings and its cells, as text."""
-    headings = [*HEADINGS, f"test {metric}", f"last {metric}", "time saved"]
+    """The whole table, headings and cells, as text; `BRIEF` of its columns fit a terminal."""
+    headings = [
+        "arm",
+        "train s",
+        "saved",
+        "graphs seen",
+        "valid loss",
+        f"test {metric}",
+        f"test {metric}, last weights",
+        "selecting",
+        "validation s",
+    ]
     cells = [
         [
             arm.arm,
             str(arm.seconds),
-            f"{arm.selection_seconds.mean / max(arm.seconds.mean, 1e-9):.0%}",
-            f"{arm.valid_seconds.mean:.3g}",
+            "–" if arm.saving is None else f"{arm.saving:.0%}",
             f"{arm.graphs_seen.mean:,.0f}",
             str(arm.loss),
             str(arm.test_metric),
             str(arm.test_metric_last),
-            "–" if arm.saving is None else f"{arm.saving:.0%}",
+            f"{arm.selection_seconds.mean / max(arm.seconds.mean, 1e-9):.0%}",
+            f"{arm.valid_seconds.mean:.3g}",
         ]
         for arm in summaries
     ]
     return headings, cells
 
 
+BRIEF = 6
+
+
 def terminal_table(
     summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool, title: str
 ) -> Table:
-    """The summary as a rich table, the best test metric in bold."""
+    """The first columns of the summary as a rich table, the best test metric in bold."""
     headings, cells = rows(summaries, metric)
-    table = Table(title=title, title_justify="left", caption_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "arm" else "right")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for heading in headings[:BRIEF]:
+        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
     sign = 1 if higher_is_better else -1
     scores = [sign * arm.test_metric.mean for arm in summaries]
     best = max((score for score in scores if not math.isnan(score)), default=None)
     for score, row in zip(scores, cells, strict=True):
-        table.add_row(*row, style="bold" if score == best else None)
+        table.add_row(*row[:BRIEF], style="bold" if score == best else None)
     return table
 
 

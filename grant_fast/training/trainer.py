@@ -19,7 +19,7 @@ from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
 from .config import RunConfig
 from .evaluation import Evaluator
-from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
+from .folder import BEST_FILE, LAST_FILE, clear_folder, load_state, prepare_folder, save_state
 from .metrics import higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
@@ -68,7 +68,8 @@ class Trainer:
         dataset: graphs, task and split.
         config: everything else that defines the run.
         run_dir: where to write; made if it is not there.
-        resume: go on from `last.pt` in the folder, if there is one.
+        resume: go on from `last.pt` in the folder, if there is one. Otherwise `fit` begins by
+            removing what an earlier run left there.
 
     Raises:
         InputError: the config does not fit the data, the device or the folder's checkpoint.
@@ -110,6 +111,7 @@ class Trainer:
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
         self._rng: dict[str, Tensor] | None = None
+        self._resume = resume
         state = load_state(self.run_dir, config) if resume else None
         if state is not None:
             self._restore(state)
@@ -129,6 +131,8 @@ class Trainer:
             InputError: the loss is no longer finite, or the folder cannot be written.
         """
         observer = observer or Observer()
+        if not self._resume:
+            clear_folder(self.run_dir)
         prepare_folder(self.run_dir, self.config)
         observer.started(self.config, self.run_dir, self.epoch)
         with self._random_stream():

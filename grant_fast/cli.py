@@ -1,0 +1,354 @@
+"""The command line: train, compare, pack, predict, doctor."""
+
+import dataclasses
+import functools
+import inspect
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.console import Console
+
+from .errors import InputError, MissingExtraError
+from .training.config import ARMS, RunConfig
+from .training.defaults import defaults_for
+
+app = typer.Typer(
+    name="grant-fast",
+    help="Train flexible graph convolutional networks on many graphs, taught by GraNT.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Source = Annotated[
+    str, typer.Argument(help="gen-reg, gen-cls, a *.csv of SMILES, a *.gfast file or ogbg-mol*.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
+_DATA = ("smiles_column", "target", "task", "split", "graphs", "data_seed", "strict")
+
+
+def main() -> None:
+    """Entry point of `grant-fast`."""
+    # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _readable(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what a user can cause into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        try:
+            command(**values)
+        except (InputError, MissingExtraError, OSError) as error:
+            _say(f"error: {' '.join(str(error).split())}")
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as interrupt:
+            _say(str(interrupt) or "interrupted")
+            raise typer.Exit(130) from interrupt
+
+    return run
+
+
+def _with_settings(
+    *, only: Sequence[str] = (), without: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option for each field of `RunConfig`; it gets those that the user gave."""
+    specs = {spec.name: spec for spec in dataclasses.fields(RunConfig)}
+    names = only or [name for name in specs if name not in ("source", "visits", *without)]
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        own = [p for p in inspect.signature(command).parameters.values() if p.kind != p.VAR_KEYWORD]
+        options = [_option(specs[name]) for name in names]
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            given = {name: _parsed(specs[name], values.pop(name)) for name in names}
+            command(**values, **{name: v for name, v in given.items() if v is not None})
+
+        signature = inspect.Signature([*own, *options])
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return run
+
+    return wrap
+
+
+def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
+    """A field as an option; None unless given, so that defaults can follow the data."""
+    flag = f"--{spec.name.replace('_', '-')}"
+    kind: Any = {int: int, float: float}.get(_bare(spec.type), str)
+    if isinstance(spec.default, bool):
+        kind, flag = bool, f"{flag}/--no-{spec.name.replace('_', '-')}"
+    text = spec.metadata["help"]
+    limit = spec.metadata["limit"].words
+    if isinstance(spec.default, tuple):
+        kind, text = list[str], f"{text}; repeat it, or separate by commas"
+    if limit.startswith(("one of", "above", "at least")):
+        text = f"{text}; {limit}"
+    if spec.name in {**defaults_for("gen-reg"), **defaults_for("*.csv")}:
+        text = f"{text}. Default: what suits the data"
+    elif spec.default not in (None, ()):
+        text = f"{text}. Default: {str(spec.default).lower()}"
+    option = typer.Option(flag, help=f"{text[0].upper()}{text[1:]}.", show_default=False)
+    return inspect.Parameter(
+        spec.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, option],
+    )
+
+
+def _bare(kind: Any) -> Any:
+    """`int` for `int | None`; a true union stays what it is."""
+    members = [member for member in get_args(kind) if member is not type(None)]
+    return members[0] if len(members) == 1 else kind
+
+
+def _parsed(spec: "dataclasses.Field[Any]", value: Any) -> Any:
+    """What the config holds for what the user typed; None where nothing was typed."""
+    if isinstance(value, list):
+        words = [word.strip() for text in value for word in text.split(",") if word.strip()]
+        return tuple(map(_number, words) if spec.name != "target" else words) or None
+    return _number(value) if spec.name == "interval" and value is not None else value
+
+
+def _number(text: str) -> int | float | str:
+    """A number where it is one; else the text, which the config will refuse by name."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+@app.command()
+@_readable
+@_with_settings()
+def train(
+    source: Annotated[str | None, typer.Argument(help="As for compare; not with --resume.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Run folder. Default: runs/NAME-ARM.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    tensorboard: Board = False,
+    **given: Any,
+) -> None:
+    """Train one network and test it."""
+    from .training.console import ConsoleObserver
+    from .training.folder import CONFIG_FILE, read_config
+    from .training.observers import Observers, TensorBoard
+    from .training.trainer import Trainer
+
+    if resume and out is not None and (out / CONFIG_FILE).exists():
+        config = read_config(out)
+        dataset = _load(config)
+        _check_unchanged(config, {**given, **({"source": source} if source else {})}, out)
+    elif source is None:
+        raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
+    else:
+        config, dataset = _prepared(source, given)
+    out = out or Path("runs") / f"{Path(config.source).stem}-{config.label}"
+    _check_free(out, resume, overwrite)
+    observers: list[Any] = [TensorBoard()] if tensorboard else []
+    try:
+        with ConsoleObserver(_stderr()) as shown:
+            trainer = Trainer(dataset, config, out, resume=resume)
+            result = trainer.fit(Observers([shown, *observers]))
+    except KeyboardInterrupt:
+        again = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
+        raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
+    metric = "not measurable" if result.test_metric is None else f"{result.test_metric:.4f}"
+    print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, best by valid)")
+    print(f"run folder: {out}")
+
+
+@app.command()
+@_readable
+@_with_settings(without=["arm"])
+def compare(
+    source: Source,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/compare-NAME.")
+    ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option("--arm", help="Arms to run, beside the controls; repeat it. Default: all."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    tensorboard: Board = False,
+    **given: Any,
+) -> None:
+    """Compare teachers with plain training and with two controls, over several seeds."""
+    from .training.compare import compare as run_all
+    from .training.compare import with_controls
+    from .training.console import ConsoleObserver
+    from .training.curves import draw_curves
+    from .training.observers import Observers, TensorBoard
+    from .training.report import summarize, terminal_table, write_report
+
+    chosen = [name for text in arms or ARMS for name in text.split(",")]
+    num_runs = seeds * len(with_controls(chosen))
+    config, dataset = _prepared(source, given)
+    out = out or Path("runs") / f"compare-{Path(source).stem}"
+    _check_free(out, resume, overwrite)
+    observers: list[Any] = [TensorBoard()] if tensorboard else []
+    try:
+        with ConsoleObserver(_stderr(), num_runs) as shown:
+            runs = run_all(
+                dataset,
+                config,
+                out,
+                arms=chosen,
+                seeds=seeds,
+                resume=resume,
+                observer=Observers([shown, *observers]),
+            )
+    except KeyboardInterrupt:
+        words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+        again = shlex.join(["grant-fast", *words, "--resume"])
+        raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
+    sizes = " / ".join(f"{len(ids):,}" for ids in dataset.split.values())
+    title = f"{dataset.name}, {sizes} graphs to train, validate and test"
+    summaries = summarize(runs)
+    sentences = write_report(out, runs, summaries, title)
+    draw_curves(out / "curves.png", runs, dataset.name)
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    higher = runs[0].result.higher_is_better
+    console.print(terminal_table(summaries, dataset.metric, higher, title))
+    for sentence in sentences:
+        print(sentence)
+    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+
+
+@app.command()
+@_readable
+@_with_settings(only=_DATA)
+def pack(
+    source: Source,
+    out: Annotated[Path, typer.Option("-o", "--out", help="File to write, *.gfast.")],
+    **given: Any,
+) -> None:
+    """Read or generate a data set once, into one file that loads at once."""
+    from .data.load import save_dataset
+
+    dataset = _load(RunConfig(source=source, **given))
+    save_dataset(dataset, out)
+    print(f"{dataset.graphs.num_graphs:,} graphs written to {out}")
+
+
+@app.command()
+@_readable
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    source: Annotated[str, typer.Argument(help="A CSV of SMILES, or a packed *.gfast file.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="CSV to write.")],
+    smiles_column: Annotated[str | None, typer.Option(help="The CSV's column of SMILES.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at an unparsable SMILES.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Use the last weights.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Predict for new graphs with a trained run."""
+    from .training.predict import load_predictor, predict_csv, predict_packed
+
+    predictor = load_predictor(run, last=last, device=device)
+    if source.lower().endswith(".gfast"):
+        predict_packed(predictor, source, out)
+    else:
+        failures = predict_csv(
+            predictor, source, out, smiles_column=smiles_column, strict=strict, progress=True
+        )
+        _report_skipped(failures, "left empty")
+    print(f"predictions: {out}")
+
+
+@app.command()
+@_readable
+def doctor() -> None:
+    """Say what is installed and what works here."""
+    from .training.doctor import examine
+
+    checks = examine()
+    for check in checks:
+        print(f"{ {None: ' ', True: '✓', False: '✗'}[check.ok] } {check.name:<28} {check.detail}")
+    if any(check.ok is False for check in checks):
+        raise typer.Exit(1)
+
+
+def _prepared(source: str, given: dict[str, Any]) -> tuple[RunConfig, Any]:
+    """The config for what the user gave, and the data; nonsense is refused before data is read."""
+    config = RunConfig(**{**defaults_for(source), "source": source, **given})
+    dataset = _load(config)
+    fitting = defaults_for(dataset.name, dataset.graphs.num_graphs)
+    return RunConfig(**{**fitting, "source": source, **given}), dataset
+
+
+def _load(config: RunConfig) -> Any:
+    from .data.load import load_dataset
+
+    dataset = load_dataset(
+        config.source,
+        smiles_column=config.smiles_column,
+        target=list(config.target) or None,
+        task=None if config.task == "auto" else config.task,  # type: ignore[arg-type]
+        split=config.split,  # type: ignore[arg-type]
+        num_graphs=config.graphs,
+        seed=config.data_seed,
+        strict=config.strict,
+    )
+    _report_skipped(dataset.skipped, "skipped")
+    if dataset.unlabelled:
+        _say(f"{dataset.unlabelled} rows without any label left out")
+    return dataset
+
+
+def _report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
+    if failures:
+        shown = ", ".join(f"row {row} {text!r}" for row, text in failures[:3])
+        more = ", …" if len(failures) > 3 else ""
+        _say(f"{len(failures)} unparsable SMILES {fate}: {shown}{more}")
+
+
+def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
+    """Never write over a run unasked."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other: give one of them")
+    if out.is_file():
+        raise InputError(f"{out} is a file: give a folder with -o")
+    if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
+        raise InputError(
+            f"{out} is not empty: give --resume, --overwrite or another folder with -o"
+        )
+
+
+def _check_unchanged(config: RunConfig, given: dict[str, Any], out: Path) -> None:
+    from .training.folder import check_same
+
+    check_same(config, dataclasses.replace(config, **given), out)
+
+
+def _stderr() -> Console:
+    return Console(stderr=True, width=None if sys.stderr.isatty() else 100)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

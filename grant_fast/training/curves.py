@@ -1,0 +1,127 @@
+"""The picture of a comparison: loss and metric against time and against graphs seen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..files import atomic_path
+from .records import EpochRecord, Run
+
+
+class _Look(NamedTuple):
+    color: str
+    line: str
+    width: float
+
+
+# Okabe and Ito's palette, told apart in every common colour blindness; controls are broken lines.
+_LOOKS = {
+    "full": _Look("#000000", "-", 1.8),
+    "full-equal-budget": _Look("#7a7a7a", (0, (1, 1.2)), 3.2),  # type: ignore[arg-type]
+    "random": _Look("#E69F00", "--", 2.2),
+    "grant-b": _Look("#0072B2", "-", 1.8),
+    "grant-s": _Look("#009E73", "-", 1.8),
+    "grant-global": _Look("#D55E00", "-", 1.8),
+}
+_POINTS = 300
+
+
+def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
+    """Draw the validation curves of all arms, the mean over seeds with a band of one deviation.
+
+    The loss is that of the validation split: training losses of arms that choose their own graphs
+    cannot be compared. A dot marks where an arm ended.
+
+    Raises:
+        InputError: `path` cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    result = runs[0].result
+    arms = list(dict.fromkeys(run.result.arm for run in runs))
+    figure = Figure(figsize=(11, 7.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 2, sharex="col", sharey="row")
+    better = "higher is better" if result.higher_is_better else "lower is better"
+    columns = {
+        "train_seconds": "training time, selection included (s)",
+        "graphs_seen": "graphs seen",
+    }
+    lines = {
+        "valid_loss": "validation loss",
+        "valid_metric": f"validation {result.metric} ({better})",
+    }
+    for row, (y_name, y_label) in zip(axes, lines.items(), strict=True):
+        for axis, (x_name, x_label) in zip(row, columns.items(), strict=True):
+            for arm in arms:
+                histories = [run.history for run in runs if run.result.arm == arm]
+                _draw_arm(axis, arm, histories, x_name, y_name)
+            _dress(axis)
+            if row is axes[1]:
+                axis.set_xlabel(x_label)
+        row[0].set_ylabel(y_label)
+        _frame(row[0], [getattr(r, y_name) for run in runs for r in run.history])
+    _draw_constant(axes[0], [run.result.constant_loss for run in runs])
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    seeds = len({run.result.seed for run in runs})
+    figure.suptitle(f"{title}: mean over {seeds} seed{'s' * (seeds > 1)}", fontsize=13)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def _draw_arm(
+    axis: Any, arm: str, histories: Sequence[Sequence[EpochRecord]], x_name: str, y_name: str
+) -> None:
+    curves = []
+    for history in histories:
+        known = [record for record in history if getattr(record, y_name) is not None]
+        if known:
+            points = [(getattr(record, x_name), getattr(record, y_name)) for record in known]
+            curves.append(np.array(points, dtype=float).T)
+    if not curves:
+        return
+    # Seeds are compared at the same moment: on a common grid that all of them reached.
+    start = max(x[0] for x, _ in curves)
+    end = max(min(x[-1] for x, _ in curves), start)
+    grid = np.linspace(start, end, _POINTS)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])
+    mean, look = values.mean(0), _LOOKS[arm]
+    axis.plot(grid, mean, color=look.color, linestyle=look.line, linewidth=look.width, label=arm)
+    axis.plot(grid[-1:], mean[-1:], "o", color=look.color, markersize=5)
+    if len(curves) > 1:
+        std = values.std(0, ddof=1)
+        axis.fill_between(grid, mean - std, mean + std, color=look.color, alpha=0.13, linewidth=0)
+
+
+def _draw_constant(axes: Sequence[Any], losses: Sequence[float | None]) -> None:
+    known = [value for value in losses if value is not None]
+    if known:
+        for axis in axes:
+            axis.axhline(
+                float(np.mean(known)),
+                color="#444444",
+                linewidth=1,
+                linestyle="-.",
+                zorder=1,
+                label="constant guess" if axis is axes[0] else None,
+            )
+
+
+def _frame(axis: Any, values: Sequence[float | None]) -> None:
+    """Let a wild first epoch run out of the frame, so that the rest can be read."""
+    known = np.array([value for value in values if value is not None])
+    if len(known):
+        low, high = np.quantile(known, [0.005, 0.98])
+        margin = 0.06 * max(high - low, 1e-12)
+        axis.set_ylim(low - margin, high + margin)
+
+
+def _dress(axis: Any) -> None:
+    axis.grid(color="#dddddd", linewidth=0.7)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_xlim(left=0)

@@ -1,0 +1,139 @@
+"""What is installed here, what runs here, and whether it computes what it should."""
+
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..graphs import PackedGraphs
+from ..nn import FlexGCN
+from .checkpoints import load_checkpoint, load_weights, save_checkpoint
+from .model import resolve_device
+
+_PACKAGES = {
+    "torch": None,
+    "numpy": None,
+    "safetensors": None,
+    "triton": "comes with GPU builds of torch",
+    "rdkit": "SMILES",
+    "ogb": "SMILES and ogbg-mol*",
+    "torch-geometric": "PyG models and data",
+    "tensorboard": "--tensorboard",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report; `ok` is None where nothing was checked, only found out."""
+
+    ok: bool | None
+    name: str
+    detail: str
+
+
+def examine() -> list[Check]:
+    """Versions, devices, and checks that compute something on every device there is."""
+    checks = [Check(None, "python", platform.python_version())]
+    for package, purpose in _PACKAGES.items():
+        checks.append(Check(None, package, _version(package, purpose)))
+    checks.append(Check(None, "cpu", f"{torch.get_num_threads()} threads"))
+    names = ["cpu"]
+    for index in range(torch.cuda.device_count()):
+        names.append(f"cuda:{index}")
+        checks.append(Check(None, names[-1], torch.cuda.get_device_name(index)))
+    default = resolve_device("auto")
+    checks.append(Check(None, "a model runs on", f"{default}, with PyTorch's own operators"))
+    for name in names:
+        remedy = "reinstall torch for this machine, or use --device cpu"
+        checks.append(_check(f"FlexGCN on {name}", lambda name=name: _compute(name), remedy))  # type: ignore[misc]
+    remedy = "free some disk space, or set TMPDIR to a writable folder"
+    return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
+
+
+def _version(package: str, purpose: str | None) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing" if purpose is None else f"not installed ({purpose})"
+
+
+def _check(name: str, run: Callable[[], str], remedy: str) -> Check:
+    try:
+        return Check(True, name, run())
+    except Exception as error:  # whatever goes wrong is what the user wants to hear about
+        return Check(False, name, f"{' '.join(str(error).split())}; {remedy}")
+
+
+def _compute(device: str) -> str:
+    """Outputs and gradients of a small FlexGCN against the plain formula in float64."""
+    graphs = _two_graphs().to(device)
+    model = _small_model().to(device)
+    batch = graphs.batch([1, 0])
+    out = model(batch)
+    out.square().sum().backward()
+    weights = {k: v.detach().cpu().double().requires_grad_() for k, v in model.named_parameters()}
+    expected = _plain_formula(weights, batch.x, batch.edge_index, batch.batch)
+    expected.square().sum().backward()
+    error = _relative_error(out.detach(), expected.detach())
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        truth = weights[name].grad
+        assert truth is not None
+        error = max(error, _relative_error(parameter.grad, truth))
+    if not error < 1e-4:
+        raise ArithmeticError(f"values and gradients are off by {error:.1e}")
+    return f"values and gradients within {error:.0e} of float64"
+
+
+def _plain_formula(
+    weights: dict[str, Tensor], x: Tensor, edge_index: Tensor, batch: Tensor
+) -> Tensor:
+    """mean over each graph of Σ_k Â^k ReLU(Σ_k Â^k X W_k + b) V_k + c, all matrices dense."""
+    source, target = edge_index.cpu()
+    h, batch = x.cpu().double(), batch.cpu()
+    a = torch.zeros(len(h), len(h), dtype=torch.float64)
+    a[target, source] = 1
+    scale = a.sum(1).clamp(min=1).rsqrt() * (a.sum(1) > 0)
+    a = scale[:, None] * a * scale
+    for layer in range(2):
+        weight, bias = weights[f"convs.{layer}.weight"], weights[f"convs.{layer}.bias"]
+        hops = [h]
+        for _ in weight[1:]:
+            hops.append(a @ hops[-1])
+        h = bias + sum(z @ w for z, w in zip(hops, weight, strict=True))
+        h = h.relu() if layer == 0 else h
+    return torch.stack([h[batch == graph].mean(0) for graph in batch.unique()])
+
+
+def _relative_error(value: Tensor, truth: Tensor) -> float:
+    return float((value.cpu().double() - truth).abs().max() / truth.abs().max().clamp(min=1e-9))
+
+
+def _round_trip() -> str:
+    model, other = _small_model(), _small_model(seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "check.pt"
+        save_checkpoint(path, {"model": model.state_dict()})
+        load_weights(other, load_checkpoint(path)["model"], path)
+    same = all(torch.equal(v, other.state_dict()[k]) for k, v in model.state_dict().items())
+    if not same:
+        raise OSError("the weights that came back are not those that were written")
+    return "the same weights came back"
+
+
+def _small_model(seed: int = 0) -> FlexGCN:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return FlexGCN(3, 4, 2, orders=[3, 2])
+
+
+def _two_graphs() -> PackedGraphs:
+    """A directed ring of four nodes with a chord, and a single edge."""
+    edges = torch.tensor([[0, 1, 2, 3, 0, 4], [1, 2, 3, 0, 2, 5]])
+    x = torch.linspace(-1, 1, 18).reshape(6, 3)
+    return PackedGraphs.from_arrays(x, edges, torch.tensor([0, 0, 0, 0, 1, 1]), num_graphs=2)

@@ -1,0 +1,150 @@
+"""Answers for new graphs from a finished (or interrupted) run."""
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..data.smiles import featurize
+from ..data.table import read_table
+from ..errors import InputError
+from ..files import atomic_write_text
+from ..graphs import PackedGraphs
+from ..nn import FlexGCN
+from ..tasks import Task
+from .checkpoints import load_checkpoint, load_weights
+from .config import RunConfig
+from .folder import BEST_FILE, LAST_FILE, read_config
+from .model import ModelSpec, build_model, predictions, resolve_device
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained network with what turns its outputs into answers."""
+
+    model: FlexGCN
+    config: RunConfig
+    spec: ModelSpec
+
+    def __call__(self, graphs: PackedGraphs) -> Tensor:
+        """Own units (regression) or probabilities, float32 [rows, columns] on the CPU.
+
+        Raises:
+            InputError: the graphs have other features than the run was trained on.
+        """
+        if graphs.num_features != self.spec.num_features:
+            raise InputError(
+                f"these graphs have {graphs.num_features} features a node, the run was trained on "
+                f"{self.spec.num_features}: give graphs of the same kind"
+            )
+        device = next(self.model.parameters()).device
+        ids = torch.arange(graphs.num_graphs)
+        pred = predictions(self.model, graphs.to(device), ids, self.config.batch_size)
+        if self.spec.task.kind == "regression":
+            return self.spec.decode(pred).cpu()
+        if self.spec.task.kind == "multiclass":
+            return pred.softmax(dim=1).cpu()
+        return pred.sigmoid().cpu()
+
+
+def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:
+    """Rebuild the network of a run folder, by default with its best weights by validation.
+
+    Raises:
+        InputError: not a run folder, or its checkpoint is damaged or of another model.
+    """
+    folder = Path(run_dir)
+    config = read_config(folder)
+    path = folder / (LAST_FILE if last else BEST_FILE)
+    state = load_checkpoint(path)
+    spec = ModelSpec.from_dict(state["spec"])
+    model = build_model(config, spec)
+    load_weights(model, state["model"], path)
+    return Predictor(model.to(resolve_device(device)), config, spec)
+
+
+def predict_csv(
+    predictor: Predictor,
+    source: str | Path,
+    out: str | Path,
+    *,
+    smiles_column: str | None = None,
+    strict: bool = False,
+    progress: bool = False,
+) -> list[tuple[int, str]]:
+    """Predict for the molecules of a CSV; `out` gets its SMILES and the answers, row by row.
+
+    A row whose SMILES cannot be parsed has empty answers.
+
+    Returns:
+        The unparsable rows: number as in a spreadsheet (the header is row 1), and text.
+
+    Raises:
+        InputError: the file or a column is wrong, `out` cannot be written, the run is not of
+            molecules, or (if `strict`) a SMILES cannot be parsed.
+    """
+    if predictor.spec.encoder != "atom":
+        raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
+    column = smiles_column or predictor.config.smiles_column
+    table = read_table(source, column, require_target=False)
+    arrays, failures = featurize(table.smiles, progress=progress)
+    failed = [(table.rows[index], text) for index, text in failures]
+    if failed and strict:
+        row, text = failed[0]
+        raise InputError(
+            f"{source} row {row}: {text!r} is not a valid SMILES ({len(failed)} such in the file): "
+            "correct it, or leave --strict away"
+        )
+    answers = iter(predictor(PackedGraphs.from_graph_arrays(arrays)).tolist())
+    names = answer_columns(predictor.spec.task, predictor.config.target)
+    bad = {index for index, _ in failures}
+    empty = [""] * len(names)
+    lines = [
+        [smiles, *(empty if index in bad else next(answers))]
+        for index, smiles in enumerate(table.smiles)
+    ]
+    _write_csv(out, [table.smiles_column, *names], lines)
+    return failed
+
+
+def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) -> None:
+    """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
+
+    Raises:
+        InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
+    """
+    graphs = PackedGraphs.load(source)
+    answers = predictor(graphs).tolist()
+    names = answer_columns(predictor.spec.task, ())
+    ids = graphs.ids.tolist()
+    if predictor.spec.task.level == "graph":
+        lines = [[graph, *row] for graph, row in zip(ids, answers, strict=True)]
+        return _write_csv(out, ["graph", *names], lines)
+    places = [
+        (graph, node)
+        for graph, size in zip(ids, graphs.num_nodes_per_graph.tolist(), strict=True)
+        for node in range(size)
+    ]
+    lines = [[*place, *row] for place, row in zip(places, answers, strict=True)]
+    return _write_csv(out, ["graph", "node", *names], lines)
+
+
+def answer_columns(task: Task, target: tuple[str, ...]) -> list[str]:
+    """Names of the answers: the targets' own where they are known, or class_0, class_1, …"""
+    if len(task.names) == task.num_outputs:
+        return list(task.names)
+    if len(target) == task.num_outputs and target != ("all",):
+        return list(target)
+    stem = "class" if task.kind == "multiclass" else "prediction"
+    return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
+
+
+def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    atomic_write_text(path, text.getvalue())
