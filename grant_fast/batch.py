@@ -96,6 +96,11 @@ class GraphBatch:
         """Nodes of each graph, [B] int64."""
         return self._host[1].to(self.device, non_blocking=True)
 
+    @property
+    def edge_counts(self) -> Tensor:
+        """Edges of each graph, [B] int64, on the CPU."""
+        return self._host[3]
+
     @cached_property
     def nodes(self) -> Tensor | slice:
         """The rows of `graphs.x` that these graphs own, in batch order."""
@@ -105,7 +110,8 @@ class GraphBatch:
         return spans(self._host[0], self._host[1], self._host_ptr, self.device)
 
     @cached_property
-    def _edges(self) -> Tensor | slice:
+    def edges(self) -> Tensor | slice:
+        """The entries of `graphs.adj.col` that these graphs own, in batch order."""
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
@@ -130,33 +136,33 @@ class GraphBatch:
     def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
         return repeat(values, counts, total, self.device)
 
-    def local_csr(self, csr: "PackedCSR") -> tuple[Tensor, Tensor, Tensor | None]:
-        """Row pointers (int64), columns counted within each graph, and weights of these graphs."""
+    def local_csr(self, csr: "PackedCSR") -> "PackedCSR":
+        """One direction of these graphs' edges, as `PackedGraphs` holds it."""
+        weight = None if csr.weight is None else take(csr.weight, self.edges)
+        return type(csr)(self._rowptr(csr), take(csr.col, self.edges), weight)
+
+    def _rowptr(self, csr: "PackedCSR") -> Tensor:
         if isinstance(self.nodes, slice):
             rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
-            rowptr = rowptr - rowptr[:1]
-        else:
-            shift = self._host_edge_ptr[:-1] - self._host[2]
-            shift = self._repeat(shift, self._host[1], self.num_nodes)
-            rowptr = torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
-        weight = None if csr.weight is None else take(csr.weight, self._edges)
-        return rowptr, take(csr.col, self._edges), weight
+            return rowptr - rowptr[:1]
+        shift = self._host_edge_ptr[:-1] - self._host[2]
+        shift = self._repeat(shift, self._host[1], self.num_nodes)
+        return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
 
     @cached_property
     def _column_shift(self) -> Tensor:
         small = index_dtype(self.num_nodes, self.num_edges)
         return self._repeat(self._host_ptr[:-1].to(small), self._host[3], self.num_edges)
 
-    def _csr(self, csr: "PackedCSR", scale: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        rowptr, col, weight = self.local_csr(csr)
-        rowptr, col = rowptr.to(self._column_shift.dtype), col + self._column_shift
-        if scale is not None:
-            row_scale = repeat(scale, rowptr.diff(), self.num_edges, self.device)
-            scaled = row_scale.mul_(take(scale, col))
-            return rowptr, col, scaled if weight is None else scaled.mul_(weight)
-        if weight is None:
-            weight = self.graphs.scale.new_ones(self.num_edges)
-        return rowptr, col, weight
+    def _csr(self, transposed: bool, normalize: bool) -> tuple[Tensor, Tensor, Tensor]:
+        graphs = self.graphs
+        csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
+        rowptr, col, _ = self.local_csr(csr)
+        values = graphs.edge_values(normalize, transposed)
+        value = (
+            graphs.scale.new_ones(self.num_edges) if values is None else take(values, self.edges)
+        )
+        return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
 
     @cached_property
     def _adjacencies(self) -> dict[bool, Adjacency]:
@@ -166,24 +172,22 @@ class GraphBatch:
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
-            scale = take(self.graphs.scale, self.nodes) if normalize else None
-            csr = self._csr(self.graphs.adj, scale)
-            reverse = self.graphs.adj_t
-            transposed = csr if reverse is None else self._csr(reverse, scale)
+            csr = self._csr(False, normalize)
+            transposed = csr if self.graphs.is_symmetric else self._csr(True, normalize)
             self._adjacencies[normalize] = Adjacency(*csr, self.num_nodes, transposed)
         return self._adjacencies[normalize]
 
     @cached_property
     def edge_index(self) -> Tensor:
         """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
-        rowptr, col, _ = self._csr(self.graphs.adj, None)
+        rowptr, col, _ = self._csr(False, normalize=False)
         return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
 
     @cached_property
     def edge_weight(self) -> Tensor | None:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
-        return None if weight is None else take(weight, self._edges)
+        return None if weight is None else take(weight, self.edges)
 
     @torch.compiler.disable
     def coded(self) -> tuple[Tensor, Tensor] | None:
@@ -252,7 +256,7 @@ class LooseGraphs:
         batch: Tensor | None,
         batch_size: int | None,
     ) -> None:
-        self.x, self._edges, self._edge_weight = x, edges, edge_weight
+        self.x, self.edges, self._edge_weight = x, edges, edge_weight
         if batch is None:
             if batch_size not in (None, 1):
                 raise InputError(f"batch_size is {batch_size}, but no batch vector was given")
@@ -268,7 +272,7 @@ class LooseGraphs:
 
     def adjacency(self, normalize: bool) -> Adjacency:
         dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
-        out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
+        out = Adjacency.from_any(self.edges, self._edge_weight, self.x.shape[0], dtype)
         return out.normalized() if normalize else out
 
     def hops(self, order: int, normalize: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import ops, storage
 from .adjacency import inverse_sqrt
-from .batch import GraphBatch, Positions, as_positions
+from .batch import GraphBatch, Positions, as_positions, repeat, take
 from .errors import InputError
 from .packing import PackedCSR, as_tensor, joined_csr, joined_ptr, pack_arrays
 from .reference import expand_rows
@@ -154,8 +154,8 @@ class PackedGraphs:
             y=part.y,
             ptr=part.ptr,
             ids=part.ids,
-            adj=PackedCSR(*part.local_csr(self.adj)),
-            adj_t=None if self.adj_t is None else PackedCSR(*part.local_csr(self.adj_t)),
+            adj=part.local_csr(self.adj),
+            adj_t=None if self.adj_t is None else part.local_csr(self.adj_t),
             y_level=self.y_level,
             meta=self.meta,
         )
@@ -234,6 +234,25 @@ class PackedGraphs:
                     column.copy_(z)
             self._cache[key] = out
         return self._cache[key][:, :width]
+
+    @torch.no_grad()
+    def edge_values(self, normalize: bool, transposed: bool) -> Tensor | None:
+        """What each stored edge weighs in Â (or A), [E]; None where that is 1 everywhere."""
+        csr = self.adj_t if transposed and self.adj_t is not None else self.adj
+        if not normalize:
+            return csr.weight
+        key = ("edges", transposed and self.adj_t is not None)
+        if key not in self._cache:
+            out = self.scale.new_empty(self.num_edges)
+            for part in self._parts():
+                rowptr, col, weight = part.local_csr(csr)
+                scale = take(self.scale, part.nodes)
+                first = repeat(part.ptr[:-1], part.edge_counts, part.num_edges, self.device)
+                row_scale = repeat(scale, rowptr.diff(), part.num_edges, self.device)
+                value = row_scale.mul_(take(scale, col + first))
+                out[part.edges] = value if weight is None else value.mul_(weight)
+            self._cache[key] = out
+        return self._cache[key]
 
     @torch.no_grad()
     def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:

@@ -1,0 +1,167 @@
+"""A training step and a scoring pass beside PyG on the CPU: `python -m benchmarks.cpu`.
+
+Batches are shuffled and assembled inside the timing on both sides. Training is forward, backward
+and an Adam step; scoring is inference in evaluation mode. The two sides take turns, so a machine
+that slows down slows both; medians and the ratio of medians are printed.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.peers import pyg
+from grant_fast import FlexGCN, PackedGraphs, Task
+from grant_fast.data.load import load_dataset
+from grant_fast.teaching import loss
+
+HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row of the table."""
+
+    name: str
+    source: str
+    num_graphs: int
+    batch_size: int
+    in_channels: int
+    hidden_channels: tuple[int, ...]
+    orders: tuple[int, ...]
+    out_channels: int = 1
+    norm: str | None = "batch_norm"
+    dropout: float = 0.27
+    pool: str | None = "mean"
+
+    def models(self, atoms: bool) -> tuple[FlexGCN, pyg.TAGNet]:
+        args = (self.in_channels, self.hidden_channels, self.out_channels, self.orders)
+        ours = FlexGCN(
+            *args,
+            norm=self.norm,
+            dropout=self.dropout,
+            pool=self.pool,
+            encoder="atom" if atoms else None,
+        )
+        theirs = pyg.TAGNet(
+            *args, self.norm is not None, self.dropout, self.pool is not None, atoms
+        )
+        pyg.take_weights(theirs, ours)
+        return ours, theirs
+
+
+MOLHIV = Work("molhiv, 9-27-18-18", "hiv", 41120, 500, 9, (27, 18, 18), (4, 3, 2, 2))
+WIDE = Work("molhiv, widths 64", "hiv", 41120, 500, 64, (64, 64, 64), (4, 3, 2, 2))
+GEN_CLS = Work(
+    "gen-cls, 40-10-10", "gen-cls", 2000, 200, 40, (10,), (4, 3), 10, None, 0.0, pool=None
+)
+
+
+def interleaved(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Median seconds of each, measured in turn."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(rounds + 2):
+        for name, run in sides.items():
+            start = time.perf_counter()
+            run()
+            if turn >= 2:  # warm-up
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def forever(make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Epoch after epoch of batches."""
+    while True:
+        yield from make()
+
+
+def our_batches(graphs: PackedGraphs, batch_size: int) -> Iterator[Any]:
+    """Shuffled batches of a packed dataset, the last short one left out."""
+    order = torch.randperm(len(graphs))
+    for ids in order[: len(order) // batch_size * batch_size].split(batch_size):
+        yield graphs.batch(ids)
+
+
+def step(model: nn.Module, task: Task, batches: Iterator[Any], train: bool) -> Callable[[], None]:
+    """A function that takes the next batch through a training step, or through inference."""
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model.train(train)
+
+    def run() -> None:
+        batch = next(batches)
+        if not train:
+            with torch.no_grad():
+                model(batch)
+            return
+        value = loss(model(batch), batch.y, task)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+
+    return run
+
+
+def check(ours: nn.Module, theirs: nn.Module, graphs: PackedGraphs, data: list[Any]) -> None:
+    """Both sides compute the same function, before anyone is timed."""
+    from torch_geometric.data import Batch
+
+    ids = torch.randperm(len(graphs))[:64]
+    with torch.no_grad():
+        mine = ours.eval()(graphs.batch(ids))
+        yours = theirs.eval()(Batch.from_data_list([data[i] for i in ids.tolist()]))
+    torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-5)
+
+
+def run(work: Work, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, float]:
+    """Median milliseconds of both sides, and their ratios."""
+    from torch_geometric.loader import DataLoader
+
+    torch.manual_seed(0)
+    data = pyg.data_list(graphs)
+    ours, theirs = work.models(atoms=not graphs.x.is_floating_point())
+    check(ours, theirs, graphs, data)
+    loader = DataLoader(data, batch_size=work.batch_size, shuffle=True, drop_last=True)
+    out = {}
+    for name, train in (("train", True), ("score", False)):
+        medians = interleaved(
+            {
+                "ours": step(
+                    ours, task, forever(lambda: our_batches(graphs, work.batch_size)), train
+                ),
+                "pyg": step(theirs, task, forever(lambda: iter(loader)), train),
+            },
+            rounds,
+        )
+        out |= {f"{name} {side} ms": value * 1e3 for side, value in medians.items()}
+        out[f"{name} ratio"] = medians["pyg"] / medians["ours"]
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hiv", type=Path, default=HIV, help="hiv.csv or a packed file of it")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--graphs", type=int, default=8000, help="molecules to hold in memory")
+    args = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
+    sets: dict[str, Any] = {}
+    for work in (MOLHIV, WIDE, GEN_CLS):
+        if work.source not in sets:
+            if work.source == "hiv":
+                loaded = load_dataset(args.hiv, split="random", num_graphs=args.graphs)
+            else:
+                loaded = load_dataset(work.source, num_graphs=work.num_graphs)
+            sets[work.source] = loaded
+        dataset = sets[work.source]
+        figures = run(work, dataset.graphs, dataset.task, args.rounds)
+        print(work.name, *(f"{name}: {value:.2f}" for name, value in figures.items()), sep="  ")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What we measure ourselves against, each written as its own users would write it."""
