@@ -149,20 +149,22 @@ def train(
 ) -> None:
     """Train one network and test it."""
     from .training.console import ConsoleObserver
-    from .training.folder import CONFIG_FILE, read_config
+    from .training.folder import CONFIG_FILE, check_same, read_config
     from .training.observers import Observers, TensorBoard
     from .training.trainer import Trainer
 
-    if resume and out is not None and (out / CONFIG_FILE).exists():
-        config = read_config(out)
-        dataset = _load(config)
-        _check_unchanged(config, {**given, **({"source": source} if source else {})}, out)
-    elif source is None:
+    _check_flags(resume, overwrite)
+    saved = read_config(out) if resume and out and (out / CONFIG_FILE).exists() else None
+    if saved is None and source is None:
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
-    else:
-        config, dataset = _prepared(source, given)
+    changes = {**given, "source": source} if source else given
+    if saved is not None and out is not None:
+        check_same(saved, dataclasses.replace(saved, **changes), out)
+    config = saved or _config(changes)  # nonsense is refused before data are read
     out = out or Path("runs") / f"{Path(config.source).stem}-{config.label}"
     _check_free(out, resume, overwrite)
+    dataset = _load(config)
+    config = saved or _config(changes, dataset)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         with ConsoleObserver(_stderr()) as shown:
@@ -204,9 +206,13 @@ def compare(
 
     chosen = [name for text in arms or ARMS for name in text.split(",")]
     num_runs = seeds * len(with_controls(chosen))
-    config, dataset = _prepared(source, given)
     out = out or Path("runs") / f"compare-{Path(source).stem}"
+    _check_flags(resume, overwrite)
+    given["source"] = source
+    config = _config(given)  # nonsense is refused before data are read
     _check_free(out, resume, overwrite)
+    dataset = _load(config)
+    config = _config(given, dataset)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         with ConsoleObserver(_stderr(), num_runs) as shown:
@@ -227,7 +233,7 @@ def compare(
     title = f"{dataset.name}, {sizes} graphs to train, validate and test"
     summaries = summarize(runs)
     sentences = write_report(out, runs, summaries, title)
-    draw_curves(out / "curves.png", runs, dataset.name)
+    draw_curves(out / "curves.png", runs, title)
     console = Console(width=None if sys.stdout.isatty() else 100)
     higher = runs[0].result.higher_is_better
     console.print(terminal_table(summaries, dataset.metric, higher, title))
@@ -290,12 +296,12 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-def _prepared(source: str, given: dict[str, Any]) -> tuple[RunConfig, Any]:
-    """The config for what the user gave, and the data; nonsense is refused before data is read."""
-    config = RunConfig(**{**defaults_for(source), "source": source, **given})
-    dataset = _load(config)
-    fitting = defaults_for(dataset.name, dataset.graphs.num_graphs)
-    return RunConfig(**{**fitting, "source": source, **given}), dataset
+def _config(given: dict[str, Any], dataset: Any = None) -> RunConfig:
+    """What the user gave, and for the rest what suits the source, or better the data in it."""
+    suits = defaults_for(given["source"])
+    if dataset is not None:
+        suits = defaults_for(dataset.name, len(dataset.graphs))
+    return RunConfig(**{**suits, **given})
 
 
 def _load(config: RunConfig) -> Any:
@@ -324,22 +330,19 @@ def _report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
         _say(f"{len(failures)} unparsable SMILES {fate}: {shown}{more}")
 
 
-def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
-    """Never write over a run unasked."""
+def _check_flags(resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise InputError("--resume and --overwrite exclude each other: give one of them")
+
+
+def _check_free(out: Path, resume: bool, overwrite: bool) -> None:
+    """Never write over a run unasked."""
     if out.is_file():
         raise InputError(f"{out} is a file: give a folder with -o")
     if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
         raise InputError(
             f"{out} is not empty: give --resume, --overwrite or another folder with -o"
         )
-
-
-def _check_unchanged(config: RunConfig, given: dict[str, Any], out: Path) -> None:
-    from .training.folder import check_same
-
-    check_same(config, dataclasses.replace(config, **given), out)
 
 
 def _stderr() -> Console:

@@ -14,7 +14,7 @@ from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
 from .config import ARMS, RunConfig
-from .folder import check_same, clear_folder, read_config
+from .folder import check_same, clear_folder, make_folder, read_config
 from .model import resolve_device
 from .observers import Observer
 from .records import Run, is_finished, read_run
@@ -64,6 +64,7 @@ def compare(
         seed, shift = config.seed + index, index % len(names)
         for name in (*names[shift:], *names[:shift]):
             plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
+    make_folder(folder)
     if not resume:
         # All at once: a later --resume must not take an old result for one of this comparison.
         for run_dir, _ in plan:

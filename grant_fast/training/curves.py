@@ -25,7 +25,6 @@ _LOOKS = {
     "grant-s": _Look("#009E73", "-", 1.8),
     "grant-global": _Look("#D55E00", "-", 1.8),
 }
-_POINTS = 300
 
 
 def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
@@ -55,20 +54,21 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
         "valid_metric": f"validation {result.metric} ({better})",
     }
     for row, (y_name, y_label) in zip(axes, lines.items(), strict=True):
-        for axis, (x_name, x_label) in zip(row, columns.items(), strict=True):
+        for axis, x_name in zip(row, columns, strict=True):
             for arm in arms:
                 histories = [run.history for run in runs if run.result.arm == arm]
                 _draw_arm(axis, arm, histories, x_name, y_name)
             _dress(axis)
-            if row is axes[1]:
-                axis.set_xlabel(x_label)
         row[0].set_ylabel(y_label)
-        _frame(row[0], [getattr(r, y_name) for run in runs for r in run.history])
+        _frame(row[0], [getattr(record, y_name) for run in runs for record in run.history])
+    for axis, x_label in zip(axes[1], columns.values(), strict=True):
+        axis.set_xlabel(x_label)
     _draw_constant(axes[0], [run.result.constant_loss for run in runs])
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     seeds = len({run.result.seed for run in runs})
-    figure.suptitle(f"{title}: mean over {seeds} seed{'s' * (seeds > 1)}", fontsize=13)
+    spread = f"mean ± one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    figure.suptitle(f"{title} ({spread})", fontsize=13)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
 
@@ -76,25 +76,19 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
 def _draw_arm(
     axis: Any, arm: str, histories: Sequence[Sequence[EpochRecord]], x_name: str, y_name: str
 ) -> None:
-    curves = []
-    for history in histories:
-        known = [record for record in history if getattr(record, y_name) is not None]
-        if known:
-            points = [(getattr(record, x_name), getattr(record, y_name)) for record in known]
-            curves.append(np.array(points, dtype=float).T)
-    if not curves:
+    # Seeds are averaged epoch by epoch, in x as in y: all runs of an arm have the same epochs.
+    epochs = zip(*histories, strict=True)
+    kept = [records for records in epochs if all(getattr(r, y_name) is not None for r in records)]
+    if not kept:
         return
-    # Seeds are compared at the same moment: on a common grid that all of them reached.
-    start = max(x[0] for x, _ in curves)
-    end = max(min(x[-1] for x, _ in curves), start)
-    grid = np.linspace(start, end, _POINTS)
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])
-    mean, look = values.mean(0), _LOOKS[arm]
-    axis.plot(grid, mean, color=look.color, linestyle=look.line, linewidth=look.width, label=arm)
-    axis.plot(grid[-1:], mean[-1:], "o", color=look.color, markersize=5)
-    if len(curves) > 1:
-        std = values.std(0, ddof=1)
-        axis.fill_between(grid, mean - std, mean + std, color=look.color, alpha=0.13, linewidth=0)
+    x = np.array([[getattr(r, x_name) for r in records] for records in kept]).mean(1)
+    y = np.array([[getattr(r, y_name) for r in records] for records in kept])
+    mean, look = y.mean(1), _LOOKS[arm]
+    axis.plot(x, mean, color=look.color, linestyle=look.line, linewidth=look.width, label=arm)
+    axis.plot(x[-1:], mean[-1:], "o", color=look.color, markersize=6, zorder=3)
+    if len(histories) > 1:
+        std = y.std(1, ddof=1)
+        axis.fill_between(x, mean - std, mean + std, color=look.color, alpha=0.12, linewidth=0)
 
 
 def _draw_constant(axes: Sequence[Any], losses: Sequence[float | None]) -> None:
@@ -115,7 +109,7 @@ def _frame(axis: Any, values: Sequence[float | None]) -> None:
     """Let a wild first epoch run out of the frame, so that the rest can be read."""
     known = np.array([value for value in values if value is not None])
     if len(known):
-        low, high = np.quantile(known, [0.005, 0.98])
+        low, high = np.quantile(known, [0.005, 0.97])
         margin = 0.06 * max(high - low, 1e-12)
         axis.set_ylim(low - margin, high + margin)
 
@@ -125,3 +119,4 @@ def _dress(axis: Any) -> None:
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_xlim(left=0)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

@@ -34,11 +34,12 @@ def defaults_for(source: str, num_graphs: int | None = None) -> dict[str, Any]:
 
     Args:
         source: as `load_dataset` takes it.
-        num_graphs: how many graphs there are, where known: small sets get small batches.
+        num_graphs: how many there are, where known; small sets get smaller batches and steps.
     """
     if source == "gen-reg":
         return {**_GRAPHONS, "orders": (3, 2), "epochs": 50}
     if source == "gen-cls":
         return {**_GRAPHONS, "orders": (4, 3), "epochs": 50}
-    small = num_graphs is not None and num_graphs < _SMALL_SET
-    return {**_MOLECULES, "batch_size": 32 if small else _MOLECULES["batch_size"]}
+    if num_graphs is not None and num_graphs < _SMALL_SET:
+        return {**_MOLECULES, "batch_size": 32, "lr": 0.003}
+    return dict(_MOLECULES)

@@ -15,13 +15,15 @@ LAST_FILE = "last.pt"
 BEST_FILE = "best.pt"
 
 
-def prepare_folder(run_dir: Path, config: RunConfig) -> None:
-    """Make the folder and write the config into it.
+def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
+    """Make the folder, empty it of an earlier run if `fresh`, and write the config into it.
 
     Raises:
         InputError: it cannot be made or written.
     """
     make_folder(run_dir)
+    if fresh:
+        clear_folder(run_dir)
     atomic_write_text(run_dir / CONFIG_FILE, config.to_json())
 
 

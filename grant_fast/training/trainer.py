@@ -19,7 +19,7 @@ from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
 from .config import RunConfig
 from .evaluation import Evaluator
-from .folder import BEST_FILE, LAST_FILE, clear_folder, load_state, prepare_folder, save_state
+from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
 from .metrics import higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
@@ -131,9 +131,7 @@ class Trainer:
             InputError: the loss is no longer finite, or the folder cannot be written.
         """
         observer = observer or Observer()
-        if not self._resume:
-            clear_folder(self.run_dir)
-        prepare_folder(self.run_dir, self.config)
+        prepare_folder(self.run_dir, self.config, fresh=not self._resume)
         observer.started(self.config, self.run_dir, self.epoch)
         with self._random_stream():
             boundary = self._state()

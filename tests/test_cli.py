@@ -1,0 +1,353 @@
+"""The command line, end to end and small: what it writes, and what it says when it cannot."""
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import grant_fast
+from grant_fast.cli import app
+from grant_fast.training.checkpoints import load_checkpoint
+from grant_fast.training.records import read_run
+
+SMALL = ["gen-reg", "--graphs", "20", "--batch-size", "4", "--device", "cpu"]
+SMILES = ["C", "CC", "CCO", "c1ccccc1", "CC(=O)O", "CCN", "c1ccncc1", "CCCl", "O", "CC#N"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(grant_fast.__file__).parents[1])}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fails(*words, code=1):
+    """The one line that a failing command says."""
+    result = run(*words)
+    assert result.exit_code == code, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    assert "Traceback" not in result.output
+    return lines[0]
+
+
+@pytest.fixture
+def molecules(tmp_path):
+    """A CSV of 30 molecules (the smallest, three times over) with three targets."""
+    pytest.importorskip("rdkit")
+    path = tmp_path / "molecules.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["smiles", "size", "toxic", "sticky"])
+        for row, smiles in enumerate(SMILES * 3):
+            writer.writerow(
+                [smiles, len(smiles) + row / 7, row % 2, "" if row % 5 else row % 3 % 2]
+            )
+    return path
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The folder of a short run."""
+    assert run("train", *SMALL, "--epochs", 2, "-o", tmp_path / "run").exit_code == 0
+    return tmp_path / "run"
+
+
+def test_train_leaves_a_whole_run_folder(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert names == {"config.json", "metrics.csv", "last.pt", "best.pt", "result.json"}
+    assert json.loads((trained / "config.json").read_text())["epochs"] == 2
+
+
+def test_compare_writes_table_numbers_and_picture(tmp_path):
+    out = tmp_path / "all"
+    words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert f"picture: {out / 'curves.png'}" in result.stdout
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    table = json.loads((out / "results.json").read_text())
+    arms = ["full", "full-equal-budget", "random", "grant-b", "grant-s", "grant-global"]
+    assert [arm["arm"] for arm in table["arms"]] == arms
+    assert all(arm in result.stdout for arm in arms)
+    seen = {arm["arm"]: arm["graphs_seen"]["mean"] for arm in table["arms"]}
+    assert seen["full-equal-budget"] == seen["random"] == seen["grant-s"] == seen["grant-global"]
+    assert (out / "results.md").read_text().count("\n| ") >= len(arms)
+    begun = (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns
+    (out / "random" / "seed-0" / "result.json").unlink()
+    assert run(*words, "--resume").exit_code == 0
+    assert (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns == begun
+    assert (out / "random" / "seed-0" / "result.json").exists()
+    line = fails(*words, "--resume", "--lr", 0.5)
+    assert "the run was made with lr=0.005, not 0.5" in line
+
+
+def test_compare_always_brings_its_controls(tmp_path):
+    words = [
+        "compare",
+        *SMALL,
+        "--epochs",
+        1,
+        "--seeds",
+        1,
+        "--arm",
+        "grant-b",
+        "-o",
+        tmp_path / "x",
+    ]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
+    assert found == {"grant-b", "random", "full-equal-budget"}
+    assert "with one seed nobody can tell" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("targets", "columns", "kind"),
+    [
+        (["size"], ["size"], "regression"),
+        (["toxic"], ["toxic"], "binary"),
+        (["toxic,sticky"], ["toxic", "sticky"], "multilabel"),
+        (["all"], ["size", "toxic", "sticky"], "regression"),
+    ],
+)
+def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, columns, kind):
+    folder, out = tmp_path / "run", tmp_path / "out.csv"
+    words = [word for name in targets for word in ("--target", name)]
+    words += ["--split", "random", "--epochs", 2, "--device", "cpu", "-o", folder]
+    result = run("train", molecules, *words)
+    assert result.exit_code == 0, result.output
+    assert load_checkpoint(folder / "best.pt")["spec"]["task"]["kind"] == kind
+
+    new = tmp_path / "new.csv"
+    new.write_text("name,smiles\na,CCO\nb,nonsense\nc,c1ccccc1\n")
+    result = run("predict", folder, new, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "1 unparsable SMILES left empty: row 3 'nonsense'" in result.stderr
+    with open(out, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["smiles", *columns]
+    assert [row["smiles"] for row in rows] == ["CCO", "nonsense", "c1ccccc1"]
+    assert all(rows[1][name] == "" for name in columns)
+    values = [float(rows[row][name]) for row in (0, 2) for name in columns]
+    assert kind == "regression" or all(0 <= value <= 1 for value in values)
+
+    line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
+    assert "row 3: 'nonsense' is not a valid SMILES" in line
+    assert not (tmp_path / "strict.csv").exists()
+
+
+def test_pack_train_and_predict_on_a_packed_file(tmp_path):
+    packed, folder, out = tmp_path / "d.gfast", tmp_path / "run", tmp_path / "out.csv"
+    assert run("pack", "gen-cls", "--graphs", 12, "-o", packed).exit_code == 0
+    result = run("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert run("predict", folder, packed, "-o", out).exit_code == 0
+    with open(out, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:3] == ["graph", "node", "class_0"]
+    assert sum(float(value) for value in list(rows[0].values())[2:]) == pytest.approx(1, abs=1e-5)
+
+
+def test_doctor_checks_this_machine():
+    result = run("doctor")
+    assert result.exit_code == 0
+    assert "✓ FlexGCN on cpu" in result.stdout and "✗" not in result.stdout
+
+
+def test_doctor_says_what_is_broken_and_how_to_mend_it(monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "✗ checkpoint written and read" in result.stdout
+    assert "No space left on device; free some disk space" in result.stdout
+
+
+NONSENSE = [
+    (["--epochs", "-3"], "epochs=-3 cannot be used: give a whole number of at least 1"),
+    (["--batch-size", "0"], "batch_size=0 cannot be used"),
+    (["--start-ratio", "1.5"], "start_ratio=1.5 cannot be used: give above 0 and at most 1"),
+    (["--ratio-schedule", "jumpy"], "ratio_schedule=jumpy cannot be used: give one of step"),
+    (["--interval", "often"], "interval=often cannot be used"),
+    (["--orders", "4,3,2", "--hidden-channels", "5,5,5"], "have 2 gaps"),
+    (["--orders", "three"], "orders=three cannot be used"),
+    (["--act", "sine"], "unknown act 'sine'"),
+    (["--device", "abacus"], "device=abacus cannot be used here"),
+    (["--task", "ranking"], "task=ranking cannot be used"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), NONSENSE, ids=lambda v: str(v)[:30])
+def test_nonsense_settings_are_one_line_and_leave_nothing(tmp_path, words, message):
+    assert message in fails("train", *SMALL, *words, "-o", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_arms_and_no_seeds_are_refused(tmp_path):
+    assert "arm=grant-x cannot be used" in fails("train", *SMALL, "--arm", "grant-x")
+    assert "arm=grant-x cannot be used" in fails("compare", *SMALL, "--arm", "grant-x")
+    assert "seeds=0 cannot be used" in fails("compare", *SMALL, "--seeds", 0, "-o", tmp_path / "x")
+
+
+def test_unknown_data_sets_and_missing_sources_are_refused():
+    assert "unknown data set 'gen-rag': give gen-reg" in fails("train", "gen-rag")
+    assert "nothing to train on" in fails("train")
+
+
+BAD_TABLES = [
+    ("", "is empty"),
+    ("smiles,y\n", "no rows"),
+    ("structure,y\nC,1\n", "no column called 'smiles'"),
+    ("smiles,z\nC,1\n", "has no column 'y'"),
+    ("smiles,y\nC,1\nCC,heavy\nO,1\n", "row 3, column 'y': 'heavy' is not a number"),
+    ("smiles,y\nC,inf\nCC,2\nO,1\n", "row 2, column 'y'"),
+    ("smiles,y\nC,\nCC,\nO,\n", "holds no labels at all"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_TABLES, ids=lambda v: repr(v)[:30])
+def test_bad_tables_are_one_line(tmp_path, text, message):
+    table = tmp_path / "bad.csv"
+    table.write_text(text)
+    assert message in fails("train", table, "--target", "y", "-o", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_unparsable_smiles_are_counted_or_fatal(molecules, tmp_path):
+    with open(molecules, "a") as file:
+        file.write("C(,1,1,1\n")
+    words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    result = run("train", *words, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "1 unparsable SMILES skipped: row 32 'C('" in result.stderr
+    assert "row 32: 'C(' is not a valid SMILES" in fails("train", *words, "--strict")
+
+
+def test_truncated_and_foreign_packed_files_are_named(tmp_path):
+    packed = tmp_path / "d.gfast"
+    assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
+    content = packed.read_bytes()
+    packed.write_bytes(content[: len(content) // 2])
+    assert "d.gfast" in fails("train", packed, "-o", tmp_path / "run")
+    packed.write_text("no graphs here")
+    assert "d.gfast" in fails("train", packed, "-o", tmp_path / "run")
+
+
+def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
+    out = tmp_path / "out.csv"
+    config = trained / "config.json"
+    text = config.read_text()
+    config.write_text(text.replace('"orders": [\n    3,', '"orders": [\n    4,'))
+    line = fails("predict", trained, "x.gfast", "-o", out)
+    assert "best.pt: checkpoint of another model: convs.0.weight is (3, 40, 10) in the file" in line
+    config.write_text(text.replace('"lr"', '"rate"'))
+    assert "config.json: unknown key rate" in fails("predict", trained, "x.gfast", "-o", out)
+    config.write_text(text)
+    best = trained / "best.pt"
+    best.write_bytes(best.read_bytes()[:500])
+    assert "best.pt: truncated" in fails("predict", trained, "x.gfast", "-o", out)
+    assert "is not a run folder" in fails("predict", tmp_path, "x.gfast", "-o", out)
+    assert not out.exists()
+
+
+def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
+    line = fails("predict", trained, molecules, "-o", tmp_path / "out.csv")
+    assert "not trained on molecules" in line
+
+
+def test_nothing_is_written_over_unasked(trained, tmp_path):
+    words = ["train", *SMALL, "--epochs", 1]
+    before = (trained / "result.json").read_bytes()
+    assert "is not empty: give --resume, --overwrite" in fails(*words, "-o", trained)
+    assert "exclude each other" in fails(*words, "-o", trained, "--resume", "--overwrite")
+    assert (trained / "result.json").read_bytes() == before
+    assert run(*words, "-o", trained, "--overwrite").exit_code == 0
+    assert read_run(trained).result.epochs == 1
+    assert "is a file" in fails(*words, "-o", trained / "result.json")
+
+
+def test_resuming_asks_for_the_same_settings(trained):
+    line = fails("train", "--resume", "-o", trained, "--epochs", 9)
+    assert "the run was made with epochs=2, not 9" in line
+    assert run("train", "--resume", "-o", trained).exit_code == 0
+
+
+def test_unwritable_outputs_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "file" / "run")
+    assert "cannot make the folder" in line and "Not a directory" in line
+    assert "cannot write" in fails("pack", *SMALL[:3], "-o", tmp_path / "nowhere" / "d.gfast")
+
+
+@pytest.mark.parametrize("function", ["torch.save", "os.fsync"])
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monkeypatch, function):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(function, full)
+    line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "run")
+    assert "No space left on device" in line
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {"config.json"}
+
+
+def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    line = fails("train", *SMALL, "--epochs", 1, "--tensorboard", "-o", tmp_path / "run")
+    assert 'pip install "grant_fast[tensorboard]"' in line
+
+
+def test_usage_errors_exit_with_2():
+    assert run("train", "--colour", "red").exit_code == 2
+    assert run("train", *SMALL, "--epochs", "many").exit_code == 2
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp_path, sent):
+    words = ["train", *SMALL, "--epochs", "60", "--eval-every", "10", "--arm", "grant-s"]
+    program = [sys.executable, "-m", "grant_fast.cli", *words]
+    # Checkpoints are seconds apart: what is on disk then is what the interrupt wrote.
+    broken = subprocess.Popen(
+        [*program, "-o", str(tmp_path / "broken")],
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "broken" / "config.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.15)
+    broken.send_signal(sent)
+    _, said = broken.communicate(timeout=60)
+    assert broken.returncode == 130, said
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].startswith("interrupted; go on with: grant-fast train")
+    assert not (tmp_path / "broken" / "result.json").exists()
+    state = load_checkpoint(tmp_path / "broken" / "last.pt")
+    assert state["totals"]["epoch"] == len(state["history"]) < 60
+
+    assert run("train", "--resume", "-o", tmp_path / "broken").exit_code == 0
+    assert run(*words, "-o", tmp_path / "whole").exit_code == 0
+    resumed, whole = (load_checkpoint(tmp_path / name / "last.pt") for name in ("broken", "whole"))
+    assert resumed["model"].keys() == whole["model"].keys()
+    assert all(torch.equal(resumed["model"][k], whole["model"][k]) for k in whole["model"])
+    results = [read_run(tmp_path / name).result for name in ("broken", "whole")]
+    assert results[0].test_metric == results[1].test_metric
