@@ -207,30 +207,18 @@ class GraphBatch:
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
 
     @torch.compiler.disable
-    def readout(self, order: int, normalize: bool, mean: bool) -> Adjacency:
-        """(ρ, ρÂ, …, ρÂ^{κ-1}) as one sparse matrix, [Bκ, n]; row iκ + k is order k of graph i."""
-        weights = take(self.graphs.pool_weights(order, normalize, mean), self.nodes).contiguous()
-        small = index_dtype(self.num_nodes * order)
-        ptr, sizes = self.ptr.to(small), self.sizes.to(small)
-        k = torch.arange(order, device=self.device, dtype=small)
-        rowptr = torch.cat(
-            [(ptr[:-1, None] * order + sizes[:, None] * k).flatten(), ptr[-1:] * order]
-        )
-        # Row iκ + k lists the nodes of graph i; its entry for a node is that node's k-th weight.
-        total = self.num_nodes * order
-        first = (ptr[:-1, None] - rowptr[:-1].view(-1, order)).flatten()
-        col = repeat(first, sizes[:, None].expand(-1, order).flatten(), total, self.device)
-        col.add_(torch.arange(total, device=self.device, dtype=small))
-        which = repeat(
-            k.repeat(self.num_graphs),
-            sizes[:, None].expand(-1, order).flatten(),
-            total,
-            self.device,
-        )
-        value = take(weights.flatten(), col * order + which)
-        rowptr_t = torch.arange(self.num_nodes + 1, device=self.device, dtype=small) * order
-        col_t = (self.batch.to(small)[:, None] * order + k).flatten()
-        return Adjacency(rowptr, col, value, self.num_nodes, (rowptr_t, col_t, weights.flatten()))
+    def readout(self, order: int, normalize: bool, mean: bool) -> list[Adjacency]:
+        """ρ, ρÂ, …, ρÂ^{κ-1}, each [B, n]: a row holds one weight for each node of its graph."""
+        weights = self.graphs.pool_weights(order, normalize, mean)
+        small = index_dtype(self.num_nodes)
+        node = torch.arange(self.num_nodes + 1, device=self.device, dtype=small)
+        ptr, batch = self.ptr.to(small), self.batch.to(small)
+        matrices = []
+        for k in range(order):
+            value = take(weights[k], self.nodes)
+            transposed = (node, batch, value)
+            matrices.append(Adjacency(ptr, node[:-1], value, self.num_nodes, transposed))
+        return matrices
 
     def to(self, device: torch.device | str) -> "GraphBatch":
         """These graphs alone, on `device`."""

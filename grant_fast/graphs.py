@@ -256,18 +256,18 @@ class PackedGraphs:
 
     @torch.no_grad()
     def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:
-        """p_k = ρÂ^k, [N, κ]: pooling a linear layer is a sum with these weights."""
+        """p_k = ρÂ^k, [κ, N]: pooling a linear layer is a sum with these weights."""
         key = ("pool", normalize, mean)
-        if key not in self._cache or self._cache[key].shape[1] < order:
-            out = self.scale.new_empty(self.num_nodes, order)
+        if key not in self._cache or self._cache[key].shape[0] < order:
+            out = self.scale.new_empty(order, self.num_nodes)
             for part in self._parts():
                 p = part.pooling(mean).transposed[2][:, None]  # 1 or 1/n_i
                 backwards = part.adjacency(normalize).transpose()
                 for k in range(order):
                     p = ops.spmm(p, backwards) if k else p
-                    out[part.nodes, k] = p[:, 0]
+                    out[k, part.nodes] = p[:, 0]
             self._cache[key] = out
-        return self._cache[key][:, :order]
+        return self._cache[key][:order]
 
     def _parts(self) -> Iterable[GraphBatch]:
         """The whole dataset in pieces of a bounded number of edges, to bound temporary memory."""

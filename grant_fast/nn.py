@@ -330,7 +330,7 @@ class FlexGCN(nn.Module):
         if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
             readout = graphs.readout(conv.order, self.normalize, mean)
-            pooled = ops.spmm(h, readout).view(graphs.num_graphs, -1)
+            pooled = torch.cat([ops.spmm(h, rho) for rho in readout], dim=1)
             out = F.linear(pooled, conv.flat_weight().T)
             if conv.bias is None:
                 return out

@@ -89,12 +89,13 @@ def test_caches_hold_powers_of_the_propagation_matrix(mean, normalize):
     want = torch.cat([p @ x for p in powers], 1)
     torch.testing.assert_close(graphs.hops(4, normalize), want)  # grows the cache
     torch.testing.assert_close(graphs.hops(3, normalize), want[:, :15])
-    weights = torch.stack([(rho @ p).sum(0) for p in powers], 1)
+    weights = torch.stack([(rho @ p).sum(0) for p in powers])
     torch.testing.assert_close(graphs.pool_weights(4, normalize, mean), weights)
-    readout = graphs.batch(slice(None)).readout(3, normalize, mean)
-    dense = torch.stack([rho @ p for p in powers[:3]], 1).flatten(0, 1)
-    for csr, wanted in ((readout.csr, dense), (readout.transposed, dense.T)):
-        torch.testing.assert_close(to_dense(*csr, wanted.shape[1]), wanted)
+    matrices = graphs.batch(slice(None)).readout(3, normalize, mean)
+    for matrix, power in zip(matrices, powers[:3], strict=True):
+        want = rho @ power
+        torch.testing.assert_close(to_dense(*matrix.csr, case.num_nodes), want)
+        torch.testing.assert_close(to_dense(*matrix.transposed, case.num_graphs), want.T)
 
 
 def test_indexing_does_what_one_expects():
