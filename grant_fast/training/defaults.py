@@ -23,7 +23,7 @@ _MOLECULES: dict[str, Any] = {
     "batch_size": 500,
     "lr": 0.01,
     "weight_decay": 5e-4,
-    "epochs": 100,
+    "epochs": 50,
     "start_ratio": 0.1,
 }
 _SMALL_SET = 5_000  # molecules; fewer make too few batches of 500 for (B) to choose among
@@ -41,5 +41,5 @@ def defaults_for(source: str, num_graphs: int | None = None) -> dict[str, Any]:
     if source == "gen-cls":
         return {**_GRAPHONS, "orders": (4, 3), "epochs": 50}
     if num_graphs is not None and num_graphs < _SMALL_SET:
-        return {**_MOLECULES, "batch_size": 32, "lr": 0.003}
+        return {**_MOLECULES, "batch_size": 32, "lr": 0.003, "epochs": 100}
     return dict(_MOLECULES)

@@ -27,8 +27,10 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread":
-        """Over the values; one that could not be measured makes the mean NaN."""
-        numbers = [math.nan if value is None else value for value in values]
+        """Over the values; one that could not be measured makes both NaN."""
+        numbers = [value for value in values if value is not None]
+        if len(numbers) < len(values):
+            return cls(math.nan, math.nan)
         std = statistics.stdev(numbers) if len(numbers) > 1 else None
         return cls(statistics.fmean(numbers), std)
 

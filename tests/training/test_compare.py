@@ -1,0 +1,81 @@
+"""Comparisons: equal budgets, fair order, and finished work kept."""
+
+import pytest
+import torch
+from rings import make_dataset
+
+from grant_fast.errors import InputError
+from grant_fast.training.compare import compare, planned_visits, run_folder, with_controls
+from grant_fast.training.observers import Observer
+
+
+class Log(Observer):
+    def __init__(self):
+        self.order = []
+
+    def started(self, config, run_dir, epoch):
+        self.order.append((config.label, config.seed))
+
+
+@pytest.mark.parametrize("schedule", ["step", "linear", "cosine", "constant"])
+@pytest.mark.parametrize("interval", ["curriculum", 3])
+def test_the_planned_visits_are_those_that_random_makes(tmp_path, config, schedule, interval):
+    chosen = config(epochs=23, ratio_schedule=schedule, interval=interval, start_ratio=0.3)
+    runs = compare(make_dataset(), chosen, tmp_path, arms=["grant-s"], seeds=1)
+    visits = planned_visits(chosen, 24)
+    assert {run.result.graphs_seen for run in runs} == {visits}
+
+
+def test_every_seed_begins_with_another_arm_and_results_keep_the_order(tmp_path, config):
+    log = Log()
+    runs = compare(make_dataset(), config(epochs=2), tmp_path, arms=["full"], seeds=3, observer=log)
+    full, budget, random = "full", "full-equal-budget", "random"
+    assert log.order == [
+        *((arm, 0) for arm in (full, budget, random)),
+        *((arm, 1) for arm in (budget, random, full)),
+        *((arm, 2) for arm in (random, full, budget)),
+    ]
+    expected = [(arm, seed) for arm in (full, budget, random) for seed in range(3)]
+    assert [(run.result.arm, run.result.seed) for run in runs] == expected
+
+
+def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
+    job = (make_dataset(), config(epochs=2), tmp_path)
+    before = compare(*job, arms=["full"], seeds=2)
+    (run_folder(tmp_path, "random", 1) / "result.json").unlink()
+    log = Log()
+    after = compare(
+        make_dataset(), config(epochs=2), tmp_path, **settings, resume=True, observer=log
+    )
+    assert log.order == [("random", 1)]
+    assert [run.result.test_metric for run in after] == [run.result.test_metric for run in before]
+
+
+def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
+    class Stop(Observer):
+        def epoch_done(self, record):
+            raise KeyboardInterrupt
+
+    compare(make_dataset(), config(epochs=2), tmp_path, arms=["full"], seeds=1)
+    with pytest.raises(KeyboardInterrupt):
+        compare(make_dataset(), config(epochs=3), tmp_path, seeds=1, observer=Stop())
+    assert not list(tmp_path.glob("*/*/result.json"))
+
+
+def test_the_same_comparison_gives_the_same_weights_twice(tmp_path, config):
+    for name in ("one", "two"):
+        compare(make_dataset(), config(dropout=(0.2,)), tmp_path / name, arms=["grant-b"], seeds=1)
+    for arm in ("grant-b", "random", "full-equal-budget"):
+        one, two = (
+            torch.load(run_folder(tmp_path / name, arm, 0) / "last.pt", weights_only=True)["model"]
+            for name in ("one", "two")
+        )
+        assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
+    with pytest.raises(InputError, match="arm=best cannot be used: give one of full"):
+        compare(make_dataset(), config(), tmp_path, arms=["best"])
+    with pytest.raises(InputError, match="seeds=0"):
+        compare(make_dataset(), config(), tmp_path, seeds=0)
+    assert with_controls(["grant-s"]) == ("full-equal-budget", "random", "grant-s")

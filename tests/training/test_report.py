@@ -1,0 +1,135 @@
+"""The summary of a comparison: its numbers, and that its sentences claim no more than they show."""
+
+import json
+import math
+
+import pytest
+
+from grant_fast.errors import InputError
+from grant_fast.training.curves import draw_curves
+from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
+from grant_fast.training.report import Spread, summarize, verdict, write_report
+
+ARMS = ["full", "full-equal-budget", "random", "grant-b"]
+
+
+def make_run(arm, seed, metric, seconds=10.0, higher_is_better=True):
+    history = tuple(
+        EpochRecord(e, 0.5, 100 * e, seconds * e / 2, 0.1 * e, 0.2 * e, 1 / e, 1 / e, metric)
+        for e in (1, 2)
+    )
+    return Run(
+        RunResult(
+            arm=arm,
+            seed=seed,
+            metric="roc_auc" if higher_is_better else "mae",
+            higher_is_better=higher_is_better,
+            test_metric=metric,
+            test_metric_last=metric,
+            test_loss=0.5,
+            valid_metric=metric,
+            best_epoch=2,
+            epochs=2,
+            graphs_seen=200,
+            train_seconds=seconds,
+            selection_seconds=0.2,
+            valid_seconds=0.4,
+            constant_loss=0.9,
+        ),
+        history,
+    )
+
+
+def make_runs(metrics, **settings):
+    """Runs of arms from {arm: metric of each seed}; all but full take half the time."""
+    return [
+        make_run(arm, seed, value, 10.0 if arm == "full" else 5.0, **settings)
+        for arm, values in metrics.items()
+        for seed, value in enumerate(values)
+    ]
+
+
+def sentences(metrics, higher_is_better=True):
+    runs = make_runs(metrics, higher_is_better=higher_is_better)
+    result = runs[0].result
+    return verdict(summarize(runs), result.metric, higher_is_better)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([0.5], "0.500"),
+        ([0.02, 0.03], "0.0250 ± 0.0071"),
+        ([1200.0, 1300.0], "1,250 ± 71"),
+        ([0.0, 0.0], "0.000 ± 0.000"),
+        ([0.5, None], "–"),
+    ],
+)
+def test_a_spread_reads_to_the_same_place_in_both_numbers(values, text):
+    assert str(Spread.of(values)) == text
+
+
+def test_a_summary_holds_mean_and_sample_deviation_and_the_time_saved():
+    full, b = summarize(make_runs({"full": [0.6, 0.8], "grant-b": [0.5, 0.5]}))
+    assert full.test_metric.mean == pytest.approx(0.7)
+    assert full.test_metric.std == pytest.approx(math.sqrt(0.02))
+    assert (full.saving, b.saving) == (None, 0.5)
+    assert b.loss.mean == 0.5  # of the last epoch
+
+
+def test_a_clear_winner_is_called_one():
+    said = sentences(
+        {
+            "full": [0.70, 0.71],
+            "full-equal-budget": [0.70, 0.69],
+            "random": [0.70, 0.69],
+            "grant-b": [0.80, 0.81],
+        }
+    )
+    assert (
+        said[0].startswith("grant-b has the best mean test roc_auc, 0.805") and "clearly" in said[0]
+    )
+    assert said[1] == (
+        "grant-b: better than random, better than full-equal-budget, better than full, "
+        "50% less training time than full."
+    )
+
+
+def test_a_difference_within_one_deviation_is_no_clear_difference():
+    said = sentences({"full": [0.6, 0.8], "random": [0.65, 0.7], "grant-b": [0.62, 0.81]})
+    assert said[0].startswith("grant-b has the best")
+    assert "no clear difference to full and random" in said[0]
+    assert said[1].startswith("grant-b: no clear difference to random, no clear difference to full")
+
+
+def test_losing_is_said_as_plainly_where_lower_is_better():
+    said = sentences({"random": [1.0, 1.1], "grant-b": [2.0, 2.1]}, higher_is_better=False)
+    assert said[0].startswith("random has the best mean test mae")
+    assert said[1] == "grant-b: worse than random."
+
+
+def test_one_seed_and_no_metric_claim_nothing():
+    assert "nobody can tell" in sentences({"full": [0.7], "grant-b": [0.9]})[0]
+    assert sentences({"full": [None], "grant-b": [None]}) == [
+        "roc_auc could not be measured on the test split."
+    ]
+
+
+@pytest.mark.parametrize(
+    "metrics", [{"full": [0.5, 0.6]}, {a: [0.5] for a in ARMS}, {"full": [None]}]
+)
+def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics):
+    runs = make_runs(metrics)
+    write_report(tmp_path, runs, summarize(runs), "title")
+    draw_curves(tmp_path / "curves.png", runs, "title")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(runs)
+    assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
+
+
+def test_a_folder_without_a_whole_run_is_named(tmp_path):
+    with pytest.raises(InputError, match="not a finished run"):
+        read_run(tmp_path)
+    (tmp_path / "result.json").write_text('{"arm": "full"}')
+    with pytest.raises(InputError, match="not a finished run"):
+        read_run(tmp_path)
