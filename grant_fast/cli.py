@@ -37,9 +37,9 @@ _DATA = ("smiles_column", "target", "task", "split", "graphs", "data_seed", "str
 
 def main() -> None:
     """Entry point of `grant-fast`."""
-    # Before torch is imported: threads that sleep while they wait, instead of spinning. Where others
-    # use the machine too, spinning made runs of small batches 50 times slower; sleeping costs a
-    # fifth where nobody does.
+    # Before torch is imported: threads that sleep while they wait, instead of spinning. Where
+    # others use the machine, spinning made runs of small batches 50 times slower; where nobody
+    # does, sleeping costs about a fifth.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -44,9 +44,7 @@ def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
     before = compare(*job, arms=["full"], seeds=2)
     (run_folder(tmp_path, "random", 1) / "result.json").unlink()
     log = Log()
-    after = compare(
-        make_dataset(), config(epochs=2), tmp_path, **settings, resume=True, observer=log
-    )
+    after = compare(*job, arms=["full"], seeds=2, resume=True, observer=log)
     assert log.order == [("random", 1)]
     assert [run.result.test_metric for run in after] == [run.result.test_metric for run in before]
 
