@@ -240,8 +240,8 @@ def compare(
     sentences = write_report(out, runs, summaries, title)
     draw_curves(out / "curves.png", runs, title)
     console = Console(width=None if sys.stdout.isatty() else 100)
-    higher = runs[0].result.higher_is_better
-    console.print(terminal_table(summaries, dataset.metric, higher, title))
+    result = runs[0].result
+    console.print(terminal_table(summaries, result.metric, result.higher_is_better, title))
     for sentence in sentences:
         print(sentence)
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")

@@ -192,6 +192,8 @@ NONSENSE = [
     (["--act", "sine"], "unknown act 'sine'"),
     (["--device", "abacus"], "device=abacus cannot be used here"),
     (["--task", "ranking"], "task=ranking cannot be used"),
+    (["--metric", "f1"], "metric=f1 cannot be used: give one of auto, mae, rmse"),
+    (["--metric", "ap"], "metric 'ap' does not fit a regression task: choose one of mae, rmse"),
 ]
 
 

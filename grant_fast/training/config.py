@@ -106,6 +106,11 @@ class RunConfig:
     )
     interval: int | str = _setting("curriculum", _INTERVAL, "epochs between selections")
 
+    metric: str = _setting(
+        "auto",
+        _one_of("auto", "mae", "rmse", "roc_auc", "ap", "accuracy"),
+        "what to choose the best weights by, and to test",
+    )
     eval_every: int = _setting(1, _COUNT, "epochs between validations")
     visits: int | None = _setting(None, _COUNT, "stop after so many graph visits")
     seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")

@@ -26,7 +26,7 @@ _MOLECULES: dict[str, Any] = {
     "epochs": 50,
     "start_ratio": 0.1,
 }
-_SMALL_SET = 5_000  # molecules; fewer make too few batches of 500 for (B) to choose among
+_SMALL_SET = 20_000  # molecules; fewer make too few batches of 500 for (B) to choose among
 
 
 def defaults_for(source: str, num_graphs: int | None = None) -> dict[str, Any]:

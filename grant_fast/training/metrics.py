@@ -18,8 +18,8 @@ _HIGHER_IS_BETTER = {"mae": False, "rmse": False, "roc_auc": True, "ap": True, "
 _KINDS = {
     "mae": ("regression",),
     "rmse": ("regression",),
-    "roc_auc": ("binary", "multilabel"),
-    "ap": ("binary", "multilabel"),
+    "roc_auc": ("binary", "multilabel", "multiclass"),
+    "ap": ("binary", "multilabel", "multiclass"),
     "accuracy": ("binary", "multilabel", "multiclass"),
 }
 
@@ -35,8 +35,20 @@ def higher_is_better(name: str) -> bool:
     return _HIGHER_IS_BETTER[name]
 
 
+def check_metric(name: str, task: Task) -> None:
+    """Refuse a metric that is unknown or does not fit the kind of task (InputError)."""
+    higher_is_better(name)
+    if task.kind not in _KINDS[name]:
+        fitting = ", ".join(metric for metric, kinds in _KINDS.items() if task.kind in kinds)
+        raise InputError(
+            f"metric {name!r} does not fit a {task.kind} task: choose one of {fitting}"
+        )
+
+
 def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     """The named metric of raw network outputs (logits, not probabilities) against targets.
+
+    For a multiclass task, "roc_auc" and "ap" are means over the classes, each against the rest.
 
     Args:
         name: "mae", "rmse", "roc_auc", "ap" or "accuracy".
@@ -47,12 +59,9 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     Raises:
         InputError: the metric is unknown or does not fit the kind of task.
     """
-    higher_is_better(name)
-    if task.kind not in _KINDS[name]:
-        fitting = ", ".join(metric for metric, kinds in _KINDS.items() if task.kind in kinds)
-        raise InputError(
-            f"metric {name!r} does not fit a {task.kind} task: choose one of {fitting}"
-        )
+    check_metric(name, task)
+    if task.kind == "multiclass" and name != "accuracy":
+        pred, y = pred.double().log_softmax(dim=1), _one_against_rest(y, task.num_outputs)
     return float(_METRICS[name](pred, y))
 
 
@@ -114,6 +123,12 @@ def average_precision(pred: Tensor, y: Tensor) -> Tensor:
     area = (positive * precision).sum(dim=0) / positive.sum(dim=0)
     area = area.masked_fill(negative.sum(dim=0) == 0, torch.nan)
     return _mean_over_targets(area, pred, y)
+
+
+def _one_against_rest(y: Tensor, num_classes: int) -> Tensor:
+    """Classes [rows] int64 -> [rows, C] of 0 and 1, a row of NaN where not measured."""
+    labels = (y.unsqueeze(1) == torch.arange(num_classes, device=y.device)).float()
+    return labels.masked_fill((y == NOT_MEASURED).unsqueeze(1), torch.nan)
 
 
 def _per_target(values: Tensor, y: Tensor) -> Tensor:

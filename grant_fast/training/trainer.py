@@ -20,7 +20,7 @@ from .checkpoints import load_weights
 from .config import RunConfig
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
-from .metrics import higher_is_better
+from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
 from .records import EpochRecord, RunResult, known, write_result
@@ -79,8 +79,9 @@ class Trainer:
         self, dataset: Dataset, config: RunConfig, run_dir: str | Path, *, resume: bool = False
     ) -> None:
         self.config, self.run_dir, self.task = config, Path(run_dir), dataset.task
-        self.metric = dataset.metric
-        self._higher_is_better = higher_is_better(dataset.metric)
+        self.metric = dataset.metric if config.metric == "auto" else config.metric
+        check_metric(self.metric, self.task)
+        self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
         self._train_ids = dataset.split["train"].cpu()
         _check_learnable(dataset)

@@ -85,6 +85,19 @@ def test_accuracy_by_the_largest_logit_and_by_the_sign():
     assert float(accuracy(pred, labels)) == pytest.approx((2 / 3 + 1 + 1) / 3)
 
 
+def test_classes_against_the_rest_equal_scikit_learn():
+    draw = torch.Generator().manual_seed(0)
+    pred, y = torch.randn(300, 4, generator=draw) * 20, torch.randint(4, (300,), generator=draw)
+    y[:50] = -100
+    probabilities = pred[50:].double().softmax(1)
+    probabilities /= probabilities.sum(1, keepdim=True)
+    task = Task("multiclass", num_outputs=4)
+    expected = sk.roc_auc_score(y[50:], probabilities, multi_class="ovr")
+    assert evaluate("roc_auc", pred, y, task) == pytest.approx(expected, abs=1e-6)
+    expected = sk.average_precision_score(y[50:], probabilities)
+    assert evaluate("ap", pred, y, task) == pytest.approx(expected, abs=1e-6)
+
+
 @pytest.mark.parametrize("name", ["mae", "rmse", "roc_auc", "ap", "accuracy"])
 def test_nothing_measured_gives_nan_and_no_exception(name):
     task = Task("regression" if name in ("mae", "rmse") else "binary")
