@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -197,7 +198,7 @@ class Trainer:
         count = torch.zeros_like(total)
         seen = 0
         self._optimizer.zero_grad()
-        for ids in self._within_visits(self._sampler):
+        for ids in self._batches():
             batch = self._graphs.batch(ids)
             pred = self.model(batch)
             y = batch.y
@@ -230,16 +231,22 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def _within_visits(self, batches: GraNTSampler) -> Iterator[list[int]]:
-        """The batches, cut where the budget of graph visits ends."""
-        left = math.inf if self.config.visits is None else self.config.visits
-        left -= self._totals.graphs_seen
-        for ids in batches:
-            if left <= 0:
-                return
-            ids = ids if len(ids) <= left else ids[: int(left)]
-            left -= len(ids)
-            yield ids
+    def _batches(self) -> list[list[int]]:
+        """What this epoch serves: the sampler's batches, cut where the budget of visits ends."""
+        batches = list(self._sampler)
+        if self.config.visits is not None:
+            left = self.config.visits - self._totals.graphs_seen
+            ends = itertools.accumulate(map(len, batches))
+            pairs = zip(batches, ends, strict=True)
+            batches = [
+                ids[: left - end + len(ids)] if end > left else ids
+                for ids, end in pairs
+                if end - len(ids) < left
+            ]
+        if len(batches) > 1 and len(batches[-1]) == 1:
+            # A lone graph may be a lone node, of which batch norm has no deviation.
+            batches[-2:] = [batches[-2] + batches[-1]]
+        return batches
 
     def _keep_if_best(self, metric: float) -> None:
         best = self._best
