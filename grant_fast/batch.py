@@ -356,6 +356,8 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
             raise InputError(f"there is no graph {wrong}: this dataset holds {num_graphs} graphs")
         if low < 0:
             index = torch.where(index < 0, index + num_graphs, index)
+        elif high - low == index.numel() - 1 and bool((index.diff() == 1).all()):
+            return slice(low, high + 1)  # neighbours: views of the packed arrays, no gathering
     return index
 
 

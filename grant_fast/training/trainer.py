@@ -84,8 +84,9 @@ class Trainer:
         check_metric(self.metric, self.task)
         self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
-        self._train_ids = dataset.split["train"].cpu()
         _check_learnable(dataset)
+        dataset = dataset.grouped()
+        self._train_ids = dataset.split["train"].cpu()
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
