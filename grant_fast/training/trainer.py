@@ -244,9 +244,6 @@ class Trainer:
                 for ids, end in pairs
                 if end - len(ids) < left
             ]
-        if len(batches) > 1 and len(batches[-1]) == 1:
-            # A lone graph may be a lone node, of which batch norm has no deviation.
-            batches[-2:] = [batches[-2] + batches[-1]]
         return batches
 
     def _keep_if_best(self, metric: float) -> None:
