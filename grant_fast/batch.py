@@ -1,7 +1,7 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,7 +113,8 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
-        return spans(*self._host[:2], self._host_ptr, self.num_nodes, self.device)
+        small = index_dtype(self.graphs.num_nodes)
+        return spans(*self._host[:2], self._host_ptr, self.num_nodes, small, self.device)
 
     @cached_property
     def edges(self) -> Tensor | slice:
@@ -121,7 +122,8 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
-        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, self.device)
+        small = index_dtype(self.graphs.num_edges)
+        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, small, self.device)
 
     @cached_property
     def x(self) -> Tensor:
@@ -181,7 +183,9 @@ class GraphBatch:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
             csr = self._csr(False, normalize)
-            transposed = csr if self.graphs.is_symmetric else self._csr(True, normalize)
+            # Only a backward pass reads the transpose; scoring need not gather it.
+            reverse = partial(self._csr, True, normalize)
+            transposed = csr if self.graphs.is_symmetric else reverse
             self._adjacencies[normalize] = Adjacency(*csr, self.num_nodes, transposed)
         return self._adjacencies[normalize]
 
@@ -300,10 +304,12 @@ def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> 
     return torch.repeat_interleave(values, counts, output_size=total)
 
 
-def spans(starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, device: torch.device) -> Tensor:
-    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, int64."""
-    out = repeat(starts - ptr[:-1], sizes, total, device)
-    return out.add_(torch.arange(total, device=device))
+def spans(
+    starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, [total]."""
+    out = repeat((starts - ptr[:-1]).to(dtype), sizes, total, device)
+    return out.add_(torch.arange(total, device=device, dtype=dtype))
 
 
 def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:
