@@ -26,7 +26,7 @@ class GraphBatch:
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
     Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
-    `torch.compile` leaves the gathering out of its graphs: it is data loading.
+    `torch.compile` breaks its graph at the gathering, whose sizes depend on the data.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
@@ -178,7 +178,6 @@ class GraphBatch:
     def _adjacencies(self) -> dict[bool, Adjacency]:
         return {}
 
-    @torch.compiler.disable
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
@@ -201,24 +200,20 @@ class GraphBatch:
         weight = self.graphs.adj.weight
         return None if weight is None else take(weight, self.edges)
 
-    @torch.compiler.disable
     def coded(self) -> tuple[Tensor, Tensor] | None:
         """The distinct rows of the dataset's X, [m, F], and which of them each node has, [n]."""
         kinds = self.graphs.kinds
         return None if kinds is None else (kinds[0], take(kinds[1], self.nodes))
 
-    @torch.compiler.disable
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X], [n, κF], from the dataset's cache; None where it keeps none."""
         cached = self.graphs.hops(order, normalize)
         return None if cached is None else take(cached, self.nodes)
 
-    @torch.compiler.disable
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
 
-    @torch.compiler.disable
     def readout(self, order: int, normalize: bool, mean: bool) -> list[Adjacency]:
         """ρ, ρÂ, …, ρÂ^{κ-1}, each [B, n]: a row holds one weight for each node of its graph."""
         weights = self.graphs.pool_weights(order, normalize, mean)
