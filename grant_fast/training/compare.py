@@ -2,7 +2,8 @@
 
 Two controls are always there, because a curriculum that grows from few graphs to all of them saves
 time whoever picks the graphs: *random*, the same share on the same schedule picked by chance, and
-*full-equal-budget*, plain training on everything, stopped after as many graph visits.
+*full-equal-budget*, plain training on everything. All arms but full stop after equally many graph
+visits.
 """
 
 import tempfile
@@ -85,9 +86,10 @@ def compare(
 
 def arm_config(config: RunConfig, name: str, seed: int, visits: int) -> RunConfig:
     """The config of one run of a comparison; `visits` is the equal budget."""
-    if name == EQUAL_BUDGET:
-        return replace(config, arm="full", visits=visits, seed=seed)
-    return replace(config, arm=name, visits=None, seed=seed)
+    if name == "full":
+        return replace(config, arm="full", visits=None, seed=seed)
+    arm = "full" if name == EQUAL_BUDGET else name
+    return replace(config, arm=arm, visits=visits, seed=seed)
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
@@ -98,7 +100,8 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 def planned_visits(config: RunConfig, num_train: int) -> int:
     """How many graphs the schedule will have shown by the end, known before it begins.
 
-    Exact for random, grant-s and grant-global; grant-b rounds up to whole batches.
+    Exact for random, grant-s and grant-global; grant-b rounds its share up to whole batches, and
+    so would see more.
     """
     picks = selection_epochs(config.epochs, config.start_ratio, config.interval)  # type: ignore[arg-type]
     total = 0
