@@ -259,7 +259,10 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     text = config.read_text()
     config.write_text(text.replace('"orders": [\n    3,', '"orders": [\n    4,'))
     line = fails("predict", trained, "x.gfast", "-o", out)
-    assert "best.pt: checkpoint of another model: convs.0.weight is (3, 40, 10) in the file" in line
+    assert "best.pt: the run was made with orders=(3, 2), not (4, 2): keep to its own" in line
+    config.write_text(text.replace('"seed": 0', '"seed": 1'))  # the weights would fit
+    line = fails("predict", trained, "x.gfast", "-o", out)
+    assert "best.pt: the run was made with seed=0, not 1" in line
     config.write_text(text.replace('"lr"', '"rate"'))
     assert "config.json: unknown key rate" in fails("predict", trained, "x.gfast", "-o", out)
     config.write_text(text)

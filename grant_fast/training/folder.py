@@ -83,7 +83,7 @@ def load_state(run_dir: Path, config: RunConfig) -> dict[str, Any] | None:
 
 
 def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
-    """Refuse to go on with a run under other settings.
+    """Refuse to take up a run under other settings.
 
     Raises:
         InputError: names the first setting that differs.
@@ -93,5 +93,5 @@ def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
         if before != now:
             raise InputError(
                 f"{origin}: the run was made with {spec.name}={before}, not {now}: "
-                "resume it with its own settings, or give another folder"
+                "keep to its own settings, or give another folder"
             )
