@@ -154,6 +154,8 @@ def flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacen
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
     csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
     if not _autocasts(x):
+        if x.dtype != weight.dtype:
+            raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
         return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
     low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)
