@@ -275,8 +275,10 @@ def predict(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
     """Predict for new graphs with a trained run."""
+    from .training.folder import check_spares
     from .training.predict import load_predictor, predict_csv, predict_packed
 
+    check_spares(run, out)
     predictor = load_predictor(run, last=last, device=device)
     if source.lower().endswith(".gfast"):
         predict_packed(predictor, source, out)

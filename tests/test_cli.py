@@ -273,6 +273,14 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     assert not out.exists()
 
 
+def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
+    (tmp_path / "link.csv").symlink_to(trained / "last.pt")
+    before = {path: path.read_bytes() for path in trained.iterdir()}
+    for out in (*before, tmp_path / "link.csv"):
+        assert "it is the run's own" in fails("predict", trained, "x.gfast", "-o", out)
+    assert {path: path.read_bytes() for path in trained.iterdir()} == before
+
+
 def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
     line = fails("predict", trained, molecules, "-o", tmp_path / "out.csv")
     assert "not trained on molecules" in line

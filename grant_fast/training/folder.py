@@ -13,6 +13,7 @@ from .records import METRICS_FILE, RESULT_FILE, EpochRecord, write_history
 CONFIG_FILE = "config.json"
 LAST_FILE = "last.pt"
 BEST_FILE = "best.pt"
+_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, CONFIG_FILE)
 
 
 def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
@@ -29,8 +30,14 @@ def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
 
 def clear_folder(run_dir: Path) -> None:
     """Remove the files of an earlier run, and nothing else."""
-    for name in (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, CONFIG_FILE):
+    for name in _FILES:
         (run_dir / name).unlink(missing_ok=True)
+
+
+def check_spares(run_dir: Path, out: Path) -> None:
+    """Refuse an output that would replace a file of the run (InputError)."""
+    if out.resolve() in [(run_dir / name).resolve() for name in _FILES]:
+        raise InputError(f"cannot write {out}: it is the run's own; give another name with -o")
 
 
 def make_folder(path: Path) -> None:
