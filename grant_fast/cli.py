@@ -59,11 +59,23 @@ def _readable(command: Callable[..., None]) -> Callable[..., None]:
         except (InputError, MissingExtraError, OSError) as error:
             _say(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(1) from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            _say("error: the memory is not enough: give a smaller batch size, narrower layers, …")
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             _say(str(interrupt) or "interrupted")
             raise typer.Exit(130) from interrupt
 
     return run
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
+    words = str(error)
+    known = ("DefaultCPUAllocator", "out of memory")
+    return isinstance(error, MemoryError) or any(word in words for word in known)
 
 
 def _with_settings(
@@ -202,14 +214,15 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and with two controls, over several seeds."""
+    from .training.compare import check_seeds, with_controls
     from .training.compare import compare as run_all
-    from .training.compare import with_controls
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.observers import Observers, TensorBoard
     from .training.report import summarize, terminal_table, write_report
 
     chosen = [name for text in arms or ARMS for name in text.split(",")]
+    check_seeds(seeds)
     num_runs = seeds * len(with_controls(chosen))
     out = out or Path("runs") / f"compare-{Path(source).stem}"
     _check_flags(resume, overwrite)

@@ -191,6 +191,7 @@ NONSENSE = [
     (["--orders", "three"], "orders=three cannot be used"),
     (["--act", "sine"], "unknown act 'sine'"),
     (["--device", "abacus"], "device=abacus cannot be used here"),
+    (["--device", "meta"], "device=meta cannot be used here"),
     (["--task", "ranking"], "task=ranking cannot be used"),
     (["--metric", "f1"], "metric=f1 cannot be used: give one of auto, mae, rmse"),
     (["--metric", "ap"], "metric 'ap' does not fit a regression task: choose one of mae, rmse"),
@@ -206,7 +207,9 @@ def test_nonsense_settings_are_one_line_and_leave_nothing(tmp_path, words, messa
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path):
     assert "arm=grant-x cannot be used" in fails("train", *SMALL, "--arm", "grant-x")
     assert "arm=grant-x cannot be used" in fails("compare", *SMALL, "--arm", "grant-x")
-    assert "seeds=0 cannot be used" in fails("compare", *SMALL, "--seeds", 0, "-o", tmp_path / "x")
+    for seeds in (0, 99_999_999_999):  # said before the data are read
+        line = fails("compare", "gen-reg", "--seeds", seeds, "-o", tmp_path / "x")
+        assert f"seeds={seeds} cannot be used" in line
 
 
 def test_unknown_data_sets_and_missing_sources_are_refused():
@@ -319,6 +322,23 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monke
     line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "run")
     assert "No space left on device" in line
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {"config.json"}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 9 PiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+    ],
+    ids=["numpy", "cpu", "gpu"],
+)
+def test_too_little_memory_is_one_line(tmp_path, monkeypatch, error):
+    def full(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr("grant_fast.training.trainer.build_model", full)
+    assert "the memory is not enough" in fails("train", *SMALL, "-o", tmp_path / "run")
 
 
 def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from .trainer import Trainer
 
 EQUAL_BUDGET = "full-equal-budget"
 CONTROLS = ("random", EQUAL_BUDGET)
+MOST_SEEDS = 1_000
 
 
 def compare(
@@ -45,17 +46,16 @@ def compare(
         config: the settings shared by all; `arm`, `seed` and `visits` are set here.
         out: a folder; runs go to `out/ARM/seed-S`.
         arms: which arms; the two controls are added.
-        seeds: how many seeds, from `config.seed` upwards.
+        seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
 
     Returns:
         One run for each arm and seed, arms in the order given and seeds ascending.
 
     Raises:
-        InputError: an unknown arm, no seeds, or what `Trainer` raises.
+        InputError: an unknown arm, no seeds or too many, or what `Trainer` raises.
     """
-    if seeds < 1:
-        raise InputError(f"seeds={seeds} cannot be used: give at least 1")
+    check_seeds(seeds)
     names = with_controls(arms)
     visits = planned_visits(config, len(dataset.split["train"]))
     dataset = dataset.grouped()
@@ -117,6 +117,14 @@ def _is_done(run_dir: Path, config: RunConfig) -> bool:
         return False
     check_same(read_config(run_dir), config, run_dir)
     return True
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse a number of seeds that no comparison can have (InputError)."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise InputError(
+            f"seeds={seeds} cannot be used: give at least 1 and at most {MOST_SEEDS:,}"
+        )
 
 
 def with_controls(arms: Sequence[str]) -> tuple[str, ...]:

@@ -99,6 +99,8 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"no training on {device.type}")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise InputError(f"device={name} cannot be used here: give cpu, or auto") from error
