@@ -68,7 +68,7 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     seeds = len({run.result.seed for run in runs})
     spread = f"mean ± one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    figure.suptitle(f"{title} ({spread})", fontsize=13)
+    figure.suptitle(f"{title} ({spread})", fontsize=13, parse_math=False)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
 

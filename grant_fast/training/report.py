@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from ..files import atomic_write_text
@@ -188,7 +189,7 @@ def terminal_table(
 ) -> Table:
     """The first columns of the summary as a rich table, the best test metric in bold."""
     headings, cells = rows(summaries, metric)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in headings[:BRIEF]:
         table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
     sign = 1 if higher_is_better else -1

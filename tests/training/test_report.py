@@ -1,14 +1,16 @@
 """The summary of a comparison: its numbers, and that its sentences claim no more than they show."""
 
+import io
 import json
 import math
 
 import pytest
+from rich.console import Console
 
 from grant_fast.errors import InputError
 from grant_fast.training.curves import draw_curves
 from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
-from grant_fast.training.report import Spread, summarize, verdict, write_report
+from grant_fast.training.report import Spread, summarize, terminal_table, verdict, write_report
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 
@@ -130,6 +132,14 @@ def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(runs)
     assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
+
+
+def test_a_title_is_text_whatever_it_holds(tmp_path):
+    runs, title = make_runs({"full": [0.5, 0.6]}), "a $\\frac [bold]b[/bold] $c.csv"
+    draw_curves(tmp_path / "curves.png", runs, title)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal_table(summarize(runs), "mae", False, title))
+    assert title in console.export_text()
 
 
 def test_a_seed_that_spends_its_budget_an_epoch_sooner_can_be_drawn(tmp_path):
