@@ -8,6 +8,7 @@ visits.
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
 from .config import ARMS, RunConfig
-from .folder import check_same, clear_folder, make_folder, read_config
+from .folder import check_same, clear_folder, make_folder, read_config, remove_files
 from .model import resolve_device
 from .observers import Observer
 from .records import Run, is_finished, read_run
@@ -23,6 +24,7 @@ from .trainer import Trainer
 
 EQUAL_BUDGET = "full-equal-budget"
 CONTROLS = ("random", EQUAL_BUDGET)
+REPORT_FILES = ("results.json", "results.md", "curves.png")
 MOST_SEEDS = 1_000
 
 
@@ -68,9 +70,7 @@ def compare(
             plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
     make_folder(folder)
     if not resume:
-        # All at once: a later --resume must not take an old result for one of this comparison.
-        for run_dir, _ in plan:
-            clear_folder(run_dir)
+        _clear(folder)
     todo = [(run_dir, run) for run_dir, run in plan if not _is_done(run_dir, run)]
     if todo:
         _warm_up(dataset, config)
@@ -109,6 +109,21 @@ def planned_visits(config: RunConfig, num_train: int) -> int:
         ratio = ratio_at(at, config.epochs, config.start_ratio, config.ratio_schedule)  # type: ignore[arg-type]
         total += (end - at) * share_size(ratio, num_train)
     return total
+
+
+def _clear(out: Path) -> None:
+    """Remove an earlier comparison, of whatever arms and seeds, and nothing else.
+
+    All of it at once: a later --resume must not take an old result for one of this comparison.
+    """
+    for arm in (*ARMS, EQUAL_BUDGET):
+        runs = list((out / arm).glob("seed-*"))
+        for run_dir in runs:
+            clear_folder(run_dir)
+        for path in (*runs, out / arm):
+            with suppress(OSError):  # something else is in it
+                path.rmdir()
+    remove_files(out, REPORT_FILES)
 
 
 def _is_done(run_dir: Path, config: RunConfig) -> bool:

@@ -1,6 +1,7 @@
 """A run's folder: which files it has, and how the state in it is written and taken up again."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,23 @@ def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
 
 
 def clear_folder(run_dir: Path) -> None:
-    """Remove the files of an earlier run, and nothing else."""
-    for name in _FILES:
-        (run_dir / name).unlink(missing_ok=True)
+    """Remove the files of an earlier run, and nothing else; see `remove_files`."""
+    remove_files(run_dir, _FILES)
+
+
+def remove_files(folder: Path, names: Sequence[str]) -> None:
+    """Remove what there is of these files.
+
+    Raises:
+        InputError: one cannot be removed; it is a folder, say.
+    """
+    for name in names:
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot remove {folder / name}: {error.strerror}; give another folder with -o"
+            ) from error
 
 
 def check_spares(run_dir: Path, out: Path) -> None:
@@ -45,7 +60,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot make the folder {path}: {error.strerror}; give another one with -o"
+        ) from error
 
 
 def read_config(run_dir: Path) -> RunConfig:
