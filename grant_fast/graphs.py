@@ -14,7 +14,14 @@ from .adjacency import inverse_sqrt
 from .batch import GraphBatch, Positions, as_positions, repeat, take
 from .caching import kept, kept_property
 from .errors import InputError
-from .packing import PackedCSR, as_tensor, joined_csr, joined_ptr, pack_arrays
+from .packing import (
+    PackedCSR,
+    as_tensor,
+    distinct_rows,
+    joined_csr,
+    joined_ptr,
+    pack_arrays,
+)
 from .reference import expand_rows
 from .tasks import Level
 
@@ -200,19 +207,8 @@ class PackedGraphs:
         """
         if self.x.is_floating_point() or not self.x.numel():
             return None
-        key = torch.zeros(self.num_nodes, dtype=torch.int64, device=self.device)
-        for column in self.x.long().unbind(1):
-            column = column - column.min()
-            span = int(column.max()) + 1
-            if (int(key.max()) + 1) * span >= 2**62:
-                key = torch.unique(key, return_inverse=True)[1]
-            key = key * span + column
-        distinct, code = torch.unique(key, return_inverse=True)
-        if 4 * distinct.numel() > self.num_nodes:
-            return None
-        rows = self.x.new_empty(distinct.numel(), self.num_features)
-        rows[code] = self.x  # equal rows: whichever is written last
-        return rows, code.to(torch.int32)
+        rows, code = distinct_rows(self.x)
+        return None if 4 * rows.shape[0] > self.num_nodes else (rows, code)
 
     # What never changes during training is computed once (features and graphs are data).
 

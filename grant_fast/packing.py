@@ -216,6 +216,21 @@ def _sorted(key: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     return key[order], order
 
 
+def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of an integer matrix, [m, F], and which of them each row is, [N] int32."""
+    key = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
+    for column in x.unbind(1):
+        column = column.long() - column.min().long()
+        span = int(column.max()) + 1
+        if (int(key.max()) + 1) * span >= 2**62:  # number anew what there is, and go on
+            key = torch.unique(key, return_inverse=True)[1]
+        key = key * span + column
+    distinct, code = torch.unique(key, return_inverse=True)
+    rows = x.new_empty(distinct.numel(), x.shape[1])
+    rows[code] = x  # equal rows: whichever is written last
+    return rows, code.to(torch.int32)
+
+
 def joined_ptr(ptrs: list[Tensor]) -> Tensor:
     """Group boundaries of several lists of groups, one list after another."""
     sizes = torch.cat([ptr.diff() for ptr in ptrs])
