@@ -182,6 +182,9 @@ def test_doctor_says_what_is_broken_and_how_to_mend_it(monkeypatch):
 
 
 NONSENSE = [
+    (["--epochs", "1.5"], "epochs=1.5 cannot be used: give a whole number of at least 1"),
+    (["--lr", "fast"], "lr=fast cannot be used: give a number above 0"),
+    (["--orders", ""], "orders= cannot be used: give one order for each layer"),
     (["--epochs", "-3"], "epochs=-3 cannot be used: give a whole number of at least 1"),
     (["--batch-size", "0"], "batch_size=0 cannot be used"),
     (["--start-ratio", "1.5"], "start_ratio=1.5 cannot be used: give above 0 and at most 1"),
@@ -189,7 +192,7 @@ NONSENSE = [
     (["--interval", "often"], "interval=often cannot be used"),
     (["--orders", "4,3,2", "--hidden-channels", "5,5,5"], "have 2 gaps"),
     (["--orders", "three"], "orders=three cannot be used"),
-    (["--act", "sine"], "unknown act 'sine'"),
+    (["--act", "sine"], "act=sine cannot be used: give one of relu, elu"),
     (["--device", "abacus"], "device=abacus cannot be used here"),
     (["--device", "meta"], "device=meta cannot be used here"),
     (["--task", "ranking"], "task=ranking cannot be used"),
@@ -349,7 +352,29 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
 
 def test_usage_errors_exit_with_2():
     assert run("train", "--colour", "red").exit_code == 2
-    assert run("train", *SMALL, "--epochs", "many").exit_code == 2
+    assert run("compare", *SMALL, "--seeds", "many").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["train", "--colour", "red"], "No such option: --colour"), (["tran"], "No such command")],
+)
+def test_usage_errors_are_one_line(words, message):
+    program = [sys.executable, "-m", "grant_fast.cli", *words]
+    said = subprocess.run(program, env=ENVIRONMENT, capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"error: {message}") and said.stderr.count("\n") == 1
+
+
+def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
+    words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    for orders, widths, rates in (("3,2", [27], [0.27]), ("3", [], []), ("2,2,2", [27, 18], 0)):
+        out = tmp_path / orders
+        result = run("train", *words, "--orders", orders, "--norm", "none", "-o", out)
+        assert result.exit_code == 0, result.output
+        config = json.loads((out / "config.json").read_text())
+        assert config["hidden_channels"] == widths and config["norm"] == "none"
+        assert config["dropout"] == (rates or [0.27, 0.0][: len(widths)])
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import InputError
 
+# As in nn.ACTIVATIONS and nn.NORMS, from which importing this module must not import torch.
+ACTS = ("relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh")
+NORMS = ("batch_norm", "layer_norm")
 ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
 
 
@@ -91,10 +94,8 @@ class RunConfig:
     hidden_channels: tuple[int, ...] = _setting((18,), _WIDTH, "widths between the layers")
     orders: tuple[int, ...] = _setting((3, 2), _ORDER, "order κ of each layer: κ − 1 hops")
     embedding: int = _setting(9, _WIDTH, "width of the atom embedding (molecules)")
-    act: str = _setting("relu", _TEXT, "activation between the layers")
-    norm: str | None = _setting(
-        None, _one_of("batch_norm", "layer_norm"), "normalisation between the layers"
-    )
+    act: str = _setting("relu", _one_of(*ACTS), "activation between the layers")
+    norm: str = _setting("none", _one_of("none", *NORMS), "normalisation between the layers")
     dropout: tuple[float, ...] = _setting((0.0,), _RATE, "after each hidden layer, or one for all")
     pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")

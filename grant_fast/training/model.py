@@ -68,7 +68,7 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
             spec.task.num_outputs,
             orders=list(config.orders),
             act=config.act,
-            norm=config.norm,
+            norm=None if config.norm == "none" else config.norm,
             dropout=_stretched(config.dropout, gaps),
             pool=config.pool if spec.task.level == "graph" else None,
             normalize=config.normalize,

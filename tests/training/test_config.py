@@ -6,7 +6,9 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from grant_fast.errors import InputError
-from grant_fast.training.config import RunConfig
+from grant_fast.nn import ACTIVATIONS
+from grant_fast.nn import NORMS as NETWORK_NORMS
+from grant_fast.training.config import ACTS, NORMS, RunConfig
 
 NONSENSE = [
     ("epochs", -3, "at least 1"),
@@ -67,6 +69,10 @@ def test_values_between_layers_must_fit_the_number_of_layers(name):
     assert getattr(RunConfig(orders=(4, 3, 2), **{name: values}), name) == values
     with pytest.raises(InputError, match=rf"{name}=.*4 layers \(orders=4,3,2,2\) have 3 gaps"):
         RunConfig(orders=(4, 3, 2, 2), **{name: values})
+
+
+def test_activations_and_norms_are_those_of_the_network():
+    assert (tuple(ACTIVATIONS), tuple(NETWORK_NORMS)) == (ACTS, NORMS)
 
 
 def test_json_gives_the_same_config_back():
