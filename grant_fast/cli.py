@@ -127,7 +127,7 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
         flag,
         help=f"{text[0].upper()}{text[1:]}.",
         show_default=False,
-        metavar={int: "INTEGER", float: "FLOAT"}.get(_bare(spec.type)),
+        metavar={int: "<int>", float: "<float>"}.get(_bare(spec.type)),
     )
     return inspect.Parameter(
         spec.name,

@@ -346,8 +346,18 @@ def _check_learnable(dataset: Dataset) -> None:
         raise InputError(f"{dataset.name} has no targets to learn: name a target column")
     if len(dataset.split["train"]) == 0:
         raise InputError(f"{dataset.name} has no training graphs: choose another split")
-    if not measured(targets_of(dataset.graphs, dataset.split["train"]), dataset.task).any():
+    y = targets_of(dataset.graphs, dataset.split["train"])
+    labels = measured(y, dataset.task)
+    if not labels.any():
         raise InputError(f"{dataset.name} has no labels in its training split: check the target")
+    if dataset.task.kind == "regression":
+        return
+    columns = zip(y.view(len(y), -1).T, labels.view(len(y), -1).T, strict=True)
+    if all(len(column[known].unique()) < 2 for column, known in columns):
+        raise InputError(
+            f"{dataset.name} has labels of one class only in its training split, so that there is "
+            "nothing to tell apart: choose another target or split, or add data"
+        )
 
 
 def _copied(tensors: dict[str, Any]) -> dict[str, Tensor]:

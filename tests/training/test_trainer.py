@@ -202,6 +202,15 @@ def test_data_that_cannot_teach_are_refused(tmp_path, config):
         Trainer(dataset, config(), tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["binary", "multilabel", "multiclass"])
+def test_a_single_class_in_training_is_refused(tmp_path, config, kind):
+    dataset = make_dataset(kind)
+    y, train = dataset.graphs.y, dataset.split["train"]
+    y[train] = torch.where(y[train] >= 0, 1, y[train])  # what is not measured stays that
+    with pytest.raises(InputError, match="rings has labels of one class only in its training"):
+        Trainer(dataset, config(), tmp_path)
+
+
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     chosen = config(lr=1e30, standardize=False, arm="full", epochs=20)
     with pytest.raises(InputError, match=r"diverged after \d+ epochs: .* lower lr \(now 1e\+30\)"):
