@@ -108,8 +108,12 @@ def write_result(run_dir: Path, result: RunResult) -> None:
 
 
 def is_finished(run_dir: Path) -> bool:
-    """Whether the run in this folder has come to its end."""
-    return (run_dir / RESULT_FILE).exists()
+    """Whether the run in this folder has come to its end, and what came out can be read."""
+    try:
+        read_run(run_dir)
+    except InputError:
+        return False
+    return True
 
 
 def read_run(run_dir: Path) -> Run:
@@ -122,7 +126,7 @@ def read_run(run_dir: Path) -> Run:
         result = RunResult(**json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8")))
         with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
             history = tuple(_record(row) for row in csv.DictReader(file))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
         raise InputError(f"{run_dir}: not a finished run ({error}); train it again") from error
     return Run(result, history)
 

@@ -50,9 +50,11 @@ def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
     job = (make_dataset(), config(epochs=2), tmp_path)
     before = compare(*job, arms=["full"], seeds=2)
     (run_folder(tmp_path, "random", 1) / "result.json").unlink()
+    (run_folder(tmp_path, "full", 0) / "result.json").write_text('{"arm": "fu')
+    (run_folder(tmp_path, "full", 1) / "metrics.csv").write_bytes(b"\xff")
     log = Log()
     after = compare(*job, arms=["full"], seeds=2, resume=True, observer=log)
-    assert log.order == [("random", 1)]
+    assert set(log.order) == {("full", 0), ("random", 1), ("full", 1)}
     assert [run.result.test_metric for run in after] == [run.result.test_metric for run in before]
 
 
