@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -56,6 +58,15 @@ class Dataset:
     encoder: Literal["atom"] | None = None
     skipped: list[Failure] = field(default_factory=list)
     unlabelled: int = 0
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the graphs and their targets: other data, another number (nearly always)."""
+        graphs, crc = self.graphs, 0
+        for tensor in (graphs.x, graphs.y, graphs.ptr, graphs.ids, *graphs.adj):
+            if tensor is not None:
+                crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
+        return crc
 
     def grouped(self) -> Dataset:
         """The same data with the graphs of each part side by side, so that a pass over a part reads

@@ -16,7 +16,7 @@ from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
 from .config import ARMS, RunConfig
-from .folder import check_same, clear_folder, make_folder, read_config, remove_files
+from .folder import clear_folder, load_state, make_folder, remove_files
 from .model import resolve_device
 from .observers import Observer
 from .records import Run, is_finished, read_run
@@ -71,7 +71,7 @@ def compare(
     make_folder(folder)
     if not resume:
         _clear(folder)
-    todo = [(run_dir, run) for run_dir, run in plan if not _is_done(run_dir, run)]
+    todo = [(run_dir, run) for run_dir, run in plan if not _is_done(run_dir, run, dataset)]
     if todo:
         _warm_up(dataset, config)
     for run_dir, run in todo:
@@ -126,12 +126,9 @@ def _clear(out: Path) -> None:
     remove_files(out, REPORT_FILES)
 
 
-def _is_done(run_dir: Path, config: RunConfig) -> bool:
-    """Whether the run is finished; one that was made with other settings is an error."""
-    if not is_finished(run_dir):
-        return False
-    check_same(read_config(run_dir), config, run_dir)
-    return True
+def _is_done(run_dir: Path, config: RunConfig, dataset: Dataset) -> bool:
+    """Whether the run is finished; one of other settings or other data is an error."""
+    return is_finished(run_dir) and load_state(run_dir, config, dataset.checksum) is not None
 
 
 def check_seeds(seeds: int) -> None:

@@ -92,17 +92,28 @@ def save_state(run_dir: Path, state: dict[str, Any]) -> None:
     write_history(run_dir, [EpochRecord(*values) for values in state["history"]])
 
 
-def load_state(run_dir: Path, config: RunConfig) -> dict[str, Any] | None:
+def load_state(run_dir: Path, config: RunConfig, checksum: int) -> dict[str, Any] | None:
     """The state that a run can be resumed from; None where it has not come to save one.
 
+    Args:
+        run_dir: the run's folder.
+        config: the settings to go on with.
+        checksum: of the data to go on with, see `Dataset.checksum`.
+
     Raises:
-        InputError: the run was made with other settings; names the first that differs.
+        InputError: the run was made with other settings, and names the first that differs; or on
+            other data.
     """
     path = run_dir / LAST_FILE
     if not path.exists():
         return None
     state = load_checkpoint(path)
     check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
+    if state.get("data") != checksum:
+        raise InputError(
+            f"{path}: the run was made on other data than {config.source} holds now: "
+            "restore them, or give another folder"
+        )
     return state
 
 

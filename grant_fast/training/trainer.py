@@ -86,6 +86,7 @@ class Trainer:
         self._device = resolve_device(config.device)
         _check_learnable(dataset)
         dataset = dataset.grouped()
+        self._checksum = dataset.checksum
         self._train_ids = dataset.split["train"].cpu()
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
@@ -115,7 +116,7 @@ class Trainer:
         self.history: list[EpochRecord] = []
         self._rng: dict[str, Tensor] | None = None
         self._resume = resume
-        state = load_state(self.run_dir, config) if resume else None
+        state = load_state(self.run_dir, config, self._checksum) if resume else None
         if state is not None:
             self._restore(state)
 
@@ -298,6 +299,7 @@ class Trainer:
         return {
             "config": self.config.to_dict(),
             "spec": self.spec.to_dict(),
+            "data": self._checksum,
             "model": _copied(self.model.state_dict()),
             "optimizer": copy.deepcopy(self._optimizer.state_dict()),
             "sampler": self._sampler.state_dict(),

@@ -58,6 +58,14 @@ def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
     assert [run.result.test_metric for run in after] == [run.result.test_metric for run in before]
 
 
+def test_finished_runs_on_other_data_are_refused(tmp_path, config):
+    compare(make_dataset(), config(epochs=2), tmp_path, arms=["full"], seeds=1)
+    dataset = make_dataset()
+    dataset.graphs.y[-1] += 1
+    with pytest.raises(InputError, match="the run was made on other data"):
+        compare(dataset, config(epochs=2), tmp_path, arms=["full"], seeds=1, resume=True)
+
+
 def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
     class Stop(Observer):
         def epoch_done(self, record):

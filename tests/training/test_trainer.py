@@ -223,10 +223,15 @@ def test_resuming_with_other_settings_names_the_first_difference(tmp_path, confi
         Trainer(make_dataset(), config(epochs=3), tmp_path, resume=True)
 
 
-def test_resuming_on_other_data_names_the_parameter(tmp_path, config):
+@pytest.mark.parametrize("part", ["x", "y", "ids", "col"])
+def test_resuming_on_other_data_is_refused(tmp_path, config, part):
     Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
-    with pytest.raises(InputError, match=r"last\.pt: checkpoint of another model: convs\.1"):
-        Trainer(make_dataset("binary"), config(epochs=2), tmp_path, resume=True)
+    Trainer(make_dataset(), config(epochs=2), tmp_path, resume=True)
+    dataset = make_dataset()
+    owner = dataset.graphs.adj if part == "col" else dataset.graphs
+    getattr(owner, part)[-1] += 1
+    with pytest.raises(InputError, match=r"last\.pt: the run was made on other data than gen-reg"):
+        Trainer(dataset, config(epochs=2), tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("function", ["pathlib.Path.write_bytes", "os.fsync"])
