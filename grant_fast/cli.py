@@ -203,7 +203,7 @@ def train(
     except KeyboardInterrupt:
         again = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
         raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
-    metric = "not measurable" if result.test_metric is None else f"{result.test_metric:.4f}"
+    metric = "not measurable" if result.test_metric is None else f"{result.test_metric:.4g}"
     print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, best by valid)")
     print(f"run folder: {out}")
 

@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +96,14 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     assert (out / "random" / "seed-0" / "result.json").exists()
     line = fails(*words, "--resume", "--lr", 0.5)
     assert "the run was made with lr=0.005, not 0.5" in line
+
+
+def test_tiny_and_huge_values_keep_their_digits(tmp_path):
+    table = tmp_path / "tiny.csv"
+    lines = [f"{smiles},{row}e-30" for row, smiles in enumerate(SMILES * 2)]
+    table.write_text("\n".join(["smiles,y", *lines]))
+    words = ["--split", "random", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
+    assert re.search(r"test mae: \d\.\d+e-\d\d ", run("train", table, *words).stdout)
 
 
 def test_compare_always_brings_its_controls(tmp_path):

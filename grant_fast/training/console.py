@@ -75,5 +75,5 @@ class ConsoleObserver(Observer):
 
 
 def _state(record: EpochRecord) -> str:
-    metric = "" if record.valid_metric is None else f"  valid {record.valid_metric:.4f}"
-    return f"loss {record.loss:.4f}{metric}  share {record.share:.0%}"
+    metric = "" if record.valid_metric is None else f"  valid {record.valid_metric:.4g}"
+    return f"loss {record.loss:.4g}{metric}  share {record.share:.0%}"

@@ -41,9 +41,10 @@ class Spread:
         """Three significant digits of the mean, and the spread to the same place."""
         if math.isnan(self.mean):
             return "–"
-        places = 3 if self.mean == 0 else max(0, 2 - math.floor(math.log10(abs(self.mean))))
-        text = f"{self.mean:,.{min(places, 6)}f}"
-        return text if self.std is None else f"{text} ± {self.std:,.{min(places, 6)}f}"
+        size = 0 if self.mean == 0 else math.floor(math.log10(abs(self.mean)))
+        form = f",.{max(0, 2 - size)}f" if -4 <= size < 9 else ".2e"
+        text = f"{self.mean:{form}}"
+        return text if self.std is None else f"{text} ± {self.std:{form}}"
 
 
 @dataclass(frozen=True)

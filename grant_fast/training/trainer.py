@@ -337,9 +337,11 @@ class Trainer:
         return time.perf_counter()
 
     def _diverged(self, what: str) -> InputError:
+        unscaled = self.task.kind == "regression" and self.spec.scaling is None
         return InputError(
             f"training diverged after {self.epoch} epochs: {what}; "
-            f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient"
+            + ("standardize the targets, " if unscaled else "")
+            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient"
         )
 
 

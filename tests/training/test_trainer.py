@@ -215,6 +215,11 @@ def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     chosen = config(lr=1e30, standardize=False, arm="full", epochs=20)
     with pytest.raises(InputError, match=r"diverged after \d+ epochs: .* lower lr \(now 1e\+30\)"):
         Trainer(make_dataset(), chosen, tmp_path).fit()
+    dataset = make_dataset()
+    dataset.graphs.y *= 1e30
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    with pytest.raises(InputError, match="after 0 epochs: .*; standardize the targets, lower lr"):
+        Trainer(dataset, config(standardize=False), tmp_path).fit()
 
 
 def test_resuming_with_other_settings_names_the_first_difference(tmp_path, config):
