@@ -99,6 +99,7 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
 
 
 def test_tiny_and_huge_values_keep_their_digits(tmp_path):
+    pytest.importorskip("rdkit")
     table = tmp_path / "tiny.csv"
     lines = [f"{smiles},{row}e-30" for row, smiles in enumerate(SMILES * 2)]
     table.write_text("\n".join(["smiles,y", *lines]))
