@@ -1,5 +1,6 @@
 """Files are written whole or not at all."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -41,7 +42,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror or error}") from error
+        remedy = "; free some space" if error.errno == errno.ENOSPC else ""
+        raise InputError(f"cannot write {target}: {error.strerror or error}{remedy}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
