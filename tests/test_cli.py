@@ -188,7 +188,7 @@ def test_doctor_says_what_is_broken_and_how_to_mend_it(monkeypatch):
     result = run("doctor")
     assert result.exit_code == 1
     assert "✗ checkpoint written and read" in result.stdout
-    assert "No space left on device; free some disk space" in result.stdout
+    assert "No space left on device; free some space" in result.stdout
 
 
 NONSENSE = [
