@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from .adjacency import Adjacency, count_to_ptr, index_dtype
+from .adjacency import Adjacency, CSRTensors, count_to_ptr, index_dtype
 from .errors import InputError
 from .reference import expand_rows
+from .tiles import Tiles, tile_batch
 
 if TYPE_CHECKING:
     from .graphs import PackedGraphs
@@ -172,10 +173,33 @@ class GraphBatch:
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
-            csr = self._csr(False, normalize)
-            transposed = csr if self.graphs.is_symmetric else self._csr(True, normalize)
-            self._adjacencies[normalize] = Adjacency(*csr, self.num_nodes, transposed)
+            self._adjacencies[normalize] = BatchAdjacency(self, normalize)
         return self._adjacencies[normalize]
+
+    @cached_property
+    def tiles(self) -> Tiles | None:
+        """How the kernels take this batch; None where the edges are weighted."""
+        bits = self.graphs.bits
+        if bits is None:
+            return None
+        sizes, first_rows = self._host[1], self._host_ptr[:-1]
+        return tile_batch(sizes, self._host_positions, first_rows, bits.fits, self.device)
+
+    @cached_property
+    def _host_positions(self) -> Tensor:
+        if isinstance(self._positions, slice):
+            return torch.arange(self._positions.start, self._positions.stop)
+        return self._positions.cpu()
+
+    @cached_property
+    def rest(self) -> "tuple[GraphBatch, Tensor] | None":
+        """The graphs that the kernels leave to CSR, and their rows of this batch; None: none."""
+        if self.tiles is None or self.tiles.rest is None:
+            return None
+        where = self.tiles.rest
+        sizes, first = take(self._host[1], where), take(self._host_ptr, where)
+        rows = spans(first, sizes, sizes_to_ptr(sizes), self.device)
+        return GraphBatch(self.graphs, take(self._host_positions, where)), rows
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -225,6 +249,33 @@ class GraphBatch:
         if torch.device(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))
+
+
+class BatchAdjacency(Adjacency):
+    """The propagation matrix of a batch: its CSR is gathered when asked for, its tiles likewise.
+
+    Args:
+        batch: the graphs.
+        normalize: Â = D^{-1/2} A D^{-1/2} instead of A.
+    """
+
+    def __init__(self, batch: GraphBatch, normalize: bool) -> None:
+        self.batch, self.normalize = batch, normalize
+        self.num_cols = batch.num_nodes
+
+    @property
+    def num_nodes(self) -> int:
+        return self.num_cols
+
+    @cached_property
+    @torch.compiler.disable
+    def csr(self) -> CSRTensors:  # type: ignore[override]
+        return self.batch._csr(False, self.normalize)
+
+    @cached_property
+    @torch.compiler.disable
+    def transposed(self) -> CSRTensors:
+        return self.csr if self.batch.graphs.is_symmetric else self.batch._csr(True, self.normalize)
 
 
 class LooseGraphs:

@@ -17,6 +17,7 @@ from .errors import InputError
 from .packing import PackedCSR, as_tensor, joined_csr, joined_ptr, pack_arrays
 from .reference import expand_rows
 from .tasks import Level
+from .tiles import BitRows, bit_rows
 
 if TYPE_CHECKING:
     from .data.arrays import GraphArrays
@@ -98,6 +99,11 @@ class PackedGraphs:
     def host_edge_ptr(self) -> Tensor:
         """Where each graph's edges begin, [G + 1] int64, on the CPU."""
         return self.adj.rowptr[self.ptr].cpu()
+
+    @cached_property
+    def bits(self) -> BitRows | None:
+        """The edges as bits, for the kernels; None where they are weighted."""
+        return bit_rows(self.host_ptr, self.adj)
 
     @cached_property
     def scale(self) -> Tensor:
