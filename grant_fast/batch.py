@@ -54,9 +54,15 @@ class GraphBatch:
         return self.graphs.device
 
     @cached_property
+    def _rows(self) -> Tensor | slice:
+        """The positions, on the graphs' device."""
+        where = self._positions
+        return where if isinstance(where, slice) else where.to(self.device, non_blocking=True)
+
+    @cached_property
     def ids(self) -> Tensor:
         """Which graphs these are, [B] int64: an identity that no reordering changes."""
-        return take(self.graphs.ids, self._positions)
+        return take(self.graphs.ids, self._rows)
 
     @cached_property
     def _host(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -108,7 +114,8 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
-        return spans(self._host[0], self._host[1], self._host_ptr, self.device)
+        small = index_dtype(self.graphs.num_nodes)
+        return spans(*self._host[:2], self._host_ptr, self.num_nodes, small, self.device)
 
     @cached_property
     def edges(self) -> Tensor | slice:
@@ -116,7 +123,8 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
-        return spans(self._host[2], self._host[3], self._host_edge_ptr, self.device)
+        small = index_dtype(self.graphs.num_edges)
+        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, small, self.device)
 
     @cached_property
     def x(self) -> Tensor:
@@ -127,12 +135,14 @@ class GraphBatch:
         y = self.graphs.y
         if y is None:
             return None
-        return take(y, self._positions if self.graphs.y_level == "graph" else self.nodes)
+        return take(y, self._rows if self.graphs.y_level == "graph" else self.nodes)
 
     @cached_property
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
-        return self._repeat(torch.arange(self.num_graphs), self._host[1], self.num_nodes)
+        return self._repeat(
+            torch.arange(self.num_graphs, device="cpu"), self._host[1], self.num_nodes
+        )
 
     def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
         return repeat(values, counts, total, self.device)
@@ -188,7 +198,7 @@ class GraphBatch:
     @cached_property
     def _host_positions(self) -> Tensor:
         if isinstance(self._positions, slice):
-            return torch.arange(self._positions.start, self._positions.stop)
+            return torch.arange(self._positions.start, self._positions.stop, device="cpu")
         return self._positions.cpu()
 
     @cached_property
@@ -197,9 +207,10 @@ class GraphBatch:
         if self.tiles is None or self.tiles.rest is None:
             return None
         where = self.tiles.rest
-        sizes, first = take(self._host[1], where), take(self._host_ptr, where)
-        rows = spans(first, sizes, sizes_to_ptr(sizes), self.device)
-        return GraphBatch(self.graphs, take(self._host_positions, where)), rows
+        others = GraphBatch(self.graphs, take(self._host_positions, where))
+        first, total = take(self._host_ptr, where), others.num_nodes
+        rows = spans(first, others._host[1], others._host_ptr, total, torch.int64, self.device)
+        return others, rows
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -275,6 +286,7 @@ class BatchAdjacency(Adjacency):
     @cached_property
     @torch.compiler.disable
     def transposed(self) -> CSRTensors:
+        # Only a backward pass reads the transpose; scoring need not gather it.
         return self.csr if self.batch.graphs.is_symmetric else self.batch._csr(True, self.normalize)
 
 
@@ -325,7 +337,7 @@ class LooseGraphs:
 
 def sizes_to_ptr(sizes: Tensor) -> Tensor:
     """[0, s_0, s_0 + s_1, …], [len(sizes) + 1] int64."""
-    ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
+    ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64, device=sizes.device)
     torch.cumsum(sizes, 0, out=ptr[1:])
     return ptr
 
@@ -343,11 +355,12 @@ def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> 
     return torch.repeat_interleave(values, counts, output_size=total)
 
 
-def spans(starts: Tensor, sizes: Tensor, ptr: Tensor, device: torch.device) -> Tensor:
-    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, int64."""
-    total = int(ptr[-1])
-    out = repeat(starts - ptr[:-1], sizes, total, device)
-    return out.add_(torch.arange(total, device=device))
+def spans(
+    starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, [total]."""
+    out = repeat((starts - ptr[:-1]).to(dtype), sizes, total, device)
+    return out.add_(torch.arange(total, device=device, dtype=dtype))
 
 
 def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:
@@ -384,7 +397,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
         if step == 1:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
-    index = torch.as_tensor(where)
+    index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(

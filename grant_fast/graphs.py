@@ -190,13 +190,15 @@ class PackedGraphs:
             y_level=self.y_level,
             meta=self.meta,
         )
+        # What is known on the host stays known: reading it back would stop the device.
+        moved.host_ptr, moved.host_edge_ptr = self.host_ptr, self.host_edge_ptr
         if dtype is not None and not self.x.is_floating_point():
             moved.scale = self.scale.to(device, dtype)
         return moved
 
     @cached_property
     def kinds(self) -> tuple[Tensor, Tensor] | None:
-        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int64.
+        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int32.
 
         A dataset of molecules has a few hundred kinds of atoms: whatever is computed of a row
         alone need be computed once a kind. None where X is not categorical, or has many kinds.
@@ -215,7 +217,7 @@ class PackedGraphs:
             return None
         rows = self.x.new_empty(distinct.numel(), self.num_features)
         rows[code] = self.x  # equal rows: whichever is written last
-        return rows, code
+        return rows, code.to(torch.int32)
 
     # What never changes during training is computed once (features and graphs are data).
 

@@ -165,14 +165,13 @@ def flex_conv(
         raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
-        # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
-        low = torch.get_autocast_dtype(device)
-        x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
-        with torch.autocast(device, enabled=False):
-            return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
-    return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
+    if not _autocasts(x):
+        return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
+    # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
+    low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)
+    x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
+    with torch.autocast(x.device.type, enabled=False):
+        return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
 
 
 def _flex_conv_by(
@@ -200,10 +199,15 @@ def _flex_conv_by(
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
     csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
-    if torch.is_autocast_enabled(x.device.type):
-        with torch.autocast(x.device.type, enabled=False):
-            return torch.ops.grant_fast.spmm(x, *csr)
-    return torch.ops.grant_fast.spmm(x, *csr)
+    if not _autocasts(x):
+        return torch.ops.grant_fast.spmm(x, *csr)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.ops.grant_fast.spmm(x, *csr)
+
+
+def _autocasts(x: Tensor) -> bool:
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
