@@ -15,7 +15,7 @@ BACKENDS = ("auto", "triton", "torch")
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
 #: Beyond these a layer's state does not fit in registers: the BLAS and the sparse library take it.
-MAX_WIDTH, MAX_ORDER = 64, 8
+MAX_WIDTH, MAX_ORDER = 64, 5
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -3,7 +3,7 @@
 A program takes one tile, ROWS rows of whole graphs one under another, and BO columns of Y. It
 reads its graphs' bits once, spreads them into a block-diagonal A, and never leaves the registers:
 
-        columns = sources                   Horner's rule (DESIGN: hops at the width of Y):
+        columns = sources                   Horner's rule, its hops at the width of Y:
       ┌─────┬───────┬──┐                      b = X W_{κ-1}
       │ a   │       │  │  graph a             b = Â b + X W_k     for k = κ-2 … 0
       ├─────┼───────┤  │  graph b             Y = act(b + bias)
@@ -23,7 +23,11 @@ block (BI inputs, BO outputs); s = 4 where normalised, else 0:
     dX (ReLU)       8 h_out + 4 h_in + 8 + s         the same, dY and Y ⌈h_in/BO⌉ times
     dW, db (ReLU)   4 h_in + 8 h_out + 8 + s         X ⌈h_out/BO⌉ and dY, Y ⌈h_in/BI⌉ times
 
-Nothing is read or written per edge. Repeats are by programs side by side: caches serve most.
+Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
+gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
+
+A is dense here, and 0 · NaN is NaN: a node whose features overflowed spoils the graphs of its tile
+as well, where PyTorch's sparse product spoils its own graph's neighbours only.
 """
 
 # mypy: ignore-errors
@@ -71,7 +75,7 @@ def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr):
     return b_z * b_scale[:, None] if NORMALIZE else b_z
 
 
-@triton.jit(do_not_specialize=["num_nodes"])
+@triton.jit
 def flex_conv_tiles(
     p_x,  # [*, H_IN]: rows of the batch, or (DATASET_X) of the dataset
     p_mask,  # [n, H_IN]: the input counts only where this is positive (RELU_IN)
@@ -84,7 +88,6 @@ def flex_conv_tiles(
     p_tile,  # [tiles + 1] int32
     p_graph,  # [slots] int64
     p_row,  # [slots] int64
-    num_nodes,
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
@@ -124,7 +127,7 @@ def flex_conv_tiles(
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
 
 
-@triton.jit(do_not_specialize=["num_nodes", "num_tiles", "tiles_each"])
+@triton.jit(do_not_specialize=["num_tiles", "tiles_each"])
 def weight_grad_tiles(
     p_x,  # as above
     p_dy,  # [n, H_OUT]
@@ -136,7 +139,6 @@ def weight_grad_tiles(
     p_tile,
     p_graph,
     p_row,
-    num_nodes,
     num_tiles,
     tiles_each,
     ORDER: tl.constexpr,

@@ -3,7 +3,7 @@
 Triton compiles for any target that its back ends know; NVIDIA's `cuobjdump`, which comes with
 Triton, and AMD's assembly say what the result uses.
 
-`python -m grant_fast.kernels.inspect` prints the table of every configuration.
+`python -m grant_fast.kernels.inspect` prints the table.
 """
 
 import os
@@ -31,9 +31,14 @@ TARGETS: dict[str, tuple[GPUTarget, int]] = {
     "gfx942": (GPUTarget("hip", "gfx942", 64), 64 << 10),
 }
 
-#: (κ, h_in, h_out) that between them take every block shape, and a layer of each common size.
+#: Layers (κ, h_in, h_out) of the default table: the block shapes that widths to 64 can take, at the
+#: lowest order, a usual one and the highest.
+LAYERS = tuple(
+    (order, *widths)
+    for order in (1, 3, 5)
+    for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64))
+)
 REPRESENTATIVE = ((3, 27, 18), (5, 64, 64))
-ORDERS, WIDTHS = (1, 2, 3, 4, 5), (9, 16, 27, 64)
 
 _INTEGERS = {"p_ptr": "*i64", "p_bits": "*i64", "p_tile": "*i32"}
 _INTEGERS |= dict.fromkeys(("p_graph", "p_row"), "*i64")
@@ -73,19 +78,17 @@ def configurations(order: int, h_in: int, h_out: int) -> Iterator[tuple[Any, str
 
 
 def compile_table(
-    layers: Iterable[tuple[int, int, int]] | None = None,
+    layers: Iterable[tuple[int, int, int]] = LAYERS,
     targets: Iterable[str] = tuple(TARGETS),
     dtypes: Iterable[str] = ("fp32",),
 ) -> Iterator[Compiled]:
     """Compile the kernels of these layers for these targets, one row at a time.
 
     Args:
-        layers: (κ, h_in, h_out) of each; None for every order to 5 and every pair of `WIDTHS`.
+        layers: (κ, h_in, h_out) of each.
         targets: names in `TARGETS`.
         dtypes: of the features, as Triton calls them: "fp32", "bf16", "fp16".
     """
-    if layers is None:
-        layers = product(ORDERS, WIDTHS, WIDTHS)
     for sizes, dtype, target in product(list(layers), list(dtypes), list(targets)):
         for kernel, role, constants in configurations(*sizes):
             name = f"{role} κ={sizes[0]} {sizes[1]}→{sizes[2]} {dtype}"
@@ -106,7 +109,7 @@ def _compile(
     out = triton.compile(
         ASTSource(kernel, signature, constants, attrs),
         target=gpu,
-        options={"num_warps": layer.WARPS[title], **layer.OPTIONS},
+        options=layer.options(title, gpu.backend == "hip"),
     )
     registers, spills = _usage(gpu.backend, out.asm)
     return Compiled(title, name, target, registers, spills, out.metadata.shared)
@@ -142,7 +145,7 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1])
 
 
-def main(layers: Iterable[tuple[int, int, int]] | None = None) -> int:
+def main(layers: Iterable[tuple[int, int, int]]) -> int:
     """Print the table as it grows; 1 if anything spills or needs more memory than there is."""
     print(f"{'kernel':20} {'configuration':26} {'target':7} registers spills shared")
     wrong = 0
@@ -155,4 +158,4 @@ def main(layers: Iterable[tuple[int, int, int]] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(REPRESENTATIVE if sys.argv[1:] == ["--representative"] else None))
+    sys.exit(main(REPRESENTATIVE if sys.argv[1:] == ["--representative"] else LAYERS))

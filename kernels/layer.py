@@ -16,7 +16,6 @@ from . import blocks, fused
 
 #: Programs that share the weights' gradient, and the larger graphs: about four a multiprocessor.
 PROGRAMS = 512
-OPTIONS = {"num_stages": 1}
 
 
 class Graphs(NamedTuple):
@@ -66,6 +65,15 @@ WARPS = {
     "flex_conv_blocks": 4,
     "weight_grad_blocks": 4,
 }
+
+
+def options(kernel: str, hip: bool) -> dict[str, int]:
+    """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
+    out = {"num_warps": WARPS[kernel], "num_stages": 1}
+    if kernel.endswith("blocks") and not hip:
+        # Left alone, ptxas stops at 168 registers, for a third program, and spills some bytes.
+        out["maxnreg"] = 255
+    return out
 
 
 def precision(dtype: torch.dtype, device: torch.device) -> str:
@@ -133,14 +141,14 @@ def _convolve(
     }
     layer = (x, mask, weight, bias, out)
     structure = (graphs.ptr, graphs.bits, graphs.scale)
-    num_nodes = graphs.bits.shape[1]
+    num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
     columns = triton.cdiv(h_out, column_block(h_out))
     with _on(x.device):
         if num_tiles:
             fused.flex_conv_tiles[(num_tiles, columns)](
-                *layer, *structure, graphs.tile, graphs.graph, graphs.row, num_nodes,
+                *layer, *structure, graphs.tile, graphs.graph, graphs.row,
                 **constants, **tile_shape(h_in, h_out),
-                num_warps=WARPS["flex_conv_tiles"], **OPTIONS,
+                **options("flex_conv_tiles", hip),
             )  # fmt: skip
         if num_large:
             shape = block_shape(h_in, h_out)
@@ -149,7 +157,7 @@ def _convolve(
             blocks.flex_conv_blocks[(programs, columns)](
                 *layer, scratch, *structure, graphs.large_graph, graphs.large_row,
                 num_nodes, num_large, graphs.height, **constants, **shape,
-                num_warps=WARPS["flex_conv_blocks"], **OPTIONS,
+                **options("flex_conv_blocks", hip),
             )  # fmt: skip
     return out
 
@@ -183,15 +191,15 @@ def weight_grad(
         "PRECISION": precision(x.dtype, x.device),
     }
     structure = (graphs.ptr, graphs.bits, graphs.scale)
-    num_nodes = graphs.bits.shape[1]
+    num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
     with _on(x.device):
         if num_tiles:
             shape = tile_grad_shape(h_out)
             grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
             fused.weight_grad_tiles[grid](
                 x, dy, y, partial, *structure, graphs.tile, graphs.graph, graphs.row,
-                num_nodes, num_tiles, tiles_each, **constants, **shape,
-                num_warps=WARPS["weight_grad_tiles"], **OPTIONS,
+                num_tiles, tiles_each, **constants, **shape,
+                **options("weight_grad_tiles", hip),
             )  # fmt: skip
         if num_large:
             shape = block_grad_shape(h_out)
@@ -200,7 +208,7 @@ def weight_grad(
             blocks.weight_grad_blocks[grid](
                 x, dy, y, partial[tile_programs:], scratch, *structure,
                 graphs.large_graph, graphs.large_row, num_nodes, num_large, graphs.height,
-                **constants, **shape, num_warps=WARPS["weight_grad_blocks"], **OPTIONS,
+                **constants, **shape, **options("weight_grad_blocks", hip),
             )  # fmt: skip
     total = partial.sum(0)
     return total[:-1].view(order, h_in, h_out), total[-1]

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from grant_fast import FlexConv, InputError, PackedGraphs, ops
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, ops
 from grant_fast.dispatch import takes_kernels
-from tests.cases import Case
+from grant_fast.explain import explain
+from tests.cases import Case, dense_graphs
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_the_environment_chooses_where_the_argument_does_not(case, monkeypatch):
     [
         ({"x": torch.ones(44, 5, dtype=torch.float64)}, "x is torch.float64"),
         ({"weight": torch.ones(2, 5, 65)}, "the layer is 65 wide .* up to 64"),
-        ({"weight": torch.ones(9, 5, 4)}, "the order is 9 .* up to 8"),
+        ({"weight": torch.ones(6, 5, 4)}, "the order is 6 .* up to 5"),
     ],
     ids=["float64", "width", "order"],
 )
@@ -149,3 +150,34 @@ def test_kernels_are_imported_only_when_they_run():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == "False"
+
+
+def test_explain_names_the_path_of_every_layer_and_why(monkeypatch):
+    graphs = dense_graphs((3, 40, 9, 200), 5)
+    model = FlexGCN(5, [8, 80, 6, 4], 1, orders=[2, 2, 2, 3, 2])
+    batch = graphs.batch(slice(None))
+    assert explain(model, batch) == [
+        "layer 0 (5 → 8, order 2): one product with the dataset's cached [X, ÂX, …] (PyTorch)",
+        "layer 1 (8 → 80, order 2): PyTorch: the layer is 80 wide (the kernels take up to 64)",
+        "layer 2 (80 → 6, order 2): PyTorch: the layer is 80 wide (the kernels take up to 64)",
+        "layer 3 (6 → 4, order 3): PyTorch: the backend is chosen so",
+        "layer 4 (4 → 1, order 2): pooled first, then one product a graph (PyTorch)",
+    ]
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    narrow = FlexGCN(5, 8, 1, orders=[2, 2, 2])
+    assert explain(narrow, batch)[1] == (
+        "layer 1 (8 → 8, order 2): Triton: 2 graphs in 1 tiles, 1 larger graphs block by block, "
+        "1 with repeated edges or too large through CSR"
+    )
+
+
+def test_a_model_trains_the_same_on_either_backend(monkeypatch):
+    graphs = dense_graphs((3, 40, 0, 9, 17), 5)
+    model = FlexGCN(5, [8, 6], 1, orders=[2, 3, 2])
+    gradients = []
+    for backend in ("torch", "triton"):
+        monkeypatch.setenv("GRANT_FAST_BACKEND", backend)
+        out = model(graphs.batch([4, 1, 2, 3, 0]))
+        gradients.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    for want, got in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
