@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 .PHONY: demo test lint clean
 
 demo: .venv/package
-	$(BIN)/grant-fast compare gen-reg --graphs 2000 --seeds 2 --out runs/demo --overwrite
+	$(BIN)/grant-fast compare gen-reg --graphs 2000 --seeds 3 --out runs/demo --overwrite
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS)

@@ -68,7 +68,8 @@ class Adjacency:
     def normalized(self) -> "Adjacency":
         """Â = D^{-1/2} A D^{-1/2} with D the weighted in-degree, as PyG's `gcn_norm`.
 
-        No self loops are added; a node of degree 0 keeps a zero row.
+        No self loops are added; a node of degree 0 (or, with negative weights, below) keeps a zero
+        row, where PyG would give NaN below 0.
         """
         rowptr, col, value = self.csr
         row = expand_rows(rowptr, col.shape[0])

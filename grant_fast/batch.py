@@ -1,7 +1,6 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .adjacency import Adjacency, CSRTensors, count_to_ptr, index_dtype
+from .caching import kept, kept_property
 from .errors import InputError
 from .reference import expand_rows
 from .tiles import Tiles, tile_batch
@@ -27,7 +27,7 @@ class GraphBatch:
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
     Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
-    `torch.compile` leaves the gathering out of its graphs: it is data loading.
+    `torch.compile` breaks its graph at the gathering, whose sizes depend on the data.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
@@ -43,7 +43,7 @@ class GraphBatch:
     def __repr__(self) -> str:
         return f"GraphBatch(num_graphs={self.num_graphs}, num_nodes={self.num_nodes})"
 
-    @cached_property
+    @kept_property
     def num_graphs(self) -> int:
         if isinstance(self._positions, slice):
             return self._positions.stop - self._positions.start
@@ -53,18 +53,18 @@ class GraphBatch:
     def device(self) -> torch.device:
         return self.graphs.device
 
-    @cached_property
+    @kept_property
     def _rows(self) -> Tensor | slice:
         """The positions, on the graphs' device."""
         where = self._positions
         return where if isinstance(where, slice) else where.to(self.device, non_blocking=True)
 
-    @cached_property
+    @kept_property
     def ids(self) -> Tensor:
         """Which graphs these are, [B] int64: an identity that no reordering changes."""
         return take(self.graphs.ids, self._rows)
 
-    @cached_property
+    @kept_property
     def _host(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """First node, nodes, first edge and edges of each graph, on the CPU."""
         ptr, edge_ptr = self.graphs.host_ptr, self.graphs.host_edge_ptr
@@ -77,28 +77,28 @@ class GraphBatch:
         stop, edge_stop = take(ptr, where + 1), take(edge_ptr, where + 1)
         return start, stop - start, edge_start, edge_stop - edge_start
 
-    @cached_property
+    @kept_property
     def _host_ptr(self) -> Tensor:
         return sizes_to_ptr(self._host[1])
 
-    @cached_property
+    @kept_property
     def _host_edge_ptr(self) -> Tensor:
         return sizes_to_ptr(self._host[3])
 
-    @cached_property
+    @kept_property
     def num_nodes(self) -> int:
         return int(self._host_ptr[-1])
 
-    @cached_property
+    @kept_property
     def num_edges(self) -> int:
         return int(self._host_edge_ptr[-1])
 
-    @cached_property
+    @kept_property
     def ptr(self) -> Tensor:
         """Where each graph's nodes begin, [B + 1] int64."""
         return self._host_ptr.to(self.device, non_blocking=True)
 
-    @cached_property
+    @kept_property
     def sizes(self) -> Tensor:
         """Nodes of each graph, [B] int64."""
         return self._host[1].to(self.device, non_blocking=True)
@@ -108,7 +108,7 @@ class GraphBatch:
         """Edges of each graph, [B] int64, on the CPU."""
         return self._host[3]
 
-    @cached_property
+    @kept_property
     def nodes(self) -> Tensor | slice:
         """The rows of `graphs.x` that these graphs own, in batch order."""
         if isinstance(self._positions, slice):
@@ -117,7 +117,7 @@ class GraphBatch:
         small = index_dtype(self.graphs.num_nodes)
         return spans(*self._host[:2], self._host_ptr, self.num_nodes, small, self.device)
 
-    @cached_property
+    @kept_property
     def edges(self) -> Tensor | slice:
         """The entries of `graphs.adj.col` that these graphs own, in batch order."""
         if isinstance(self._positions, slice):
@@ -126,18 +126,18 @@ class GraphBatch:
         small = index_dtype(self.graphs.num_edges)
         return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, small, self.device)
 
-    @cached_property
+    @kept_property
     def x(self) -> Tensor:
         return take(self.graphs.x, self.nodes)
 
-    @cached_property
+    @kept_property
     def y(self) -> Tensor | None:
         y = self.graphs.y
         if y is None:
             return None
         return take(y, self._rows if self.graphs.y_level == "graph" else self.nodes)
 
-    @cached_property
+    @kept_property
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
         return self._repeat(
@@ -160,7 +160,7 @@ class GraphBatch:
         shift = self._repeat(shift, self._host[1], self.num_nodes)
         return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
 
-    @cached_property
+    @kept_property
     def _column_shift(self) -> Tensor:
         small = index_dtype(self.num_nodes, self.num_edges)
         return self._repeat(self._host_ptr[:-1].to(small), self._host[3], self.num_edges)
@@ -175,18 +175,18 @@ class GraphBatch:
         )
         return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
 
-    @cached_property
+    @kept_property
     def _adjacencies(self) -> dict[bool, Adjacency]:
         return {}
 
-    @torch.compiler.disable
+    @kept
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
             self._adjacencies[normalize] = BatchAdjacency(self, normalize)
         return self._adjacencies[normalize]
 
-    @cached_property
+    @kept_property
     def tiles(self) -> Tiles | None:
         """How the kernels take this batch; None where the edges are weighted."""
         bits = self.graphs.bits
@@ -195,13 +195,13 @@ class GraphBatch:
         sizes, first_rows = self._host[1], self._host_ptr[:-1]
         return tile_batch(sizes, self._host_positions, first_rows, bits.fits, self.device)
 
-    @cached_property
+    @kept_property
     def _host_positions(self) -> Tensor:
         if isinstance(self._positions, slice):
             return torch.arange(self._positions.start, self._positions.stop, device="cpu")
         return self._positions.cpu()
 
-    @cached_property
+    @kept_property
     def rest(self) -> "tuple[GraphBatch, Tensor] | None":
         """The graphs that the kernels leave to CSR, and their rows of this batch; None: none."""
         if self.tiles is None or self.tiles.rest is None:
@@ -212,36 +212,32 @@ class GraphBatch:
         rows = spans(first, others._host[1], others._host_ptr, total, torch.int64, self.device)
         return others, rows
 
-    @cached_property
+    @kept_property
     def edge_index(self) -> Tensor:
         """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
         rowptr, col, _ = self._csr(False, normalize=False)
         return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
 
-    @cached_property
+    @kept_property
     def edge_weight(self) -> Tensor | None:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
         return None if weight is None else take(weight, self.edges)
 
-    @torch.compiler.disable
     def coded(self) -> tuple[Tensor, Tensor] | None:
         """The distinct rows of the dataset's X, [m, F], and which of them each node has, [n]."""
         kinds = self.graphs.kinds
         return None if kinds is None else (kinds[0], take(kinds[1], self.nodes))
 
-    @torch.compiler.disable
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X], [n, κF], from the dataset's cache; None where it keeps none."""
         cached = self.graphs.hops(order, normalize)
         return None if cached is None else take(cached, self.nodes)
 
-    @torch.compiler.disable
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
 
-    @torch.compiler.disable
     def readout(self, order: int, normalize: bool, mean: bool) -> list[Adjacency]:
         """ρ, ρÂ, …, ρÂ^{κ-1}, each [B, n]: a row holds one weight for each node of its graph."""
         weights = self.graphs.pool_weights(order, normalize, mean)
@@ -278,12 +274,12 @@ class BatchAdjacency(Adjacency):
     def num_nodes(self) -> int:
         return self.num_cols
 
-    @cached_property
+    @kept_property
     @torch.compiler.disable
-    def csr(self) -> CSRTensors:  # type: ignore[override]
+    def csr(self) -> CSRTensors:
         return self.batch._csr(False, self.normalize)
 
-    @cached_property
+    @kept_property
     @torch.compiler.disable
     def transposed(self) -> CSRTensors:
         # Only a backward pass reads the transpose; scoring need not gather it.
@@ -307,23 +303,21 @@ class LooseGraphs:
         batch: Tensor | None,
         batch_size: int | None,
     ) -> None:
-        self.x, self.edges, self._edge_weight = x, edges, edge_weight
+        for name, value in (("x", x), ("batch", batch)):
+            if not isinstance(value, Tensor | None):
+                raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
+        self.x, self._edges, self._edge_weight = x, edges, edge_weight
         if batch is None:
             if batch_size not in (None, 1):
                 raise InputError(f"batch_size is {batch_size}, but no batch vector was given")
             batch, batch_size = torch.zeros(x.shape[0], dtype=torch.long, device=x.device), 1
-        if batch.shape != (x.shape[0],) or batch.is_floating_point():
-            raise InputError(
-                f"batch has shape {tuple(batch.shape)} and dtype {batch.dtype}: "
-                f"it must hold one integer for each of the {x.shape[0]} nodes"
-            )
-        if batch_size is None:
-            batch_size = int(batch.max()) + 1 if batch.numel() else 0
+        else:
+            batch_size = _checked_size(batch, batch_size, x.shape[0])
         self.batch, self.num_graphs = batch.long(), batch_size
 
     def adjacency(self, normalize: bool) -> Adjacency:
         dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
-        out = Adjacency.from_any(self.edges, self._edge_weight, self.x.shape[0], dtype)
+        out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
         return out.normalized() if normalize else out
 
     def hops(self, order: int, normalize: bool) -> None:
@@ -333,6 +327,27 @@ class LooseGraphs:
         dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
         ptr = count_to_ptr(self.batch, self.num_graphs, torch.int64)
         return pooling_matrix(self.batch, ptr, dtype, mean)
+
+
+def _checked_size(batch: Tensor, batch_size: int | None, num_nodes: int) -> int:
+    """The number of graphs; the range of `batch` is read on the CPU only, as for edges."""
+    if batch.shape != (num_nodes,) or batch.is_floating_point() or batch.dtype == torch.bool:
+        raise InputError(
+            f"batch has shape {tuple(batch.shape)} and dtype {batch.dtype}: "
+            f"it must hold one integer for each of the {num_nodes} nodes"
+        )
+    if batch_size is None:
+        batch_size = int(batch.max()) + 1 if batch.numel() else 0
+    if batch_size < 0:
+        raise InputError(f"batch_size is {batch_size}: it counts graphs")
+    if batch.device.type == "cpu" and not torch.compiler.is_compiling() and batch.numel():
+        low, high = (int(v) for v in torch.aminmax(batch))
+        if low < 0 or high >= batch_size:
+            wrong = low if low < 0 else high
+            raise InputError(
+                f"batch names graph {wrong}, but graphs run from 0 to {batch_size - 1}"
+            )
+    return batch_size
 
 
 def sizes_to_ptr(sizes: Tensor) -> Tensor:
@@ -349,7 +364,8 @@ def take(source: Tensor, rows: Tensor | slice) -> Tensor:
 
 def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> Tensor:
     """`values` [k], the i-th `counts[i]` times, [total], on `device`."""
-    if device.type == "cpu":  # NumPy's is an order of magnitude faster for short runs
+    # NumPy's is an order of magnitude faster for short runs, but does not know bfloat16.
+    if device.type == "cpu" and values.dtype != torch.bfloat16:
         return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
     values, counts = (t.to(device, non_blocking=True) for t in (values, counts))
     return torch.repeat_interleave(values, counts, output_size=total)
@@ -397,7 +413,10 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
         if step == 1:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
-    index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
+    try:
+        index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{where!r} is no list of graph positions: give integers") from error
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(

@@ -32,6 +32,7 @@ Source = Annotated[
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
+_UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy of it
 _DATA = ("smiles_column", "target", "task", "split", "graphs", "data_seed", "strict")
 
 
@@ -44,8 +45,12 @@ def main() -> None:
     # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        app()
-    except KeyboardInterrupt:
+        raise SystemExit(app(standalone_mode=False))
+    except _UsageError as error:
+        if said := error.format_message():  # else it has shown the help
+            _say(f"error: {said}")
+        raise SystemExit(error.exit_code) from None
+    except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
 
 
@@ -59,11 +64,23 @@ def _readable(command: Callable[..., None]) -> Callable[..., None]:
         except (InputError, MissingExtraError, OSError) as error:
             _say(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(1) from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            _say("error: the memory is not enough: give a smaller batch size, narrower layers, …")
+            raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             _say(str(interrupt) or "interrupted")
             raise typer.Exit(130) from interrupt
 
     return run
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
+    words = str(error)
+    known = ("DefaultCPUAllocator", "out of memory")
+    return isinstance(error, MemoryError) or any(word in words for word in known)
 
 
 def _with_settings(
@@ -93,7 +110,7 @@ def _with_settings(
 def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
     """A field as an option; None unless given, so that defaults can follow the data."""
     flag = f"--{spec.name.replace('_', '-')}"
-    kind: Any = {int: int, float: float}.get(_bare(spec.type), str)
+    kind: Any = str  # also of numbers: the config is who refuses, in one way
     if isinstance(spec.default, bool):
         kind, flag = bool, f"{flag}/--no-{spec.name.replace('_', '-')}"
     text = spec.metadata["help"]
@@ -106,7 +123,12 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
         text = f"{text}. Default: what suits the data"
     elif spec.default not in (None, ()):
         text = f"{text}. Default: {str(spec.default).lower()}"
-    option = typer.Option(flag, help=f"{text[0].upper()}{text[1:]}.", show_default=False)
+    option = typer.Option(
+        flag,
+        help=f"{text[0].upper()}{text[1:]}.",
+        show_default=False,
+        metavar={int: "INTEGER", float: "FLOAT"}.get(_bare(spec.type)),
+    )
     return inspect.Parameter(
         spec.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -124,9 +146,12 @@ def _bare(kind: Any) -> Any:
 def _parsed(spec: "dataclasses.Field[Any]", value: Any) -> Any:
     """What the config holds for what the user typed; None where nothing was typed."""
     if isinstance(value, list):
+        if spec.name == "target":
+            return tuple(value)  # a column's name may hold a comma
         words = [word.strip() for text in value for word in text.split(",") if word.strip()]
-        return tuple(map(_number, words) if spec.name != "target" else words) or None
-    return _number(value) if spec.name == "interval" and value is not None else value
+        return tuple(map(_number, words))
+    is_number = spec.name == "interval" or _bare(spec.type) in (int, float)
+    return _number(value) if is_number and value is not None else value
 
 
 def _number(text: str) -> int | float | str:
@@ -202,14 +227,15 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and with two controls, over several seeds."""
+    from .training.compare import check_seeds, with_controls
     from .training.compare import compare as run_all
-    from .training.compare import with_controls
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.observers import Observers, TensorBoard
     from .training.report import summarize, terminal_table, write_report
 
     chosen = [name for text in arms or ARMS for name in text.split(",")]
+    check_seeds(seeds)
     num_runs = seeds * len(with_controls(chosen))
     out = out or Path("runs") / f"compare-{Path(source).stem}"
     _check_flags(resume, overwrite)
@@ -275,8 +301,10 @@ def predict(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
     """Predict for new graphs with a trained run."""
+    from .training.folder import check_spares
     from .training.predict import load_predictor, predict_csv, predict_packed
 
+    check_spares(run, out)
     predictor = load_predictor(run, last=last, device=device)
     if source.lower().endswith(".gfast"):
         predict_packed(predictor, source, out)
@@ -303,9 +331,11 @@ def doctor() -> None:
 
 def _config(given: dict[str, Any], dataset: Any = None) -> RunConfig:
     """What the user gave, and for the rest what suits the source, or better the data in it."""
-    suits = defaults_for(given["source"])
-    if dataset is not None:
-        suits = defaults_for(dataset.name, len(dataset.graphs))
+    layers = len(given["orders"]) if "orders" in given else None
+    if dataset is None:
+        suits = defaults_for(given["source"], layers=layers)
+    else:
+        suits = defaults_for(dataset.name, len(dataset.graphs), layers)
     return RunConfig(**{**suits, **given})
 
 

@@ -17,11 +17,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary file behind.
 
     Raises:
-        InputError: the folder is missing or not writable, `path` is a folder, or the disk is full.
+        InputError: the folder is missing or not writable, `path` is a folder or a device, or the
+            disk is full.
     """
-    target = Path(path)
+    target = Path(path).resolve()  # a link stays a link, to the new content
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder; give a file name")
+    if target.exists() and not target.is_file():
+        raise InputError(f"cannot write {target}: it is not an ordinary file; give another name")
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:

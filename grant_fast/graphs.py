@@ -4,7 +4,6 @@ import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +12,16 @@ from torch import Tensor
 from . import ops, storage
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch, Positions, as_positions, repeat, take
+from .caching import kept, kept_property
 from .errors import InputError
-from .packing import PackedCSR, as_tensor, joined_csr, joined_ptr, pack_arrays
+from .packing import (
+    PackedCSR,
+    as_tensor,
+    distinct_rows,
+    joined_csr,
+    joined_ptr,
+    pack_arrays,
+)
 from .reference import expand_rows
 from .tasks import Level
 from .tiles import BitRows, bit_rows
@@ -27,7 +34,8 @@ class PackedGraphs:
     """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
 
     Build it with `from_arrays`, `from_data_list`, `from_smiles` or `from_dataset`, or `load` it.
-    Treat it as immutable: what is derived from it is cached.
+    Treat it as immutable: what is derived from it is cached. PyTorch's `DataLoader` takes it as it
+    is (`DataLoader(graphs, batch_sampler=sampler)`); PyG's collates PyG's own `Data` only.
 
     **Shapes** for G graphs of N nodes and E edges in all:
         x [N, F] float, or a narrow integer dtype where the columns are categories ·
@@ -90,22 +98,22 @@ class PackedGraphs:
         """[G] int64."""
         return self.ptr.diff()
 
-    @cached_property
+    @kept_property
     def host_ptr(self) -> Tensor:
         """`ptr` on the CPU, so that the size of a batch is known without asking the device."""
         return self.ptr.cpu()
 
-    @cached_property
+    @kept_property
     def host_edge_ptr(self) -> Tensor:
         """Where each graph's edges begin, [G + 1] int64, on the CPU."""
         return self.adj.rowptr[self.ptr].cpu()
 
-    @cached_property
+    @kept_property
     def bits(self) -> BitRows | None:
         """The edges as bits, for the kernels; None where they are weighted."""
         return bit_rows(self.host_ptr, self.adj)
 
-    @cached_property
+    @kept_property
     def scale(self) -> Tensor:
         """D^{-1/2} of every node, [N]: the normalised edge j → i weighs scale_i w scale_j."""
         dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
@@ -196,7 +204,7 @@ class PackedGraphs:
             moved.scale = self.scale.to(device, dtype)
         return moved
 
-    @cached_property
+    @kept_property
     def kinds(self) -> tuple[Tensor, Tensor] | None:
         """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int32.
 
@@ -205,22 +213,12 @@ class PackedGraphs:
         """
         if self.x.is_floating_point() or not self.x.numel():
             return None
-        key = torch.zeros(self.num_nodes, dtype=torch.int64, device=self.device)
-        for column in self.x.long().unbind(1):
-            column = column - column.min()
-            span = int(column.max()) + 1
-            if (int(key.max()) + 1) * span >= 2**62:
-                key = torch.unique(key, return_inverse=True)[1]
-            key = key * span + column
-        distinct, code = torch.unique(key, return_inverse=True)
-        if 4 * distinct.numel() > self.num_nodes:
-            return None
-        rows = self.x.new_empty(distinct.numel(), self.num_features)
-        rows[code] = self.x  # equal rows: whichever is written last
-        return rows, code.to(torch.int32)
+        rows, code = distinct_rows(self.x)
+        return None if 4 * rows.shape[0] > self.num_nodes else (rows, code)
 
     # What never changes during training is computed once (features and graphs are data).
 
+    @kept
     @torch.no_grad()
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
@@ -243,6 +241,7 @@ class PackedGraphs:
             self._cache[key] = out
         return self._cache[key][:, :width]
 
+    @kept
     @torch.no_grad()
     def edge_values(self, normalize: bool, transposed: bool) -> Tensor | None:
         """What each stored edge weighs in Â (or A), [E]; None where that is 1 everywhere."""
@@ -262,6 +261,7 @@ class PackedGraphs:
             self._cache[key] = out
         return self._cache[key]
 
+    @kept
     @torch.no_grad()
     def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:
         """p_k = ρÂ^k, [κ, N]: pooling a linear layer is a sum with these weights."""
@@ -355,19 +355,27 @@ class PackedGraphs:
 
     @classmethod
     def from_data_list(
-        cls, data_list: Sequence[Any], *, missing_labels: bool = False
+        cls,
+        data_list: Sequence[Any],
+        *,
+        y_level: Level | None = None,
+        missing_labels: bool = False,
     ) -> "PackedGraphs":
         """From PyG `Data` objects: anything with `x`, `edge_index`, maybe `y` and `edge_weight`."""
         from .data.pyg import from_data_list
 
-        return cls.from_graph_arrays(from_data_list(data_list), missing_labels=missing_labels)
+        arrays = from_data_list(data_list, y_level)
+        return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
 
     @classmethod
-    def from_dataset(cls, dataset: Any, *, missing_labels: bool = False) -> "PackedGraphs":
+    def from_dataset(
+        cls, dataset: Any, *, y_level: Level | None = None, missing_labels: bool = False
+    ) -> "PackedGraphs":
         """From an OGB or PyG graph dataset: anything indexable that yields graphs."""
         from .data.pyg import from_dataset
 
-        return cls.from_graph_arrays(from_dataset(dataset), missing_labels=missing_labels)
+        arrays = from_dataset(dataset, y_level)
+        return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
 
     @classmethod
     def from_smiles(
@@ -404,8 +412,9 @@ class PackedGraphs:
         if failures:
             row, text = failures[0]
             first = f"row {row}: {text!r} is not a valid SMILES"
-            if strict:
-                raise InputError(f"{first} ({len(failures)} in all): fix it, or pass strict=False")
+            if strict or len(failures) == len(smiles):
+                hint = "fix it, or pass strict=False" if strict else "none of them is"
+                raise InputError(f"{first} ({len(failures)} in all): {hint}")
             warnings.warn(f"{len(failures)} left out; the first is {first}", stacklevel=2)
         bad = {row for row, _ in failures}
         keep = torch.tensor([row for row in range(len(smiles)) if row not in bad], dtype=torch.long)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -255,8 +256,10 @@ class FlexGCN(nn.Module):
         encoder: nn.Module | str | None = None,
     ) -> None:
         super().__init__()
-        if not orders:
-            raise InputError("orders is empty: give one order for each layer, as orders=[3, 2]")
+        if isinstance(orders, int) or not orders:
+            raise InputError(
+                "orders must be a list: give one order for each layer, as orders=[3, 2]"
+            )
         if pool not in ("mean", "sum", "max", None):
             raise InputError(f"unknown pool {pool!r}: choose 'mean', 'sum', 'max' or None")
         hidden = per_layer("hidden_channels", hidden_channels, len(orders) - 1)
@@ -367,7 +370,7 @@ class FlexGCN(nn.Module):
             if conv.bias is None:
                 return out
             count = graphs.sizes.clamp(max=1) if mean else graphs.sizes
-            return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias)
+            return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
         out = conv(h, graphs.adjacency(self.normalize))
         if self.pool is None:
             return out
@@ -399,5 +402,5 @@ def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:
 
 
 def check_positive(name: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value}: it must be a whole number of at least 1")

@@ -166,6 +166,8 @@ def flex_conv(
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
     if not _autocasts(x):
+        if x.dtype != weight.dtype:
+            raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
     low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)

@@ -57,9 +57,15 @@ def pack_arrays(
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """`value` as a tensor; raise InputError naming the argument if it is none."""
+    """`value` (a tensor, an array, a data frame's column, a list) as a CPU tensor.
+
+    Raises:
+        InputError: it is no array of numbers; the message names the argument.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
     try:
-        return torch.as_tensor(value)
+        return torch.from_numpy(np.array(value, ndmin=1))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} is not an array of numbers: {error}") from error
 
@@ -72,6 +78,7 @@ def pack_features(x: Tensor) -> Tensor:
     if x.is_complex():
         raise InputError("x is complex: split it into real columns")
     if x.is_floating_point():
+        x = x.to(torch.float32)  # before the check: what overflows is not finite either
         bad = ~torch.isfinite(x)
         if bad.any():
             node, column = bad.nonzero()[0].tolist()
@@ -79,7 +86,9 @@ def pack_features(x: Tensor) -> Tensor:
                 f"x is {x[node, column].item()} at node {node}, column {column}: "
                 "impute or drop it before packing"
             )
-        return x.to(torch.float32)
+        return x
+    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        x = x.long()  # torch computes little with these
     return x.to(narrowest_integer(x))
 
 
@@ -102,6 +111,8 @@ def _checked_batch(batch: Tensor, num_nodes: int, num_graphs: int | None) -> Ten
             f"it must hold one integer for each of the {num_nodes} nodes"
         )
     batch = batch.long()
+    if num_graphs is not None and num_graphs < 0:
+        raise InputError(f"num_graphs is {num_graphs}: it counts graphs")
     if num_nodes == 0:
         return batch
     if (batch.diff() < 0).any():
@@ -121,6 +132,8 @@ def pack_targets(
 ) -> tuple[Tensor, Level]:
     """`y` as float32 [rows, T] or int64 [rows], and whether a row is a graph or a node."""
     rows = y.shape[0] if y.dim() else -1
+    if level not in ("graph", "node", None):
+        raise InputError(f"unknown y_level {level!r}: choose 'graph' or 'node'")
     if level is None:
         if num_graphs == num_nodes == rows:
             raise InputError("y fits graphs and nodes alike: say y_level='graph' or y_level='node'")
@@ -137,7 +150,7 @@ def pack_targets(
             row = int((classes < 0).nonzero()[0])
             raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0")
         return classes, level
-    y = y.reshape(rows, -1).to(torch.float32)
+    y = (y if y.dim() == 2 else y[:, None]).to(torch.float32)
     bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)
     if bad.any():
         row, column = bad.nonzero()[0].tolist()
@@ -168,11 +181,11 @@ def _pack_edges(
         )
     weight = None
     if edge_weight is not None:
-        weight = check_edge_weight(as_tensor("edge_weight", edge_weight), source.shape[0])
+        weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
+        weight = check_edge_weight(weight, source.shape[0])
         if not torch.isfinite(weight).all():
             edge = int((~torch.isfinite(weight)).nonzero()[0])
             raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
-        weight = weight.to(torch.float32)
     by_target, order = _sorted(target * num_nodes + source, weight)
     by_source, order_t = _sorted(source * num_nodes + target, weight)
     first_node = ptr[batch]
@@ -201,6 +214,21 @@ def _sorted(key: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
     else:
         order = torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
     return key[order], order
+
+
+def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of an integer matrix, [m, F], and which of them each row is, [N] int32."""
+    key = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
+    for column in x.unbind(1):
+        column = column.long() - column.min().long()
+        span = int(column.max()) + 1
+        if (int(key.max()) + 1) * span >= 2**62:  # number anew what there is, and go on
+            key = torch.unique(key, return_inverse=True)[1]
+        key = key * span + column
+    distinct, code = torch.unique(key, return_inverse=True)
+    rows = x.new_empty(distinct.numel(), x.shape[1])
+    rows[code] = x  # equal rows: whichever is written last
+    return rows, code.to(torch.int32)
 
 
 def joined_ptr(ptrs: list[Tensor]) -> Tensor:

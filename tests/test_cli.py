@@ -182,6 +182,9 @@ def test_doctor_says_what_is_broken_and_how_to_mend_it(monkeypatch):
 
 
 NONSENSE = [
+    (["--epochs", "1.5"], "epochs=1.5 cannot be used: give a whole number of at least 1"),
+    (["--lr", "fast"], "lr=fast cannot be used: give a number above 0"),
+    (["--orders", ""], "orders= cannot be used: give one order for each layer"),
     (["--epochs", "-3"], "epochs=-3 cannot be used: give a whole number of at least 1"),
     (["--batch-size", "0"], "batch_size=0 cannot be used"),
     (["--start-ratio", "1.5"], "start_ratio=1.5 cannot be used: give above 0 and at most 1"),
@@ -189,8 +192,9 @@ NONSENSE = [
     (["--interval", "often"], "interval=often cannot be used"),
     (["--orders", "4,3,2", "--hidden-channels", "5,5,5"], "have 2 gaps"),
     (["--orders", "three"], "orders=three cannot be used"),
-    (["--act", "sine"], "unknown act 'sine'"),
+    (["--act", "sine"], "act=sine cannot be used: give one of relu, elu"),
     (["--device", "abacus"], "device=abacus cannot be used here"),
+    (["--device", "meta"], "device=meta cannot be used here"),
     (["--task", "ranking"], "task=ranking cannot be used"),
     (["--metric", "f1"], "metric=f1 cannot be used: give one of auto, mae, rmse"),
     (["--metric", "ap"], "metric 'ap' does not fit a regression task: choose one of mae, rmse"),
@@ -206,7 +210,9 @@ def test_nonsense_settings_are_one_line_and_leave_nothing(tmp_path, words, messa
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path):
     assert "arm=grant-x cannot be used" in fails("train", *SMALL, "--arm", "grant-x")
     assert "arm=grant-x cannot be used" in fails("compare", *SMALL, "--arm", "grant-x")
-    assert "seeds=0 cannot be used" in fails("compare", *SMALL, "--seeds", 0, "-o", tmp_path / "x")
+    for seeds in (0, 99_999_999_999):  # said before the data are read
+        line = fails("compare", "gen-reg", "--seeds", seeds, "-o", tmp_path / "x")
+        assert f"seeds={seeds} cannot be used" in line
 
 
 def test_unknown_data_sets_and_missing_sources_are_refused():
@@ -259,7 +265,10 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     text = config.read_text()
     config.write_text(text.replace('"orders": [\n    3,', '"orders": [\n    4,'))
     line = fails("predict", trained, "x.gfast", "-o", out)
-    assert "best.pt: checkpoint of another model: convs.0.weight is (3, 40, 10) in the file" in line
+    assert "best.pt: the run was made with orders=(3, 2), not (4, 2): keep to its own" in line
+    config.write_text(text.replace('"seed": 0', '"seed": 1'))  # the weights would fit
+    line = fails("predict", trained, "x.gfast", "-o", out)
+    assert "best.pt: the run was made with seed=0, not 1" in line
     config.write_text(text.replace('"lr"', '"rate"'))
     assert "config.json: unknown key rate" in fails("predict", trained, "x.gfast", "-o", out)
     config.write_text(text)
@@ -268,6 +277,14 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     assert "best.pt: truncated" in fails("predict", trained, "x.gfast", "-o", out)
     assert "is not a run folder" in fails("predict", tmp_path, "x.gfast", "-o", out)
     assert not out.exists()
+
+
+def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
+    (tmp_path / "link.csv").symlink_to(trained / "last.pt")
+    before = {path: path.read_bytes() for path in trained.iterdir()}
+    for out in (*before, tmp_path / "link.csv"):
+        assert "it is the run's own" in fails("predict", trained, "x.gfast", "-o", out)
+    assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
 def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
@@ -299,7 +316,7 @@ def test_unwritable_outputs_are_named(tmp_path):
     assert "cannot write" in fails("pack", *SMALL[:3], "-o", tmp_path / "nowhere" / "d.gfast")
 
 
-@pytest.mark.parametrize("function", ["torch.save", "os.fsync"])
+@pytest.mark.parametrize("function", ["pathlib.Path.write_bytes", "os.fsync"])
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monkeypatch, function):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -310,6 +327,23 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monke
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {"config.json"}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 9 PiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+    ],
+    ids=["numpy", "cpu", "gpu"],
+)
+def test_too_little_memory_is_one_line(tmp_path, monkeypatch, error):
+    def full(*_args, **_kwargs):
+        raise error
+
+    monkeypatch.setattr("grant_fast.training.trainer.build_model", full)
+    assert "the memory is not enough" in fails("train", *SMALL, "-o", tmp_path / "run")
+
+
 def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     line = fails("train", *SMALL, "--epochs", 1, "--tensorboard", "-o", tmp_path / "run")
@@ -318,7 +352,29 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
 
 def test_usage_errors_exit_with_2():
     assert run("train", "--colour", "red").exit_code == 2
-    assert run("train", *SMALL, "--epochs", "many").exit_code == 2
+    assert run("compare", *SMALL, "--seeds", "many").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["train", "--colour", "red"], "No such option: --colour"), (["tran"], "No such command")],
+)
+def test_usage_errors_are_one_line(words, message):
+    program = [sys.executable, "-m", "grant_fast.cli", *words]
+    said = subprocess.run(program, env=ENVIRONMENT, capture_output=True, text=True)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"error: {message}") and said.stderr.count("\n") == 1
+
+
+def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
+    words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    for orders, widths, rates in (("3,2", [27], [0.27]), ("3", [], []), ("2,2,2", [27, 18], 0)):
+        out = tmp_path / orders
+        result = run("train", *words, "--orders", orders, "--norm", "none", "-o", out)
+        assert result.exit_code == 0, result.output
+        config = json.loads((out / "config.json").read_text())
+        assert config["hidden_channels"] == widths and config["norm"] == "none"
+        assert config["dropout"] == (rates or [0.27, 0.0][: len(widths)])
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -37,3 +37,18 @@ def test_a_missing_package_names_the_extra():
         MissingExtraError, match=r'no_such_thing .*pip install "grant_fast\[smiles\]"'
     ):
         require("no_such_thing.mol", "smiles")
+
+
+def test_a_link_stays_a_link_to_the_new_content(tmp_path):
+    (tmp_path / "target.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to(tmp_path / "target.csv")
+    atomic_write_text(tmp_path / "link.csv", "new")
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "target.csv").read_text() == "new"
+
+
+def test_a_pipe_or_device_is_never_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe: it is not an ordinary file"):
+        atomic_write_text(tmp_path / "pipe", "")
+    assert (tmp_path / "pipe").is_fifo()

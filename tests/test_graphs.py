@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from grant_fast import GraphBatch, InputError, PackedGraphs
+from grant_fast import FlexGCN, GraphBatch, InputError, PackedGraphs
 from tests.cases import AWKWARD_SIZES, Case, to_dense
 
 
@@ -121,6 +121,8 @@ def test_indexing_does_what_one_expects():
         graphs[torch.ones(3, dtype=torch.bool)]
     with pytest.raises(InputError, match=r"torch\.float32"):
         graphs.batch(torch.tensor([0.5]))
+    with pytest.raises(InputError, match="'five' is no list of graph positions"):
+        graphs["five"]
 
 
 def test_subset_equals_packing_the_subset():
@@ -231,3 +233,22 @@ def test_a_million_small_graphs_fit_and_batch_quickly():
         times.append(time.perf_counter() - start)
     torch.set_num_threads(threads)
     assert min(times) < 0.02
+
+
+def test_what_inference_mode_read_first_still_serves_training():
+    for pool, level in (("mean", "graph"), (None, "node")):
+        graphs = Case(y_level=level).graphs
+        model = FlexGCN(5, 4, 2, orders=[3, 2, 2], pool=pool)
+        batch = graphs.batch([3, 1, 8])
+        with torch.inference_mode():
+            model(batch)
+            model(graphs.batch(slice(None)))
+        model(graphs.batch([3, 1])).sum().backward()
+        model(batch).sum().backward()  # the very batch, too
+
+
+def test_half_precision_datasets_work():
+    for dtype in (torch.bfloat16, torch.float16):
+        graphs = Case().graphs.to(dtype=dtype)
+        model = FlexGCN(5, 4, 2, orders=[3, 2]).to(dtype)
+        assert model(graphs.batch([3, 1, 8])).dtype == dtype

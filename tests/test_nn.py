@@ -286,9 +286,10 @@ def test_repr_tells_the_architecture():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_runs_both_lanes_in_low_precision(dtype):
+@pytest.mark.parametrize("pool", ["mean", "max", None])
+def test_autocast_runs_both_lanes_in_low_precision(pool, dtype):
     case = Case(sizes=(5, 3, 9))
-    model = FlexGCN(5, [8, 4], 2, orders=[3, 2, 2], pool=None)
+    model = FlexGCN(5, [8, 4], 2, orders=[3, 2, 2], pool=pool)
     weight = case.edge_weight
     with torch.autocast("cpu", dtype=dtype):
         fast = model(case.graphs.batch(slice(None)))
@@ -332,7 +333,7 @@ def test_nonsense_arguments_name_themselves():
     cases = [
         ({"hidden_channels": [4]}, "hidden_channels has 1 entries for 3 hidden layers"),
         ({"hidden_channels": 0}, "out_channels is 0"),
-        ({"orders": []}, "orders is empty"),
+        ({"orders": []}, "orders must be a list"),
         ({"orders": [2, 0, 2, 2]}, "order is 0"),
         ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
         ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
@@ -362,5 +363,17 @@ def test_wrong_inputs_name_themselves():
         model(case.x, case.edge_index, torch.ones(3), case.batch)
     with pytest.raises(InputError, match="batch has shape"):
         model(case.x, case.edge_index, batch=torch.zeros(2).long())
+    with pytest.raises(InputError, match="batch names graph -1, but graphs run from 0 to 1"):
+        model(case.x, case.edge_index, None, case.batch - 1, 2)
+    with pytest.raises(InputError, match="batch names graph 1, but graphs run from 0 to 0"):
+        model(case.x, case.edge_index, None, case.batch, 1)
+    with pytest.raises(InputError, match="batch_size is -2"):
+        model(case.x, case.edge_index, None, case.batch, -2)
+    with pytest.raises(InputError, match="batch is a list: give a tensor"):
+        model(case.x, case.edge_index, None, case.batch.tolist())
+    with pytest.raises(InputError, match="x is a ndarray: give a tensor"):
+        model(case.x.numpy(), case.edge_index)
+    with pytest.raises(InputError, match=r"x is torch\.float64 and the weights are torch\.float32"):
+        model(case.x.double(), case.edge_index, None, case.batch)
     with pytest.raises(InputError, match="edge_index is a list"):
         model(case.x, [[0], [1]])

@@ -38,6 +38,10 @@ BAD = [
     ({"batch": torch.zeros(4)}, r"batch .* torch\.float32"),
     ({"batch": torch.tensor([0, 1, 0, 1])}, "batch goes down from 1 to 0 at node 2"),
     ({"batch": torch.tensor([-1, 0, 0, 1])}, "batch names graph -1"),
+    ({"num_graphs": -1}, "num_graphs is -1: it counts graphs"),
+    ({"x": np.full((4, 2), 1e300)}, "x is inf at node 0, column 0"),  # it overflows float32
+    ({"edge_weight": np.full(2, 1e300)}, "edge_weight is inf at edge 0"),
+    ({"y_level": "edge"}, "unknown y_level 'edge'"),
     ({"num_graphs": 1, "y": torch.zeros(1)}, "batch names graph 1, but num_graphs is 1"),
     ({"y": torch.zeros(3)}, "y has shape .* one row for each of the 2 graphs"),
     ({"y": torch.zeros(2, 1, 1)}, "y has shape"),
@@ -101,13 +105,15 @@ def test_targets_have_one_dtype_a_meaning(y, dtype, shape):
         (torch.tensor([0, 1 << 20, 0, 0]), torch.int32),
         (torch.tensor([0, 1 << 40, 0, 0]), torch.int64),
         (torch.tensor([True, False, True, True]), torch.uint8),
+        (np.array([0, 1, 2, 60000], dtype=np.uint16), torch.int32),
+        (np.arange(8.0).reshape(4, 2)[::-1], torch.float32),
     ],
 )
 def test_features_take_the_narrowest_dtype(x, dtype):
     packed = pack(x=x).x
     assert packed.dtype == dtype
     assert packed.dim() == 2
-    assert torch.equal(packed.double(), torch.as_tensor(x).reshape(4, -1).double())
+    assert np.array_equal(packed.double().numpy(), np.asarray(x, dtype=float).reshape(4, -1))
 
 
 def test_nothing_at_all_can_be_packed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -126,8 +127,29 @@ def featurize(
     if workers is None or workers == 1 or len(pieces) == 1:
         return _join(shown(map(_featurize_chunk, starts, pieces)))
     # Forking a process in which torch runs threads may deadlock: start fresh ones.
-    with ProcessPoolExecutor(min(workers, len(pieces)), get_context("spawn")) as pool:
-        return _join(shown(pool.map(_featurize_chunk, starts, pieces)))
+    pool = ProcessPoolExecutor(min(workers, len(pieces)), get_context("spawn"))
+    try:
+        with _without_interrupts():
+            chunks = pool.map(_featurize_chunk, starts, pieces)
+        return _join(shown(chunks))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach, even while they import: this one ends them.
+
+    A terminal sends it to all of them. What comes meanwhile is delivered here at the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _join(chunks: list[_Chunk]) -> tuple[GraphArrays, list[Failure]]:

@@ -65,10 +65,10 @@ def read_table(
     """Read SMILES and numeric targets from a UTF-8 CSV file with a header.
 
     Args:
-        path: the file. A byte order mark is skipped, blank lines too.
+        path: the file. A byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
-        target: the target columns; `["all"]` stands for every column but the SMILES. By default
-            the only other column.
+        target: the target columns, or several names in one, separated by commas; `["all"]` stands
+            for every column but the SMILES. By default the only other column.
         require_target: if False and no `target` is given, targets are not read.
 
     Cells that are empty or say nan, na or null (any case) are missing targets.
@@ -119,7 +119,7 @@ def _read_records(path: Path) -> list[_Record]:
     row = 0
     try:
         for row, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
-            if cells:
+            if len(cells) > 1 or "".join(cells).strip():
                 records.append((row, cells))
     except csv.Error as error:
         raise InputError(
@@ -133,8 +133,9 @@ def _read_records(path: Path) -> list[_Record]:
 def _position(path: Path, header: list[str], column: str, option: str) -> int:
     if header.count(column) == 1:
         return header.index(column)
-    problem = "has several columns" if column in header else "has no column"
-    raise InputError(f"{path} {problem} {column!r}: give {option} one of {_listed(header)}")
+    if column in header:
+        raise InputError(f"{path} has several columns {column!r}: rename all but one of them")
+    raise InputError(f"{path} has no column {column!r}: give {option} one of {_listed(header)}")
 
 
 def _listed(names: Sequence[str], limit: int = 20) -> str:
@@ -148,6 +149,8 @@ def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
     found = [i for i, name in enumerate(header) if name.lower() == "smiles"]
     if len(found) == 1:
         return found[0]
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise InputError(f"{path} has one column, {header[0]!r}: save it with commas between cells")
     problem = "several columns" if found else "no column"
     raise InputError(
         f"{path} has {problem} called 'smiles': name one with --smiles-column, of {_listed(header)}"
@@ -163,7 +166,13 @@ def _target_positions(
 ) -> list[int]:
     others = [i for i in range(len(header)) if i != smiles_at]
     if target:
-        if list(target) == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
+        # A name may hold commas itself.
+        target = [
+            name.strip()
+            for text in target
+            for name in ([text] if text in header else text.split(","))
+        ]
+        if target == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
             return others
         positions = [_position(path, header, name, "--target") for name in target]
         if smiles_at in positions:
@@ -200,7 +209,7 @@ def _number(path: Path, row: int, column: str, text: str) -> float:
     if text.lower() in MISSING:
         return math.nan
     try:
-        value = float(text)
+        value = math.nan if "_" in text else float(text)  # 1_0 is a number to Python alone
     except ValueError:
         value = math.nan
     if abs(value) <= _LARGEST:

@@ -89,6 +89,8 @@ def score_graphs(
         raise InputError(f"batch_size={batch_size}: give at least 1")
     positions = torch.arange(len(graphs)) if ids is None else torch.as_tensor(ids).cpu()
     device = _device_of(model)
+    if positions.dtype == torch.bool:
+        raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
     if len(positions) == 0:
         raise InputError("there are no graphs to score: ids, or the dataset, is empty")
     scores: list[Tensor] = []

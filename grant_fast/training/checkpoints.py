@@ -1,5 +1,6 @@
 """A run's state on disk: tensors and plain values only, whole or not at all, nothing executable."""
 
+import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +22,10 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         InputError: the file cannot be written (folder, permissions, full disk); it names `path`.
     """
+    content = io.BytesIO()  # torch's own file writer hides the OSError of a full disk
+    torch.save({"format": FORMAT, "version": VERSION, **state}, content)
     with atomic_path(path) as temporary:
-        try:
-            torch.save({"format": FORMAT, "version": VERSION, **state}, temporary)
-        except RuntimeError as error:  # torch's file writer hides the OSError of a full disk
-            raise InputError(f"cannot write {path}: {_first_line(error)}") from error
+        temporary.write_bytes(content.getbuffer())
 
 
 def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -74,7 +74,3 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: Path |
                 "in the model; build the model with the run's own config.json"
             )
     model.load_state_dict(dict(weights))
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

@@ -2,11 +2,13 @@
 
 Two controls are always there, because a curriculum that grows from few graphs to all of them saves
 time whoever picks the graphs: *random*, the same share on the same schedule picked by chance, and
-*full-equal-budget*, plain training on everything, stopped after as many graph visits.
+*full-equal-budget*, plain training on everything. All arms but full stop after equally many graph
+visits.
 """
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
 from .config import ARMS, RunConfig
-from .folder import check_same, clear_folder, make_folder, read_config
+from .folder import check_same, clear_folder, make_folder, read_config, remove_files
 from .model import resolve_device
 from .observers import Observer
 from .records import Run, is_finished, read_run
@@ -22,6 +24,8 @@ from .trainer import Trainer
 
 EQUAL_BUDGET = "full-equal-budget"
 CONTROLS = ("random", EQUAL_BUDGET)
+REPORT_FILES = ("results.json", "results.md", "curves.png")
+MOST_SEEDS = 1_000
 
 
 def compare(
@@ -44,17 +48,16 @@ def compare(
         config: the settings shared by all; `arm`, `seed` and `visits` are set here.
         out: a folder; runs go to `out/ARM/seed-S`.
         arms: which arms; the two controls are added.
-        seeds: how many seeds, from `config.seed` upwards.
+        seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
 
     Returns:
         One run for each arm and seed, arms in the order given and seeds ascending.
 
     Raises:
-        InputError: an unknown arm, no seeds, or what `Trainer` raises.
+        InputError: an unknown arm, no seeds or too many, or what `Trainer` raises.
     """
-    if seeds < 1:
-        raise InputError(f"seeds={seeds} cannot be used: give at least 1")
+    check_seeds(seeds)
     names = with_controls(arms)
     visits = planned_visits(config, len(dataset.split["train"]))
     dataset = dataset.grouped()
@@ -67,9 +70,7 @@ def compare(
             plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
     make_folder(folder)
     if not resume:
-        # All at once: a later --resume must not take an old result for one of this comparison.
-        for run_dir, _ in plan:
-            clear_folder(run_dir)
+        _clear(folder)
     todo = [(run_dir, run) for run_dir, run in plan if not _is_done(run_dir, run)]
     if todo:
         _warm_up(dataset, config)
@@ -85,9 +86,10 @@ def compare(
 
 def arm_config(config: RunConfig, name: str, seed: int, visits: int) -> RunConfig:
     """The config of one run of a comparison; `visits` is the equal budget."""
-    if name == EQUAL_BUDGET:
-        return replace(config, arm="full", visits=visits, seed=seed)
-    return replace(config, arm=name, visits=None, seed=seed)
+    if name == "full":
+        return replace(config, arm="full", visits=None, seed=seed)
+    arm = "full" if name == EQUAL_BUDGET else name
+    return replace(config, arm=arm, visits=visits, seed=seed)
 
 
 def run_folder(out: Path, name: str, seed: int) -> Path:
@@ -98,7 +100,8 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 def planned_visits(config: RunConfig, num_train: int) -> int:
     """How many graphs the schedule will have shown by the end, known before it begins.
 
-    Exact for random, grant-s and grant-global; grant-b rounds up to whole batches.
+    Exact for random, grant-s and grant-global; grant-b rounds its share up to whole batches, and
+    so would see more.
     """
     picks = selection_epochs(config.epochs, config.start_ratio, config.interval)  # type: ignore[arg-type]
     total = 0
@@ -108,12 +111,35 @@ def planned_visits(config: RunConfig, num_train: int) -> int:
     return total
 
 
+def _clear(out: Path) -> None:
+    """Remove an earlier comparison, of whatever arms and seeds, and nothing else.
+
+    All of it at once: a later --resume must not take an old result for one of this comparison.
+    """
+    for arm in (*ARMS, EQUAL_BUDGET):
+        runs = list((out / arm).glob("seed-*"))
+        for run_dir in runs:
+            clear_folder(run_dir)
+        for path in (*runs, out / arm):
+            with suppress(OSError):  # something else is in it
+                path.rmdir()
+    remove_files(out, REPORT_FILES)
+
+
 def _is_done(run_dir: Path, config: RunConfig) -> bool:
     """Whether the run is finished; one that was made with other settings is an error."""
     if not is_finished(run_dir):
         return False
     check_same(read_config(run_dir), config, run_dir)
     return True
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse a number of seeds that no comparison can have (InputError)."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise InputError(
+            f"seeds={seeds} cannot be used: give at least 1 and at most {MOST_SEEDS:,}"
+        )
 
 
 def with_controls(arms: Sequence[str]) -> tuple[str, ...]:

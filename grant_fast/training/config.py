@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import InputError
 
+# As in nn.ACTIVATIONS and nn.NORMS, from which importing this module must not import torch.
+ACTS = ("relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh")
+NORMS = ("batch_norm", "layer_norm")
 ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
 
 
@@ -35,17 +38,27 @@ def _one_of(*names: str) -> Limit:
     return Limit("one of " + ", ".join(names), names.__contains__)
 
 
+def _whole(low: int, high: int) -> Limit:
+    words = f"a whole number of at least {low} and at most {high:,}"
+    return Limit(words, lambda value: _is_whole(value) and low <= value <= high)
+
+
 _TEXT = Limit("text", lambda value: isinstance(value, str))
 _SWITCH = Limit("true or false", lambda value: isinstance(value, bool))
-_COUNT = Limit("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
-_SEED = Limit("a whole number of at least 0", lambda value: _is_whole(value) and value >= 0)
+# The upper limits are far beyond use: they tell a slip of the finger from a wish.
+_COUNT = _whole(1, 100_000_000)
+_EPOCHS = _whole(1, 10_000_000)
+_VISITS = _whole(1, 10**15)  # all graphs at all epochs
+_WIDTH = _whole(1, 65_536)
+_ORDER = _whole(1, 1_000)
+_SEED = _whole(0, 2**32 - 1)
 _POSITIVE = Limit("a number above 0", lambda value: _is_number(value) and value > 0)
 _NOT_NEGATIVE = Limit("a number of at least 0", lambda value: _is_number(value) and value >= 0)
 _SHARE = Limit("above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
 _RATE = Limit("at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
 _INTERVAL = Limit(
-    "a whole number of at least 1, or 'curriculum'",
-    lambda value: value == "curriculum" or _COUNT.fits(value),
+    f"{_EPOCHS.words}, or 'curriculum'",
+    lambda value: value == "curriculum" or _EPOCHS.fits(value),
 )
 
 
@@ -78,18 +91,16 @@ class RunConfig:
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
 
-    hidden_channels: tuple[int, ...] = _setting((18,), _COUNT, "widths between the layers")
-    orders: tuple[int, ...] = _setting((3, 2), _COUNT, "order κ of each layer: κ − 1 hops")
-    embedding: int = _setting(9, _COUNT, "width of the atom embedding (molecules)")
-    act: str = _setting("relu", _TEXT, "activation between the layers")
-    norm: str | None = _setting(
-        None, _one_of("batch_norm", "layer_norm"), "normalisation between the layers"
-    )
+    hidden_channels: tuple[int, ...] = _setting((18,), _WIDTH, "widths between the layers")
+    orders: tuple[int, ...] = _setting((3, 2), _ORDER, "order κ of each layer: κ − 1 hops")
+    embedding: int = _setting(9, _WIDTH, "width of the atom embedding (molecules)")
+    act: str = _setting("relu", _one_of(*ACTS), "activation between the layers")
+    norm: str = _setting("none", _one_of("none", *NORMS), "normalisation between the layers")
     dropout: tuple[float, ...] = _setting((0.0,), _RATE, "after each hidden layer, or one for all")
     pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
 
-    epochs: int = _setting(100, _COUNT, "passes over what is selected")
+    epochs: int = _setting(100, _EPOCHS, "passes over what is selected")
     lr: float = _setting(0.01, _POSITIVE, "AdamW's learning rate")
     weight_decay: float = _setting(0.0, _NOT_NEGATIVE, "AdamW's weight decay")
     batch_size: int = _setting(500, _COUNT, "graphs in a batch")
@@ -112,7 +123,7 @@ class RunConfig:
         "what to choose the best weights by, and to test",
     )
     eval_every: int = _setting(1, _COUNT, "epochs between validations")
-    visits: int | None = _setting(None, _COUNT, "stop after so many graph visits")
+    visits: int | None = _setting(None, _VISITS, "stop after so many graph visits")
     seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
     device: str = _setting("auto", _TEXT, "cpu, cuda, cuda:1, …; auto takes a GPU if there is one")
 

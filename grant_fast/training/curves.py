@@ -68,7 +68,7 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     seeds = len({run.result.seed for run in runs})
     spread = f"mean ± one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    figure.suptitle(f"{title} ({spread})", fontsize=13)
+    figure.suptitle(f"{title} ({spread})", fontsize=13, parse_math=False)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
 
@@ -76,8 +76,9 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
 def _draw_arm(
     axis: Any, arm: str, histories: Sequence[Sequence[EpochRecord]], x_name: str, y_name: str
 ) -> None:
-    # Seeds are averaged epoch by epoch, in x as in y: all runs of an arm have the same epochs.
-    epochs = zip(*histories, strict=True)
+    # Seeds are averaged epoch by epoch, in x as in y, as far as all go: grant-b, which rounds to
+    # whole batches, may spend its budget an epoch sooner with one seed than with another.
+    epochs = zip(*histories, strict=False)
     kept = [records for records in epochs if all(getattr(r, y_name) is not None for r in records)]
     if not kept:
         return

@@ -29,13 +29,27 @@ _MOLECULES: dict[str, Any] = {
 _SMALL_SET = 20_000  # molecules; fewer make too few batches of 500 for (B) to choose among
 
 
-def defaults_for(source: str, num_graphs: int | None = None) -> dict[str, Any]:
+def defaults_for(
+    source: str, num_graphs: int | None = None, layers: int | None = None
+) -> dict[str, Any]:
     """Settings of `RunConfig` for a source of graphs.
 
     Args:
         source: as `load_dataset` takes it.
         num_graphs: how many there are, where known; small sets get smaller batches and steps.
+        layers: how many there shall be, where that is not left open: values between layers are
+            cut, or the last one repeated.
     """
+    suits = _defaults_for(source, num_graphs)
+    if layers is not None:
+        for name in ("hidden_channels", "dropout"):
+            values = suits.get(name, ())
+            if len(values) > 1:
+                suits[name] = (*values, *values[-1:] * layers)[: layers - 1]
+    return suits
+
+
+def _defaults_for(source: str, num_graphs: int | None) -> dict[str, Any]:
     if source == "gen-reg":
         return {**_GRAPHONS, "orders": (3, 2), "epochs": 50}
     if source == "gen-cls":

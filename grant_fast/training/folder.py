@@ -1,6 +1,7 @@
 """A run's folder: which files it has, and how the state in it is written and taken up again."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from .records import METRICS_FILE, RESULT_FILE, EpochRecord, write_history
 CONFIG_FILE = "config.json"
 LAST_FILE = "last.pt"
 BEST_FILE = "best.pt"
+_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, CONFIG_FILE)
 
 
 def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
@@ -28,9 +30,29 @@ def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
 
 
 def clear_folder(run_dir: Path) -> None:
-    """Remove the files of an earlier run, and nothing else."""
-    for name in (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, CONFIG_FILE):
-        (run_dir / name).unlink(missing_ok=True)
+    """Remove the files of an earlier run, and nothing else; see `remove_files`."""
+    remove_files(run_dir, _FILES)
+
+
+def remove_files(folder: Path, names: Sequence[str]) -> None:
+    """Remove what there is of these files.
+
+    Raises:
+        InputError: one cannot be removed; it is a folder, say.
+    """
+    for name in names:
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot remove {folder / name}: {error.strerror}; give another folder with -o"
+            ) from error
+
+
+def check_spares(run_dir: Path, out: Path) -> None:
+    """Refuse an output that would replace a file of the run (InputError)."""
+    if out.resolve() in [(run_dir / name).resolve() for name in _FILES]:
+        raise InputError(f"cannot write {out}: it is the run's own; give another name with -o")
 
 
 def make_folder(path: Path) -> None:
@@ -38,7 +60,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot make the folder {path}: {error.strerror}; give another one with -o"
+        ) from error
 
 
 def read_config(run_dir: Path) -> RunConfig:
@@ -83,7 +107,7 @@ def load_state(run_dir: Path, config: RunConfig) -> dict[str, Any] | None:
 
 
 def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
-    """Refuse to go on with a run under other settings.
+    """Refuse to take up a run under other settings.
 
     Raises:
         InputError: names the first setting that differs.
@@ -93,5 +117,5 @@ def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
         if before != now:
             raise InputError(
                 f"{origin}: the run was made with {spec.name}={before}, not {now}: "
-                "resume it with its own settings, or give another folder"
+                "keep to its own settings, or give another folder"
             )

@@ -68,7 +68,7 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
             spec.task.num_outputs,
             orders=list(config.orders),
             act=config.act,
-            norm=config.norm,
+            norm=None if config.norm == "none" else config.norm,
             dropout=_stretched(config.dropout, gaps),
             pool=config.pool if spec.task.level == "graph" else None,
             normalize=config.normalize,
@@ -99,6 +99,8 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"no training on {device.type}")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
         raise InputError(f"device={name} cannot be used here: give cpu, or auto") from error

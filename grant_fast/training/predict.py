@@ -17,7 +17,7 @@ from ..nn import FlexGCN
 from ..tasks import Task
 from .checkpoints import load_checkpoint, load_weights
 from .config import RunConfig
-from .folder import BEST_FILE, LAST_FILE, read_config
+from .folder import BEST_FILE, LAST_FILE, check_same, read_config
 from .model import ModelSpec, build_model, predictions, resolve_device
 
 
@@ -54,12 +54,13 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     """Rebuild the network of a run folder, by default with its best weights by validation.
 
     Raises:
-        InputError: not a run folder, or its checkpoint is damaged or of another model.
+        InputError: not a run folder, or its checkpoint is damaged or of another run.
     """
     folder = Path(run_dir)
     config = read_config(folder)
     path = folder / (LAST_FILE if last else BEST_FILE)
     state = load_checkpoint(path)
+    check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
     spec = ModelSpec.from_dict(state["spec"])
     model = build_model(config, spec)
     load_weights(model, state["model"], path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from ..files import atomic_write_text
@@ -16,6 +17,7 @@ from .compare import CONTROLS
 from .records import Run
 
 FULL = "full"
+_ENOUGH_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -24,15 +26,16 @@ class Spread:
 
     mean: float
     std: float | None
+    seeds: int
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread":
         """Over the values; one that could not be measured makes both NaN."""
         numbers = [value for value in values if value is not None]
         if len(numbers) < len(values):
-            return cls(math.nan, math.nan)
+            return cls(math.nan, math.nan, len(values))
         std = statistics.stdev(numbers) if len(numbers) > 1 else None
-        return cls(statistics.fmean(numbers), std)
+        return cls(statistics.fmean(numbers), std, len(values))
 
     def __str__(self) -> str:
         """Three significant digits of the mean, and the spread to the same place."""
@@ -96,27 +99,24 @@ def summarize(runs: Sequence[Run]) -> list[ArmSummary]:
 def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool) -> list[str]:
     """What the numbers say, in plain sentences.
 
-    A difference counts only where it exceeds one standard deviation over seeds (the root mean
-    square of the two arms'); anything less is "no clear difference".
+    A difference of two means counts only where it exceeds two standard errors,
+    2 √(s₁²/n₁ + s₂²/n₂) (Welch's, so spreads may differ); anything less is "no clear difference".
+    Fewer than three seeds tell nothing about s, and so decide nothing.
     """
     measured = [arm for arm in summaries if not math.isnan(arm.test_metric.mean)]
     if not measured:
         return [f"{metric} could not be measured on the test split."]
     sign = 1 if higher_is_better else -1
     best = max(measured, key=lambda arm: sign * arm.test_metric.mean)
-    seeds_known = best.test_metric.std is not None
-    tied = [
-        arm.arm
-        for arm in measured
-        if arm is not best and (not seeds_known or _clearly_better(best, arm, sign) == 0)
-    ]
     lead = f"{best.arm} has the best mean test {metric}, {best.test_metric}"
-    if not seeds_known:
-        return [f"{lead}; with one seed nobody can tell whether that is more than chance."]
+    if best.test_metric.seeds < _ENOUGH_SEEDS:
+        few = "one seed" if best.test_metric.seeds == 1 else "two seeds"
+        return [f"{lead}; with {few} nobody can tell whether that is more than chance."]
+    tied = [arm.arm for arm in measured if arm is not best and not _order(best, arm, sign)]
     if tied:
         lead = f"{lead}, with no clear difference to {_joined(tied)}"
     elif len(measured) > 1:
-        lead = f"{lead}, by more than one standard deviation"
+        lead = f"{lead}, by more than two standard errors"
     return [f"{lead}.", *_against_controls(measured, sign)]
 
 
@@ -129,7 +129,7 @@ def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
         parts = []
         for other in (*CONTROLS, FULL):
             if other in by_name:
-                order = _clearly_better(arm, by_name[other], sign)
+                order = _order(arm, by_name[other], sign)
                 words = {1: "better than", 0: "no clear difference to", -1: "worse than"}[order]
                 parts.append(f"{words} {other}")
         if arm.saving is not None:
@@ -139,12 +139,12 @@ def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
     return sentences
 
 
-def _clearly_better(one: ArmSummary, other: ArmSummary, sign: int) -> int:
+def _order(one: ArmSummary, other: ArmSummary, sign: int) -> int:
     """1 where `one` is clearly better, -1 where clearly worse, else 0."""
     gap = sign * (one.test_metric.mean - other.test_metric.mean)
-    stds = (one.test_metric.std or 0.0, other.test_metric.std or 0.0)
-    spread = math.sqrt((stds[0] ** 2 + stds[1] ** 2) / 2)
-    return 0 if abs(gap) <= spread else (1 if gap > 0 else -1)
+    spreads = (one.test_metric, other.test_metric)
+    error = math.sqrt(sum((spread.std or 0.0) ** 2 / spread.seeds for spread in spreads))
+    return 0 if abs(gap) <= 2 * error else (1 if gap > 0 else -1)
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -189,7 +189,7 @@ def terminal_table(
 ) -> Table:
     """The first columns of the summary as a rich table, the best test metric in bold."""
     headings, cells = rows(summaries, metric)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in headings[:BRIEF]:
         table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
     sign = 1 if higher_is_better else -1

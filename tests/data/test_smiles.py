@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -78,6 +81,33 @@ def test_several_processes_give_the_same_as_one() -> None:
     assert len(failures) == CHUNK // 3 + 2
     for name in ("x", "edge_index", "batch"):
         assert torch.equal(getattr(one, name), getattr(two, name))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups of this kind")
+def test_an_interrupt_of_the_whole_process_group_ends_it_quietly(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    script = tmp_path / "read.py"
+    script.write_text(
+        "from grant_fast.data.smiles import featurize\n"
+        "if __name__ == '__main__':\n"
+        "    print('ready', flush=True)\n"
+        "    try:\n"
+        f"        featurize([{ASPIRIN!r}] * 100_000, workers=2)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted')\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)  # the workers are importing, or at work
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=60)
+    assert said == ("interrupted\n", "")
 
 
 def test_ogb_starts_no_network_check_and_rdkit_stays_out_until_needed() -> None:

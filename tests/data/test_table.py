@@ -35,11 +35,11 @@ def test_the_only_other_column_is_the_target(csv_file) -> None:
 
 
 def test_awkward_but_right_csv_is_read(csv_file) -> None:
-    text = '\ufeff"name", smiles ,y\r\n"a, b",CC ,1\r\n\r\n"two\nlines", O,2\r\n'
+    text = '\ufeff"name", smiles ,y\r\n"a, b",CC ,1\r\n\r\n  \r\n"two\nlines", O,2\r\n'
     table = read_table(csv_file(text), target=["y"])
     assert table.smiles == ["CC", "O"]
     assert columns(table) == [[1.0, 2.0]]
-    assert table.rows == [2, 4]  # as a spreadsheet counts: header 1, the blank row 3
+    assert table.rows == [2, 5]  # as a spreadsheet counts: header 1, the blank rows 3 and 4
 
 
 def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
@@ -57,6 +57,12 @@ def test_targets_are_taken_in_the_order_asked_for(csv_file) -> None:
 def test_all_stands_for_every_column_but_the_smiles(csv_file) -> None:
     table = read_table(csv_file("a,smiles,b\n1,C,2\n"), target=["all"])
     assert table.target_names == ("a", "b")
+
+
+def test_names_are_separated_by_commas_unless_they_hold_some(csv_file) -> None:
+    path = csv_file('smiles,"a, b",a,b\nC,1,2,3\n')
+    assert read_table(path, target=["a, b"]).target_names == ("a, b",)
+    assert read_table(path, target=["b,a"]).target_names == ("b", "a")
 
 
 def test_a_column_called_all_is_just_that(csv_file) -> None:
@@ -88,6 +94,8 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
+        ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
+        ("smiles;y\nC;1\n", "has one column, 'smiles;y': save it with commas"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
@@ -110,7 +118,8 @@ def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit:
     [
         ("formula", None, "no column 'formula': give --smiles-column one of 'smiles', 'y', 'z'"),
         (None, ["activity"], "no column 'activity': give --target one of"),
-        (None, ["z"], "several columns 'z'"),
+        (None, ["z"], "several columns 'z': rename all but one of them"),
+        (None, [""], "no column ''"),
         (None, ["smiles"], "'smiles' cannot be both SMILES column and --target"),
         (None, ["y", "y"], "a --target is given twice among 'y', 'y'"),
     ],

@@ -77,15 +77,29 @@ def test_weights_of_another_model_name_the_first_difference_and_change_nothing(s
     assert torch.equal(model.weight, before)
 
 
-@pytest.mark.parametrize("function", ["torch.save", "os.fsync"])
-def test_a_full_disk_leaves_the_old_file_and_no_rest(saved, monkeypatch, function):
+def test_a_full_disk_leaves_the_old_file_and_no_rest(saved, monkeypatch):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = saved.read_bytes()
-    monkeypatch.setattr(function, full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(InputError, match=r"cannot write .*last\.pt: No space left on device"):
         save_checkpoint(saved, {"epoch": 8})
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+@pytest.mark.parametrize("room", [0, 64, 500])
+def test_whatever_the_system_says_of_a_write_is_passed_on(saved, room):
+    resource = pytest.importorskip("resource")
+    before = saved.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*last\.pt: File too large"):
+            save_checkpoint(saved, {"model": torch.zeros(1000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
 

@@ -5,7 +5,13 @@ import torch
 from rings import make_dataset
 
 from grant_fast.errors import InputError
-from grant_fast.training.compare import compare, planned_visits, run_folder, with_controls
+from grant_fast.training.compare import (
+    REPORT_FILES,
+    compare,
+    planned_visits,
+    run_folder,
+    with_controls,
+)
 from grant_fast.training.observers import Observer
 
 
@@ -21,7 +27,8 @@ class Log(Observer):
 @pytest.mark.parametrize("interval", ["curriculum", 3])
 def test_the_planned_visits_are_those_that_random_makes(tmp_path, config, schedule, interval):
     chosen = config(epochs=23, ratio_schedule=schedule, interval=interval, start_ratio=0.3)
-    runs = compare(make_dataset(), chosen, tmp_path, arms=["grant-s"], seeds=1)
+    arms = ["grant-b", "grant-s", "grant-global"]
+    runs = compare(make_dataset(), chosen, tmp_path, arms=arms, seeds=1)
     visits = planned_visits(chosen, 24)
     assert {run.result.graphs_seen for run in runs} == {visits}
 
@@ -54,10 +61,21 @@ def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
         def epoch_done(self, record):
             raise KeyboardInterrupt
 
-    compare(make_dataset(), config(epochs=2), tmp_path, arms=["full"], seeds=1)
+    compare(make_dataset(), config(epochs=2), tmp_path, arms=["full", "grant-s"], seeds=2)
+    (tmp_path / "grant-s" / "notes.txt").write_text("mine")
+    for name in REPORT_FILES:
+        (tmp_path / name).write_text("old")
     with pytest.raises(KeyboardInterrupt):
-        compare(make_dataset(), config(epochs=3), tmp_path, seeds=1, observer=Stop())
-    assert not list(tmp_path.glob("*/*/result.json"))
+        compare(make_dataset(), config(), tmp_path, arms=["full"], seeds=1, observer=Stop())
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    begun = {f"full/seed-0/{name}" for name in ("config.json", "last.pt", "best.pt", "metrics.csv")}
+    assert left == {"grant-s/notes.txt"} | begun
+
+
+def test_a_folder_where_a_file_belongs_is_named(tmp_path, config):
+    (tmp_path / "full" / "seed-0" / "result.json").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot remove .*result\.json: .*; give another folder"):
+        compare(make_dataset(), config(), tmp_path, seeds=1)
 
 
 def test_the_same_comparison_gives_the_same_weights_twice(tmp_path, config):
@@ -74,6 +92,7 @@ def test_the_same_comparison_gives_the_same_weights_twice(tmp_path, config):
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
     with pytest.raises(InputError, match="arm=best cannot be used: give one of full"):
         compare(make_dataset(), config(), tmp_path, arms=["best"])
-    with pytest.raises(InputError, match="seeds=0"):
-        compare(make_dataset(), config(), tmp_path, seeds=0)
+    for seeds in (0, 99_999_999_999):
+        with pytest.raises(InputError, match=f"seeds={seeds} cannot be used"):
+            compare(make_dataset(), config(), tmp_path, seeds=seeds)
     assert with_controls(["grant-s"]) == ("full-equal-budget", "random", "grant-s")

@@ -6,12 +6,23 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from grant_fast.errors import InputError
-from grant_fast.training.config import RunConfig
+from grant_fast.nn import ACTIVATIONS
+from grant_fast.nn import NORMS as NETWORK_NORMS
+from grant_fast.training.config import ACTS, NORMS, RunConfig
 
 NONSENSE = [
     ("epochs", -3, "at least 1"),
     ("epochs", 2.5, "whole number"),
     ("epochs", True, "whole number"),
+    ("epochs", 10**14, "at most 10,000,000"),
+    ("seed", 10**23, "at most 4,294,967,295"),
+    ("data_seed", 10**23, "at most 4,294,967,295"),
+    ("batch_size", 10**19, "at most 100,000,000"),
+    ("graphs", 10**23, "at most 100,000,000"),
+    ("interval", 10**23, "at most 10,000,000"),
+    ("hidden_channels", (10**9,), "at most 65,536"),
+    ("embedding", 10**13, "at most 65,536"),
+    ("orders", (10**9, 2), "at most 1,000"),
     ("batch_size", 0, "at least 1"),
     ("graphs", 0, "at least 1"),
     ("visits", 0, "at least 1"),
@@ -58,6 +69,10 @@ def test_values_between_layers_must_fit_the_number_of_layers(name):
     assert getattr(RunConfig(orders=(4, 3, 2), **{name: values}), name) == values
     with pytest.raises(InputError, match=rf"{name}=.*4 layers \(orders=4,3,2,2\) have 3 gaps"):
         RunConfig(orders=(4, 3, 2, 2), **{name: values})
+
+
+def test_activations_and_norms_are_those_of_the_network():
+    assert (tuple(ACTIVATIONS), tuple(NETWORK_NORMS)) == (ACTS, NORMS)
 
 
 def test_json_gives_the_same_config_back():

@@ -1,14 +1,16 @@
 """The summary of a comparison: its numbers, and that its sentences claim no more than they show."""
 
+import io
 import json
 import math
 
 import pytest
+from rich.console import Console
 
 from grant_fast.errors import InputError
 from grant_fast.training.curves import draw_curves
 from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
-from grant_fast.training.report import Spread, summarize, verdict, write_report
+from grant_fast.training.report import Spread, summarize, terminal_table, verdict, write_report
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 
@@ -80,35 +82,41 @@ def test_a_summary_holds_mean_and_sample_deviation_and_the_time_saved():
 def test_a_clear_winner_is_called_one():
     said = sentences(
         {
-            "full": [0.70, 0.71],
-            "full-equal-budget": [0.70, 0.69],
-            "random": [0.70, 0.69],
-            "grant-b": [0.80, 0.81],
+            "full": [0.70, 0.71, 0.70],
+            "full-equal-budget": [0.70, 0.69, 0.70],
+            "random": [0.70, 0.69, 0.70],
+            "grant-b": [0.80, 0.81, 0.82],
         }
     )
-    lead = "grant-b has the best mean test roc_auc, 0.805 ± 0.007"
-    assert said[0] == f"{lead}, by more than one standard deviation."
+    lead = "grant-b has the best mean test roc_auc, 0.810 ± 0.010"
+    assert said[0] == f"{lead}, by more than two standard errors."
     assert said[1] == (
         "grant-b: better than random, better than full-equal-budget, better than full, "
         "50% less training time than full."
     )
 
 
-def test_a_difference_within_one_deviation_is_no_clear_difference():
-    said = sentences({"full": [0.6, 0.8], "random": [0.65, 0.7], "grant-b": [0.62, 0.81]})
+def test_a_difference_within_two_standard_errors_is_no_clear_difference():
+    # 0.10 above full, with a standard error of √(0.1²/3 + 0.06²/3) = 0.067
+    said = sentences(
+        {"full": [0.6, 0.7, 0.8], "random": [0.6, 0.7, 0.8], "grant-b": [0.74, 0.80, 0.86]}
+    )
     assert said[0].startswith("grant-b has the best")
     assert "no clear difference to full and random" in said[0]
     assert said[1].startswith("grant-b: no clear difference to random, no clear difference to full")
 
 
 def test_losing_is_said_as_plainly_where_lower_is_better():
-    said = sentences({"random": [1.0, 1.1], "grant-b": [2.0, 2.1]}, higher_is_better=False)
+    metrics = {"random": [1.0, 1.1, 1.0], "grant-b": [2.0, 2.1, 2.0]}
+    said = sentences(metrics, higher_is_better=False)
     assert said[0].startswith("random has the best mean test mae")
     assert said[1] == "grant-b: worse than random."
 
 
-def test_one_seed_and_no_metric_claim_nothing():
-    assert "nobody can tell" in sentences({"full": [0.7], "grant-b": [0.9]})[0]
+def test_few_seeds_and_no_metric_claim_nothing():
+    assert "with one seed nobody can tell" in sentences({"full": [0.7], "grant-b": [0.9]})[0]
+    (said,) = sentences({"full": [0.70, 0.71], "grant-b": [0.90, 0.91]})
+    assert "with two seeds nobody can tell" in said
     assert sentences({"full": [None], "grant-b": [None]}) == [
         "roc_auc could not be measured on the test split."
     ]
@@ -124,6 +132,20 @@ def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(runs)
     assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
+
+
+def test_a_title_is_text_whatever_it_holds(tmp_path):
+    runs, title = make_runs({"full": [0.5, 0.6]}), "a $\\frac [bold]b[/bold] $c.csv"
+    draw_curves(tmp_path / "curves.png", runs, title)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(terminal_table(summarize(runs), "mae", False, title))
+    assert title in console.export_text()
+
+
+def test_a_seed_that_spends_its_budget_an_epoch_sooner_can_be_drawn(tmp_path):
+    long, short = make_runs({"grant-b": [0.5, 0.6]})
+    draw_curves(tmp_path / "curves.png", [long, Run(short.result, short.history[:1])], "title")
+    assert (tmp_path / "curves.png").exists()
 
 
 def test_a_folder_without_a_whole_run_is_named(tmp_path):

@@ -220,7 +220,7 @@ def test_resuming_on_other_data_names_the_parameter(tmp_path, config):
         Trainer(make_dataset("binary"), config(epochs=2), tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("function", ["torch.save", "os.fsync"])
+@pytest.mark.parametrize("function", ["pathlib.Path.write_bytes", "os.fsync"])
 def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(
     tmp_path, config, monkeypatch, function
 ):
