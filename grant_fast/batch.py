@@ -1,7 +1,6 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from .adjacency import Adjacency, count_to_ptr, index_dtype
+from .adjacency import Adjacency, CSRTensors, count_to_ptr, index_dtype
 from .caching import kept, kept_property
 from .errors import InputError
 from .reference import expand_rows
+from .tiles import Tiles, tile_batch
 
 if TYPE_CHECKING:
     from .graphs import PackedGraphs
@@ -183,12 +183,34 @@ class GraphBatch:
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
-            csr = self._csr(False, normalize)
-            # Only a backward pass reads the transpose; scoring need not gather it.
-            reverse = partial(kept(self._csr), True, normalize)
-            transposed = csr if self.graphs.is_symmetric else reverse
-            self._adjacencies[normalize] = Adjacency(*csr, self.num_nodes, transposed)
+            self._adjacencies[normalize] = BatchAdjacency(self, normalize)
         return self._adjacencies[normalize]
+
+    @kept_property
+    def tiles(self) -> Tiles | None:
+        """How the kernels take this batch; None where the edges are weighted."""
+        bits = self.graphs.bits
+        if bits is None:
+            return None
+        sizes, first_rows = self._host[1], self._host_ptr[:-1]
+        return tile_batch(sizes, self._host_positions, first_rows, bits.fits, self.device)
+
+    @kept_property
+    def _host_positions(self) -> Tensor:
+        if isinstance(self._positions, slice):
+            return torch.arange(self._positions.start, self._positions.stop, device="cpu")
+        return self._positions.cpu()
+
+    @kept_property
+    def rest(self) -> "tuple[GraphBatch, Tensor] | None":
+        """The graphs that the kernels leave to CSR, and their rows of this batch; None: none."""
+        if self.tiles is None or self.tiles.rest is None:
+            return None
+        where = self.tiles.rest
+        others = GraphBatch(self.graphs, take(self._host_positions, where))
+        first, total = take(self._host_ptr, where), others.num_nodes
+        rows = spans(first, others._host[1], others._host_ptr, total, torch.int64, self.device)
+        return others, rows
 
     @kept_property
     def edge_index(self) -> Tensor:
@@ -234,6 +256,34 @@ class GraphBatch:
         if torch.device(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))
+
+
+class BatchAdjacency(Adjacency):
+    """The propagation matrix of a batch: its CSR is gathered when asked for, its tiles likewise.
+
+    Args:
+        batch: the graphs.
+        normalize: Â = D^{-1/2} A D^{-1/2} instead of A.
+    """
+
+    def __init__(self, batch: GraphBatch, normalize: bool) -> None:
+        self.batch, self.normalize = batch, normalize
+        self.num_cols = batch.num_nodes
+
+    @property
+    def num_nodes(self) -> int:
+        return self.num_cols
+
+    @kept_property
+    @torch.compiler.disable
+    def csr(self) -> CSRTensors:
+        return self.batch._csr(False, self.normalize)
+
+    @kept_property
+    @torch.compiler.disable
+    def transposed(self) -> CSRTensors:
+        # Only a backward pass reads the transpose; scoring need not gather it.
+        return self.csr if self.batch.graphs.is_symmetric else self.batch._csr(True, self.normalize)
 
 
 class LooseGraphs:

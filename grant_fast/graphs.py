@@ -24,6 +24,7 @@ from .packing import (
 )
 from .reference import expand_rows
 from .tasks import Level
+from .tiles import BitRows, bit_rows
 
 if TYPE_CHECKING:
     from .data.arrays import GraphArrays
@@ -106,6 +107,11 @@ class PackedGraphs:
     def host_edge_ptr(self) -> Tensor:
         """Where each graph's edges begin, [G + 1] int64, on the CPU."""
         return self.adj.rowptr[self.ptr].cpu()
+
+    @kept_property
+    def bits(self) -> BitRows | None:
+        """The edges as bits, for the kernels; None where they are weighted."""
+        return bit_rows(self.host_ptr, self.adj)
 
     @kept_property
     def scale(self) -> Tensor:

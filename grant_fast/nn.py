@@ -346,15 +346,19 @@ class FlexGCN(nn.Module):
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         first = h is None and self.encoder is None
         hops = graphs.hops(conv.order, self.normalize) if first else None
+        plain = folded or isinstance(norm, nn.Identity)
+        relu = plain and isinstance(self.act, nn.ReLU)
         if hops is None:
             x = self._encode(graphs) if h is None else h
-            h = ops.flex_conv(x, weight, bias, graphs.adjacency(self.normalize))
+            h = ops.flex_conv(x, weight, bias, graphs.adjacency(self.normalize), relu=relu)
+            if relu:
+                return self.dropouts[layer](h)
         elif hops.shape[1] == conv.order * conv.in_channels:
             h = F.linear(hops, weight.flatten(0, 1).T, bias)
         else:
             features = hops.shape[1] // conv.order
             raise InputError(f"x has {features} features, but in_channels={conv.in_channels}")
-        return self.dropouts[layer](self.act(h if folded else norm(h)))
+        return self.dropouts[layer](self.act(h if plain else norm(h)))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"

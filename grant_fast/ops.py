@@ -1,17 +1,20 @@
 """The operators: what they mean, what they check, and who computes them.
 
 Each is registered with `torch.library`, with a fake and an autograd formula, so that
-`torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; a kernel
-for a device registers itself beside it and never changes the meaning.
+`torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; the Triton
+kernels (`tiled.py`) stand beside it, `dispatch.py` chooses, and the choice never changes the
+meaning.
 """
 
 import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from . import reference
+from . import dispatch, reference
 from .adjacency import Adjacency
+from .batch import BatchAdjacency
 from .errors import InputError
+from .tiled import flex_conv_tiles
 
 
 @custom_op("grant_fast::flex_conv", mutates_args=())
@@ -128,21 +131,31 @@ def _spmm_grad(ctx, grad):  # type: ignore[no-untyped-def]
 _spmm.register_autograd(_spmm_grad, setup_context=_spmm_setup)
 
 
-def flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency) -> Tensor:
-    """Y = Σ_{k<κ} Â^k X W_k + b (paper §4.1, the flexible GCN layer before its activation).
+def flex_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    adjacency: Adjacency,
+    *,
+    relu: bool = False,
+    backend: str | None = None,
+) -> Tensor:
+    """Y = act(Σ_{k<κ} Â^k X W_k + b) (paper §4.1, the flexible GCN layer).
 
     Args:
         x: X, [n, h_in], floating.
         weight: W, [κ, h_in, h_out], the dtype of `x` (autocast aside).
         bias: b, [h_out], or None.
         adjacency: Â, [n, n], row = target. Its values may require gradients.
+        relu: act is a ReLU instead of the identity.
+        backend: "auto", "triton" or "torch", see `dispatch.takes_kernels`.
 
     Returns:
         Y, [n, h_out]. Differentiable once in x, weight, bias and the adjacency's values; the only
-        activation kept for that is `x` itself.
+        activation kept for that is `x` itself (and with a ReLU the result).
 
     Raises:
-        InputError: shapes or dtypes that do not fit.
+        InputError: shapes or dtypes that do not fit, or a backend that cannot compute this.
     """
     if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
         raise InputError(
@@ -152,16 +165,37 @@ def flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacen
         raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
-    csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
     if not _autocasts(x):
         if x.dtype != weight.dtype:
             raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
-        return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+        return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
     low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)
     x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
     with torch.autocast(x.device.type, enabled=False):
-        return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+        return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
+
+
+def _flex_conv_by(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    adjacency: Adjacency,
+    relu: bool,
+    backend: str | None,
+) -> Tensor:
+    if not dispatch.takes_kernels(x, weight, adjacency, backend):
+        csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+        out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+        return out.relu_() if relu else out
+    assert isinstance(adjacency, BatchAdjacency)
+    out = flex_conv_tiles(x, weight, bias, adjacency, relu)
+    if adjacency.batch.rest is None:
+        return out
+    others, rows = adjacency.batch.rest
+    part = others.adjacency(adjacency.normalize)
+    rest = _flex_conv_by(x.index_select(0, rows), weight, bias, part, relu, "torch")
+    return out.index_copy(0, rows, rest)
 
 
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:

@@ -26,6 +26,21 @@ def random_edges(sizes: tuple[int, ...], generator: torch.Generator, symmetric: 
     return torch.cat([edges, edges.flip(0)], 1) if symmetric else edges
 
 
+def dense_graphs(
+    sizes: tuple[int, ...], num_features: int, symmetric: bool = False, seed: int = 0
+) -> PackedGraphs:
+    """Random graphs without repeated edges: a fifth of all pairs, self loops among them."""
+    generator = torch.Generator().manual_seed(seed)
+    edges, start = [torch.empty(2, 0, dtype=torch.long)], 0
+    for size in sizes:
+        a = torch.rand(size, size, generator=generator) < 0.2
+        edges.append((a | a.T if symmetric else a).nonzero().T + start)
+        start += size
+    batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    x = torch.randn(start, num_features, generator=generator)
+    return PackedGraphs.from_arrays(x, torch.cat(edges, 1), batch, num_graphs=len(sizes))
+
+
 class Case:
     """One random dataset in plain arrays, and its packed form in float64."""
 

@@ -1,0 +1,78 @@
+"""Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
+
+import os
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from .adjacency import Adjacency
+from .batch import BatchAdjacency
+from .errors import InputError
+
+BACKENDS = ("auto", "triton", "torch")
+ENVIRONMENT = "GRANT_FAST_BACKEND"
+
+#: Beyond these a layer's state does not fit in registers: the BLAS and the sparse library take it.
+MAX_WIDTH, MAX_ORDER = 64, 5
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def takes_kernels(
+    x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None = None
+) -> bool:
+    """Whether the kernels compute this layer.
+
+    Args:
+        backend: "auto" takes the kernels where they run and PyTorch elsewhere, "triton" insists on
+            them, "torch" never takes them. None reads the environment variable GRANT_FAST_BACKEND,
+            "auto" where that is not set.
+
+    Raises:
+        InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
+    """
+    source = "backend"
+    if backend is None:
+        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
+    if backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    if backend == "torch" or (backend == "auto" and x.device.type != "cuda"):
+        return False
+    reason = why_not(x, weight, adjacency)
+    if backend == "triton" and reason is not None:
+        raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
+    return reason is None
+
+
+def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
+    """Why the kernels cannot compute this layer, or None where they can."""
+    order, h_in, h_out = weight.shape
+    device = x.device
+    if not isinstance(adjacency, BatchAdjacency):
+        return "the graphs are no GraphBatch of a PackedGraphs"
+    if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
+        return f"x is on the {device.type}, not on a GPU"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
+        return "the GPU has no TF32 matrix units (it is older than Ampere)"
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}"
+    if max(h_in, h_out) > MAX_WIDTH:
+        return f"the layer is {max(h_in, h_out)} wide (the kernels take up to {MAX_WIDTH})"
+    if order > MAX_ORDER:
+        return f"the order is {order} (the kernels take up to {MAX_ORDER})"
+    if adjacency.batch.tiles is None:
+        return "the edges have weights"
+    return None
+
+
+def is_interpreting() -> bool:
+    """Whether Triton's interpreter stands in for a GPU: how the kernels are tested without one."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def _capability(index: int | None) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(index)

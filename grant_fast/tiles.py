@@ -1,0 +1,159 @@
+"""Graphs for the kernels: adjacency as bits, and which graphs share a tile.
+
+A small graph's adjacency is one bit an entry: 8 bytes a node up to 64 nodes, whatever its edges.
+That holds what CSR holds unless edges carry weights or repeat; such graphs, and ones of more than
+`LARGEST` nodes, stay with CSR.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .packing import PackedCSR
+from .reference import expand_rows
+
+#: Rows of a tile: graphs of up to this many nodes share tiles of this height.
+TILE = 32
+#: Graphs that one tile may hold. Fuller tables would cost every tile for the sake of tiny graphs.
+SLOTS = 8
+#: Nodes of the largest graph kept as bits: beyond, a dense A costs more than its edges do.
+LARGEST = 192
+
+_CHUNK = 1 << 24  # edges turned into bits at a time, to bound temporary memory
+
+
+class BitRows(NamedTuple):
+    """The edges of a dataset as bits.
+
+    bits: [planes, N] int64. Bit c of bits[w, i] says whether node 64·w + c of node i's graph is a
+    source of an edge to it. Planes suffice for the largest graph that fits.
+    fits: [G] bool, on the CPU: which graphs' bits say all. The others' bits are meaningless.
+    """
+
+    bits: Tensor
+    fits: Tensor
+
+
+def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
+    """The bits of every graph, on the device of `adj`; None where edges are weighted.
+
+    Args:
+        host_ptr: [G + 1] int64 on the CPU, where each graph's nodes begin.
+        adj: edges by target, columns ascending within a row.
+    """
+    if adj.weight is not None:
+        return None
+    sizes = host_ptr.diff()
+    fits = sizes <= LARGEST
+    largest = int(sizes[fits].max()) if bool(fits.any()) else 0
+    num_nodes, num_edges, device = int(host_ptr[-1]), adj.col.shape[0], adj.col.device
+    bits = torch.zeros(max(1, -(-largest // 64)), num_nodes, dtype=torch.int64, device=device)
+    repeated = torch.zeros(num_nodes, dtype=torch.bool, device=device)
+    row = expand_rows(adj.rowptr, num_edges)
+    for first in range(0, num_edges, _CHUNK):
+        last = min(first + _CHUNK, num_edges)
+        target, col = row[first:last], adj.col[first:last].long()
+        inside = col < 64 * bits.shape[0]
+        # Distinct powers of two add up to their union, and 1 << 63 wraps to the sign bit.
+        value = torch.where(inside, 1 << (col & 63), 0)
+        where = (col >> 6).clamp_(max=bits.shape[0] - 1) * num_nodes + target
+        bits.view(-1).index_add_(0, where, value)
+        # Equal columns of a row are neighbours; look one edge back, over the chunk's boundary too.
+        back = max(first - 1, 0)
+        same = (adj.col[back : last - 1] == adj.col[back + 1 : last]) & (
+            row[back : last - 1] == row[back + 1 : last]
+        )
+        repeated[row[back + 1 : last][same]] = True
+    culprits = repeated.cpu().nonzero().flatten()
+    fits[torch.searchsorted(host_ptr, culprits, right=True) - 1] = False
+    return BitRows(bits, fits)
+
+
+class Tiles(NamedTuple):
+    """How the kernels take a batch of B graphs and n nodes: tables on the device.
+
+    tile: [tiles + 1] int32, where each tile's slots begin.
+    graph, row: [slots] int64, the graph (its position in the dataset) and its first row in the
+        batch, for the graphs of up to `TILE` nodes, tile after tile.
+    large_graph, large_row: the same for graphs of more nodes, one program each.
+    rest: positions within the batch of the graphs that bits cannot hold, on the CPU; or None.
+    """
+
+    tile: Tensor
+    graph: Tensor
+    row: Tensor
+    large_graph: Tensor
+    large_row: Tensor
+    rest: Tensor | None
+
+
+def tile_batch(
+    sizes: Tensor, positions: Tensor, first_rows: Tensor, fits: Tensor, device: torch.device
+) -> Tiles:
+    """Lay a batch out in tiles. Sizes and positions are on the CPU, so nothing waits for a device.
+
+    Args:
+        sizes, positions, first_rows: [B] int64, each graph's nodes, its position in the dataset
+            and its first row in the batch.
+        fits: [G] bool, see `BitRows`.
+    """
+    n, fit = sizes.numpy(), fits[positions].numpy()
+    small = np.flatnonzero(fit & (n > 0) & (n <= TILE))
+    large = np.flatnonzero(fit & (n > TILE))
+    rest = torch.from_numpy(np.flatnonzero(~fit & (n > 0)))
+    order, tile = pack(n[small], TILE, SLOTS)
+    order = small[order]
+
+    def pick(values: Tensor, where: np.ndarray) -> Tensor:
+        return values[torch.from_numpy(where)].to(device, non_blocking=True)
+
+    return Tiles(
+        torch.from_numpy(tile).to(device, non_blocking=True),
+        pick(positions, order),
+        pick(first_rows, order),
+        pick(positions, large),
+        pick(first_rows, large),
+        rest if rest.numel() else None,
+    )
+
+
+def pack(sizes: np.ndarray, height: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Share out graphs of 1 … `height` nodes over tiles: largest first, then the largest that fits.
+
+    Only sizes matter, and there are few: one tile's pattern of sizes is repeated as often as the
+    counts allow, so the work grows with the number of patterns and not of graphs.
+
+    Returns:
+        order [k]: the graphs, tile after tile;  tile [tiles + 1] int32: where each tile begins.
+    """
+    by_size = np.argsort(-sizes, kind="stable")
+    count = np.bincount(sizes, minlength=height + 1)
+    begin = np.concatenate([[0], np.cumsum(count[::-1])])[::-1]  # of size s in by_size: begin[s+1]
+    left = count.tolist()
+    taken = begin[1:].tolist()
+    orders, slots_used = [], []
+    largest = height
+    while largest:
+        if not left[largest]:
+            largest -= 1
+            continue
+        pattern, room, free = [], height, slots
+        for size in range(largest, 0, -1):
+            if size <= room and free and left[size]:
+                many = min(left[size], room // size, free)
+                pattern.append((size, many))
+                room, free = room - many * size, free - many
+        repeats = min(left[size] // many for size, many in pattern)
+        parts = []
+        for size, many in pattern:
+            total = repeats * many
+            parts.append(by_size[taken[size] : taken[size] + total].reshape(repeats, many))
+            taken[size] += total
+            left[size] -= total
+        orders.append(np.concatenate(parts, 1).reshape(-1))
+        slots_used.append(np.full(repeats, slots - free))
+    order = np.concatenate([np.empty(0, np.int64), *orders])
+    used = np.concatenate([np.zeros(1, np.int64), *slots_used])
+    return order.astype(np.int64), np.cumsum(used).astype(np.int32)

@@ -1,0 +1,210 @@
+"""The flexible layer on larger graphs kept as bits: one graph a program, block by block.
+
+A graph of more than one tile does not fit in registers. A program owns a scratch of two [height,
+BO] buffers, which it uses again for every graph it takes and which therefore stays in the cache;
+each hop reads one buffer and writes the other:
+
+                          sources                  for k = κ-1 … 0:
+                   ┌──────┬──────┬──────┐             for each block of rows:
+    block of rows  │ bits │ bits │ bits │                b = Σ_blocks A_block · from[block]
+                   ├──────┼──────┼──────┤                b = Â b + X W_k
+                   │      │      │      │                to[rows] = b   (the last time: Y)
+                   └──────┴──────┴──────┘             swap from and to
+
+The formulas, dX as the same kernel with Aᵀ and W_kᵀ, and the fixed order of the weights' gradient
+are those of `fused.py`.
+
+Bytes a node in float32 over all of device memory: those of `fused.py`, with 8 ⌈n/64⌉ of bits
+instead of 8. The rest is served by the caches: X once an order instead of once, the scratch 4·BO
+written and ⌈n/ROWS⌉ times read a hop, and 8 ⌈n/SOURCES⌉ of bits a hop (of Aᵀ 8 ⌈n/ROWS⌉).
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+from .tile import (
+    add_sources,
+    load_block,
+    load_gradient,
+    load_weight,
+    spread_bits,
+    store_block,
+)
+
+
+@triton.jit
+def sum_sources(
+    p_from, p_bits, num_nodes, node, size, top,
+    ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
+    TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Rows top … top + ROWS - 1 of A @ from (or Aᵀ @ from) of the graph that begins at `node`."""
+    o_row = top + tl.arange(0, ROWS)
+    b_sum = tl.zeros([ROWS, BO], tl.float32)
+    for left in range(0, size, SOURCES):
+        o_source = left + tl.arange(0, SOURCES)
+        m_source = o_source < size
+        b_z = load_block(p_from, o_source, m_source, 0, BO, BO)
+        if TRANSPOSE:
+            p_word = p_bits + num_nodes * (top // 64) + node + o_source
+            b_word = tl.load(p_word, mask=m_source, other=0) >> (top % 64)
+            b_a = spread_bits(b_word, ROWS, True)
+        else:
+            p_word = p_bits + num_nodes * (left // 64) + node + o_row
+            b_word = tl.load(p_word, mask=o_row < size, other=0) >> (left % 64)
+            b_a = spread_bits(b_word, SOURCES, False)
+        b_sum = add_sources(b_sum, b_a, b_z, PRECISION)
+    return b_sum
+
+
+@triton.jit
+def load_scale(p_scale, o_node, m_row, NORMALIZE: tl.constexpr):
+    """D^{-1/2} of these nodes as a column, or 1."""
+    if NORMALIZE:
+        b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32)[:, None]
+    else:
+        b_scale = 1.0
+    return b_scale
+
+
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
+def flex_conv_blocks(
+    p_x,  # as in `flex_conv_tiles`
+    p_mask,
+    p_weight,
+    p_bias,
+    p_y,
+    p_scratch,  # [programs, column blocks, 2, height, BO] float32
+    p_ptr,
+    p_bits,
+    p_scale,
+    p_graph,  # [num_graphs] int64
+    p_row,  # [num_graphs] int64
+    num_nodes,
+    num_graphs,
+    height,
+    ORDER: tl.constexpr,
+    H_IN: tl.constexpr,
+    H_OUT: tl.constexpr,
+    BI: tl.constexpr,
+    BO: tl.constexpr,
+    ROWS: tl.constexpr,
+    SOURCES: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    TRANSPOSE: tl.constexpr,
+    DATASET_X: tl.constexpr,
+    RELU_IN: tl.constexpr,
+    BIAS: tl.constexpr,
+    RELU: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    i_col = tl.program_id(1)
+    num_nodes = num_nodes.to(tl.int64)
+    i_program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + i_col
+    p_scratch += i_program * (2 * height * BO)
+    for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
+        graph = tl.load(p_graph + i_graph)
+        node = tl.load(p_ptr + graph)
+        size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
+        row = tl.load(p_row + i_graph)
+        for k in tl.static_range(ORDER - 1, -1, -1):
+            p_from = p_scratch + (k + 1) % 2 * height * BO
+            for top in range(0, size, ROWS):
+                o = top + tl.arange(0, ROWS)
+                m = o < size
+                b_scale = load_scale(p_scale, node + o, m, NORMALIZE)
+                b_y = tl.zeros([ROWS, BO], tl.float32)
+                if k < ORDER - 1:
+                    b_y = b_scale * sum_sources(
+                        p_from, p_bits, num_nodes, node, size, top,
+                        ROWS, SOURCES, BO, TRANSPOSE, PRECISION,
+                    )  # fmt: skip
+                o_x = (node if DATASET_X else row) + o
+                p_w = p_weight + k * H_IN * H_OUT
+                for c in tl.static_range(0, H_IN, BI):
+                    b_x = load_gradient(p_x, p_mask, o_x, m, c // BI, RELU_IN, H_IN, BI)
+                    b_w = load_weight(p_w, c // BI, i_col, H_IN, H_OUT, BI, BO)
+                    b_y = tl.dot(b_x, b_w, b_y, input_precision=PRECISION)
+                if k:
+                    store_block(p_scratch + k % 2 * height * BO, b_y * b_scale, o, m, 0, BO, BO)
+                else:
+                    if BIAS:
+                        o_col = i_col * BO + tl.arange(0, BO)
+                        b_bias = tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)
+                        b_y += b_bias.to(tl.float32)[None, :]
+                    if RELU:
+                        b_y = tl.where(b_y < 0, 0, b_y)
+                    store_block(p_y, b_y, row + o, m, i_col, H_OUT, BO)
+            tl.debug_barrier()  # every row is written before any is read, and read before rewritten
+
+
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
+def weight_grad_blocks(
+    p_x,  # as in `weight_grad_tiles`
+    p_dy,
+    p_y,
+    p_partial,
+    p_scratch,  # [programs, column blocks, input blocks, 2, height, BO] float32
+    p_ptr,
+    p_bits,
+    p_scale,
+    p_graph,
+    p_row,
+    num_nodes,
+    num_graphs,
+    height,
+    ORDER: tl.constexpr,
+    H_IN: tl.constexpr,
+    H_OUT: tl.constexpr,
+    BI: tl.constexpr,
+    BO: tl.constexpr,
+    ROWS: tl.constexpr,
+    SOURCES: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    DATASET_X: tl.constexpr,
+    RELU: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    i_col, i_in = tl.program_id(1), tl.program_id(2)
+    num_nodes = num_nodes.to(tl.int64)
+    i_program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + i_col
+    p_scratch += (i_program * tl.num_programs(2) + i_in) * (2 * height * BO)
+    b_db = tl.zeros([BO], tl.float32)
+    b_dw = ()
+    for _ in tl.static_range(ORDER):
+        b_dw = b_dw + (tl.zeros([BI, BO], tl.float32),)
+    for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
+        graph = tl.load(p_graph + i_graph)
+        node = tl.load(p_ptr + graph)
+        size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
+        row = tl.load(p_row + i_graph)
+        b_next = ()
+        for k in tl.static_range(ORDER):
+            p_from = p_scratch + (k + 1) % 2 * height * BO
+            b_sum = b_dw[k]
+            for top in range(0, size, ROWS):
+                o = top + tl.arange(0, ROWS)
+                m = o < size
+                b_scale = load_scale(p_scale, node + o, m, NORMALIZE)
+                if k == 0:
+                    b_g = load_gradient(p_dy, p_y, row + o, m, i_col, RELU, H_OUT, BO)
+                    b_db += tl.sum(b_g, 0)
+                else:
+                    b_g = b_scale * sum_sources(
+                        p_from, p_bits, num_nodes, node, size, top,
+                        ROWS, SOURCES, BO, True, PRECISION,
+                    )  # fmt: skip
+                b_x = load_block(p_x, (node if DATASET_X else row) + o, m, i_in, H_IN, BI)
+                b_sum = tl.dot(tl.trans(b_x), b_g, b_sum, input_precision=PRECISION)
+                if k < ORDER - 1:
+                    store_block(p_scratch + k % 2 * height * BO, b_g * b_scale, o, m, 0, BO, BO)
+            b_next = b_next + (b_sum,)
+            tl.debug_barrier()
+        b_dw = b_next
+    p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
+    o_in = i_in * BI + tl.arange(0, BI)
+    for k in tl.static_range(ORDER):
+        store_block(p_partial, b_dw[k], k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO)
+    o_col = i_col * BO + tl.arange(0, BO)
+    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=(o_col < H_OUT) & (i_in == 0))

@@ -1,0 +1,185 @@
+"""The flexible layer on tiles of small graphs: Y = act(Σ_{k<κ} Â^k X W_k + b) on chip.
+
+A program takes one tile, ROWS rows of whole graphs one under another, and BO columns of Y. It
+reads its graphs' bits once, spreads them into a block-diagonal A, and never leaves the registers:
+
+        columns = sources                   Horner's rule, its hops at the width of Y:
+      ┌─────┬───────┬──┐                      b = X W_{κ-1}
+      │ a   │       │  │  graph a             b = Â b + X W_k     for k = κ-2 … 0
+      ├─────┼───────┤  │  graph b             Y = act(b + bias)
+      │     │   b   │  │  unused rows
+      └─────┴───────┴──┘
+
+dX = Σ_k (Âᵀ)^k dY W_kᵀ is the same kernel with Aᵀ (bits spread down columns) and W_kᵀ. The weights'
+gradient dW_k = Xᵀ (Âᵀ)^k dY has its own: a program takes a run of tiles and one block of dW, hops
+dY, and keeps κ sums in registers; the programs' sums are added in a fixed order afterwards, so two
+runs are bit-equal.
+
+Bytes a node in float32, a node's share of tile and graph tables (below 2) aside, for widths of one
+block (BI inputs, BO outputs); s = 4 where normalised, else 0:
+
+    kernel          must move                        moves
+    forward         4 h_in + 4 h_out + 8 + s         the same, the input ⌈h_out/BO⌉ times
+    dX (ReLU)       8 h_out + 4 h_in + 8 + s         the same, dY and Y ⌈h_in/BO⌉ times
+    dW, db (ReLU)   4 h_in + 8 h_out + 8 + s         X ⌈h_out/BO⌉ and dY, Y ⌈h_in/BI⌉ times
+
+Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
+gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
+
+A is dense here, and 0 · NaN is NaN: a node whose features overflowed spoils the graphs of its tile
+as well, where PyTorch's sparse product spoils its own graph's neighbours only.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+from .tile import (
+    add_sources,
+    load_block,
+    load_gradient,
+    load_weight,
+    spread_bits,
+    store_block,
+)
+
+
+@triton.jit
+def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: tl.constexpr):
+    """Node of the dataset, row of the batch, first row of its graph, and whether any: [ROWS] each.
+
+    p_ptr: [G + 1], where each graph's nodes begin.  p_tile: [tiles + 1], where each tile's slots
+    begin.  p_graph, p_row: [slots], a slot's graph, and that graph's first row in the batch.
+    """
+    o_slot = tl.load(p_tile + i_tile).to(tl.int64) + tl.arange(0, SLOTS)
+    m_slot = o_slot < tl.load(p_tile + i_tile + 1)
+    b_graph = tl.load(p_graph + o_slot, mask=m_slot, other=0)
+    b_node = tl.load(p_ptr + b_graph, mask=m_slot, other=0)
+    b_size = tl.load(p_ptr + b_graph + 1, mask=m_slot, other=0) - b_node
+    b_row = tl.load(p_row + o_slot, mask=m_slot, other=0)
+    b_start = tl.cumsum(b_size, 0) - b_size
+    o = tl.arange(0, ROWS)
+    m_here = (b_start[None, :] <= o[:, None]) & (o[:, None] < (b_start + b_size)[None, :])
+    o_start = tl.sum(tl.where(m_here, b_start[None, :], 0), 1)
+    o_node = tl.sum(tl.where(m_here, (b_node - b_start)[None, :], 0), 1) + o
+    o_row = tl.sum(tl.where(m_here, (b_row - b_start)[None, :], 0), 1) + o
+    return o_node, o_row, o_start, tl.sum(m_here.to(tl.int32), 1) > 0
+
+
+@triton.jit
+def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr):
+    """Â Z of one tile: A Z between two diagonal scales."""
+    if NORMALIZE:
+        b_z = b_z * b_scale[:, None]
+    b_z = add_sources(tl.zeros_like(b_z), b_a, b_z, PRECISION)
+    return b_z * b_scale[:, None] if NORMALIZE else b_z
+
+
+@triton.jit
+def flex_conv_tiles(
+    p_x,  # [*, H_IN]: rows of the batch, or (DATASET_X) of the dataset
+    p_mask,  # [n, H_IN]: the input counts only where this is positive (RELU_IN)
+    p_weight,  # [ORDER, H_IN, H_OUT]
+    p_bias,  # [H_OUT]
+    p_y,  # [n, H_OUT]
+    p_ptr,  # [G + 1] int64
+    p_bits,  # [planes, num_nodes] int64
+    p_scale,  # [num_nodes]
+    p_tile,  # [tiles + 1] int32
+    p_graph,  # [slots] int64
+    p_row,  # [slots] int64
+    ORDER: tl.constexpr,
+    H_IN: tl.constexpr,
+    H_OUT: tl.constexpr,
+    BI: tl.constexpr,
+    BO: tl.constexpr,
+    ROWS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    TRANSPOSE: tl.constexpr,
+    DATASET_X: tl.constexpr,
+    RELU_IN: tl.constexpr,
+    BIAS: tl.constexpr,
+    RELU: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    i_tile, i_col = tl.program_id(0), tl.program_id(1)
+    o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
+    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
+    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
+    b_a = spread_bits(b_word, ROWS, TRANSPOSE)
+    o_x = o_node if DATASET_X else o_row
+    b_x = ()
+    for c in tl.static_range(0, H_IN, BI):
+        b_x = b_x + (load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI),)
+    b_y = tl.zeros([ROWS, BO], tl.float32)
+    for k in tl.static_range(ORDER - 1, -1, -1):
+        if k < ORDER - 1:
+            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION)
+        for c in tl.static_range(0, H_IN, BI):
+            b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, i_col, H_IN, H_OUT, BI, BO)
+            b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
+    if BIAS:
+        o_col = i_col * BO + tl.arange(0, BO)
+        b_y += tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0).to(tl.float32)[None, :]
+    if RELU:
+        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
+
+
+@triton.jit(do_not_specialize=["num_tiles", "tiles_each"])
+def weight_grad_tiles(
+    p_x,  # as above
+    p_dy,  # [n, H_OUT]
+    p_y,  # [n, H_OUT], where RELU
+    p_partial,  # [programs, ORDER · H_IN + 1, H_OUT]: each program's dW, and db below it
+    p_ptr,
+    p_bits,
+    p_scale,
+    p_tile,
+    p_graph,
+    p_row,
+    num_tiles,
+    tiles_each,
+    ORDER: tl.constexpr,
+    H_IN: tl.constexpr,
+    H_OUT: tl.constexpr,
+    BI: tl.constexpr,
+    BO: tl.constexpr,
+    ROWS: tl.constexpr,
+    SLOTS: tl.constexpr,
+    NORMALIZE: tl.constexpr,
+    DATASET_X: tl.constexpr,
+    RELU: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    i_col, i_in = tl.program_id(1), tl.program_id(2)
+    b_db = tl.zeros([BO], tl.float32)
+    b_dw = ()
+    for _ in tl.static_range(ORDER):
+        b_dw = b_dw + (tl.zeros([BI, BO], tl.float32),)
+    i_first = tl.program_id(0) * tiles_each
+    for i_tile in range(i_first, tl.minimum(i_first + tiles_each, num_tiles)):
+        o_node, o_row, o_start, m_row = tile_rows(
+            p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS
+        )
+        b_scale = (
+            tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
+        )
+        b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
+        b_a = spread_bits(b_word, ROWS, True)
+        b_x = tl.trans(load_block(p_x, o_node if DATASET_X else o_row, m_row, i_in, H_IN, BI))
+        b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
+        b_db += tl.sum(b_g, 0)
+        b_sum = (tl.dot(b_x, b_g, b_dw[0], input_precision=PRECISION),)
+        for k in tl.static_range(1, ORDER):
+            b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION)
+            b_sum = b_sum + (tl.dot(b_x, b_g, b_dw[k], input_precision=PRECISION),)
+        b_dw = b_sum
+    p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
+    o_in = i_in * BI + tl.arange(0, BI)
+    for k in tl.static_range(ORDER):
+        store_block(p_partial, b_dw[k], k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO)
+    o_col = i_col * BO + tl.arange(0, BO)
+    m_col = (o_col < H_OUT) & (i_in == 0)
+    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=m_col)

@@ -1,0 +1,224 @@
+"""Launching the layer's kernels over a batch: small graphs tile by tile, larger ones one by one.
+
+Every choice here is a pure function of shapes, dtype and target, and none depends on the number of
+nodes or edges: a new batch never compiles anything.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from ..tiles import SLOTS, TILE
+from . import blocks, fused
+
+#: Programs that share the weights' gradient, and the larger graphs: about four a multiprocessor.
+PROGRAMS = 512
+
+
+class Graphs(NamedTuple):
+    """A batch as the kernels see it; see `PackedGraphs`, `BitRows` and `Tiles` for shapes."""
+
+    scale: Tensor | None
+    ptr: Tensor
+    bits: Tensor
+    tile: Tensor
+    graph: Tensor
+    row: Tensor
+    large_graph: Tensor
+    large_row: Tensor
+
+    @property
+    def height(self) -> int:
+        """Rows that a larger graph may have."""
+        return 64 * self.bits.shape[0]
+
+
+def column_block(width: int) -> int:
+    """Columns that a program computes, or takes in at a time: the matrix units want 16 or more."""
+    return 16 if width <= 16 else 32
+
+
+def tile_shape(h_in: int, h_out: int) -> dict[str, int]:
+    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": TILE, "SLOTS": SLOTS}
+
+
+def block_shape(h_in: int, h_out: int) -> dict[str, int]:
+    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
+
+
+def tile_grad_shape(h_out: int) -> dict[str, int]:
+    # κ blocks of dW stay in registers all along: 16 inputs at a time leave room for the rest.
+    return {"BI": 16, "BO": column_block(h_out), "ROWS": TILE, "SLOTS": SLOTS}
+
+
+def block_grad_shape(h_out: int) -> dict[str, int]:
+    return {"BI": 16, "BO": column_block(h_out), "ROWS": 32, "SOURCES": 32}
+
+
+#: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
+WARPS = {
+    "flex_conv_tiles": 2,
+    "weight_grad_tiles": 4,
+    "flex_conv_blocks": 4,
+    "weight_grad_blocks": 4,
+}
+
+
+def options(kernel: str, hip: bool) -> dict[str, int]:
+    """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
+    out = {"num_warps": WARPS[kernel], "num_stages": 1}
+    if kernel.endswith("blocks") and not hip:
+        # Left alone, ptxas stops at 168 registers, for a third program, and spills some bytes.
+        out["maxnreg"] = 255
+    return out
+
+
+def precision(dtype: torch.dtype, device: torch.device) -> str:
+    """How products reach the accuracy of `dtype`.
+
+    float32: three TF32 products on NVIDIA, one where the user allowed TF32 through PyTorch, and
+    float32's own matrix instructions on AMD. Half precision is exact in TF32.
+    """
+    if device.type != "cuda" or torch.version.hip:
+        return "ieee"
+    if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return "tf32x3"
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    graphs: Graphs,
+    out: Tensor,
+    *,
+    relu: bool,
+    dataset_x: bool,
+) -> Tensor:
+    """Y = act(Σ_k Â^k X W_k + b) into the rows of `out` [n, h_out] that belong to `graphs`.
+
+    Args:
+        x: [n, h_in] in the batch's order, or (dataset_x) [N, h_in] in the dataset's; contiguous.
+        weight: [κ, h_in, h_out] and bias [h_out], contiguous.
+    """
+    return _convolve(x, None, weight, bias, graphs, out, False, relu, dataset_x)
+
+
+def input_grad(dy: Tensor, y: Tensor | None, weight: Tensor, graphs: Graphs, out: Tensor) -> Tensor:
+    """dX = Σ_k (Âᵀ)^k dY W_kᵀ into `out` [n, h_in]; dY counts where `y` (if any) is positive."""
+    transposed = weight.transpose(1, 2).contiguous()
+    return _convolve(dy, y, transposed, None, graphs, out, True, False, False)
+
+
+def _convolve(
+    x: Tensor,
+    mask: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    graphs: Graphs,
+    out: Tensor,
+    transpose: bool,
+    relu: bool,
+    dataset_x: bool,
+) -> Tensor:
+    order, h_in, h_out = weight.shape
+    num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
+    constants: dict[str, Any] = {
+        "ORDER": order,
+        "H_IN": h_in,
+        "H_OUT": h_out,
+        "NORMALIZE": graphs.scale is not None,
+        "TRANSPOSE": transpose,
+        "DATASET_X": dataset_x,
+        "RELU_IN": mask is not None,
+        "BIAS": bias is not None,
+        "RELU": relu,
+        "PRECISION": precision(x.dtype, x.device),
+    }
+    layer = (x, mask, weight, bias, out)
+    structure = (graphs.ptr, graphs.bits, graphs.scale)
+    num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
+    columns = triton.cdiv(h_out, column_block(h_out))
+    with _on(x.device):
+        if num_tiles:
+            fused.flex_conv_tiles[(num_tiles, columns)](
+                *layer, *structure, graphs.tile, graphs.graph, graphs.row,
+                **constants, **tile_shape(h_in, h_out),
+                **options("flex_conv_tiles", hip),
+            )  # fmt: skip
+        if num_large:
+            shape = block_shape(h_in, h_out)
+            programs = min(PROGRAMS, num_large)
+            scratch = _scratch(x, graphs.height, shape["BO"], order, programs, columns)
+            blocks.flex_conv_blocks[(programs, columns)](
+                *layer, scratch, *structure, graphs.large_graph, graphs.large_row,
+                num_nodes, num_large, graphs.height, **constants, **shape,
+                **options("flex_conv_blocks", hip),
+            )  # fmt: skip
+    return out
+
+
+def weight_grad(
+    x: Tensor,
+    dy: Tensor,
+    y: Tensor | None,
+    order: int,
+    graphs: Graphs,
+    *,
+    dataset_x: bool,
+) -> tuple[Tensor, Tensor]:
+    """(dW [κ, h_in, h_out], db [h_out]) in float32: dW_k = Xᵀ (Âᵀ)^k dY, db = dYᵀ 1.
+
+    Each program's share goes to a workspace, whose rows are then added in their order.
+    """
+    h_in, h_out = x.shape[1], dy.shape[1]
+    num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
+    tiles_each = max(1, triton.cdiv(num_tiles, PROGRAMS))
+    tile_programs, large_programs = triton.cdiv(num_tiles, tiles_each), min(PROGRAMS, num_large)
+    size = (tile_programs + large_programs, order * h_in + 1, h_out)
+    partial = x.new_empty(size, dtype=torch.float32)
+    constants: dict[str, Any] = {
+        "ORDER": order,
+        "H_IN": h_in,
+        "H_OUT": h_out,
+        "NORMALIZE": graphs.scale is not None,
+        "DATASET_X": dataset_x,
+        "RELU": y is not None,
+        "PRECISION": precision(x.dtype, x.device),
+    }
+    structure = (graphs.ptr, graphs.bits, graphs.scale)
+    num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
+    with _on(x.device):
+        if num_tiles:
+            shape = tile_grad_shape(h_out)
+            grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
+            fused.weight_grad_tiles[grid](
+                x, dy, y, partial, *structure, graphs.tile, graphs.graph, graphs.row,
+                num_tiles, tiles_each, **constants, **shape,
+                **options("weight_grad_tiles", hip),
+            )  # fmt: skip
+        if num_large:
+            shape = block_grad_shape(h_out)
+            grid = (large_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
+            scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
+            blocks.weight_grad_blocks[grid](
+                x, dy, y, partial[tile_programs:], scratch, *structure,
+                graphs.large_graph, graphs.large_row, num_nodes, num_large, graphs.height,
+                **constants, **shape, **options("weight_grad_blocks", hip),
+            )  # fmt: skip
+    total = partial.sum(0)
+    return total[:-1].view(order, h_in, h_out), total[-1]
+
+
+def _scratch(x: Tensor, height: int, columns: int, order: int, *programs: int) -> Tensor:
+    size = (*programs, 2, height, columns) if order > 1 else (0,)
+    return x.new_empty(size, dtype=torch.float32)
+
+
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    # Triton launches on the current device, whichever the tensors are on.
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,83 @@
+"""What the kernels share: a block of a matrix, a block of A from bits, one product with it.
+
+The adjacency of a graph is one bit an entry: bit c of word w of a node says whether node 64·w + c
+of its graph is a source of an edge to it. Word w of every node lies in plane w, [planes, N] int64,
+so a graph of up to 64 nodes costs 8 bytes a node. A = bits and Â = D^{-1/2} A D^{-1/2}: the two
+scales stay outside of the product, which keeps A exact in any format of the matrix units.
+
+Prefixes: i_ index, o_ offsets, m_ mask, b_ block of values, p_ pointer.
+"""
+
+# mypy: ignore-errors
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns [i_col · BLOCK, …) of these rows of a matrix of WIDTH columns: float32, 0 outside."""
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
+    return tl.load(p + o_row[:, None] * WIDTH + o_col[None, :], mask=mask, other=0).to(tl.float32)
+
+
+@triton.jit
+def store_block(p, b, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The reverse of `load_block`, rounded to the stored dtype."""
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
+    tl.store(p + o_row[:, None] * WIDTH + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_gradient(
+    p_dy, p_y, o_row, m_row, i_col, RELU: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A block of dL/d(the layer before its activation): dY, and 0 where a ReLU let nothing by."""
+    b_dy = load_block(p_dy, o_row, m_row, i_col, WIDTH, BLOCK)
+    if RELU:
+        b_dy = tl.where(load_block(p_y, o_row, m_row, i_col, WIDTH, BLOCK) <= 0, 0, b_dy)
+    return b_dy
+
+
+@triton.jit
+def load_weight(
+    p_weight,
+    i_in,
+    i_out,
+    H_IN: tl.constexpr,
+    H_OUT: tl.constexpr,
+    BI: tl.constexpr,
+    BO: tl.constexpr,
+):
+    """Block (i_in, i_out) of one order's [H_IN, H_OUT] weights, as float32."""
+    o_in = i_in * BI + tl.arange(0, BI)
+    return load_block(p_weight, o_in, o_in < H_IN, i_out, H_OUT, BO)
+
+
+@triton.jit
+def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
+    """The low BITS bits of each word as a row (ACROSS: as a column) of zeros and ones, float32."""
+    if BITS <= 32:
+        b_word = b_word.to(tl.int32)
+    o_bit = tl.arange(0, BITS)
+    b_bits = (b_word[None, :] >> o_bit[:, None]) if ACROSS else (b_word[:, None] >> o_bit[None, :])
+    return (b_bits & 1).to(tl.float32)
+
+
+@triton.jit
+def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
+    """b_sum + A @ Z for a block A of zeros and ones, in float32.
+
+    Such an A is exact in TF32, and Z is the sum of two TF32 halves but for float32's last half
+    unit: two TF32 products make a float32 one. "tf32" leaves the small half out; "ieee" is for
+    matrix units that take float32 (AMD's), and for the interpreter.
+    """
+    if PRECISION == "ieee":
+        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
+    else:
+        b_high = ((b_z.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        if PRECISION == "tf32x3":
+            b_sum = tl.dot(b_a, b_z - b_high, b_sum, input_precision="tf32")
+        b_sum = tl.dot(b_a, b_high, b_sum, input_precision="tf32")
+    return b_sum

@@ -1,0 +1,31 @@
+"""The kernels run in Triton's interpreter here, whatever the machine.
+
+Triton decides when a kernel is defined, so the variable is set before anything imports one.
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory holds NaN, so that what a kernel leaves unwritten, or reads too far, shows."""
+
+    def poisoned(tensor: torch.Tensor, *size: object, **kwargs: object) -> torch.Tensor:
+        out = original(tensor, *size, **kwargs)
+        return out.fill_(torch.nan) if out.is_floating_point() else out
+
+    original = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    empty_like = torch.empty_like
+    monkeypatch.setattr(
+        torch,
+        "empty_like",
+        lambda t, **kw: (
+            empty_like(t, **kw).fill_(torch.nan) if t.is_floating_point() else empty_like(t, **kw)
+        ),
+    )

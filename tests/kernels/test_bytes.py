@@ -1,0 +1,122 @@
+"""The bytes that the kernels move, counted in the interpreter, are those that they state."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from triton.runtime.interpreter import InterpreterBuilder
+
+from grant_fast.kernels import layer
+from grant_fast.tiles import SLOTS
+from tests.cases import dense_graphs
+
+SMALL = (25, 30, 17, 9, 32, 21, 5, 14)
+
+
+class Traffic:
+    """Bytes loaded and stored by the interpreted kernels, by the tensor they belong to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moved: list[tuple[int, int]] = []
+        load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+        def count(pointers, mask) -> None:
+            size = pointers.get_element_ty().primitive_bitwidth // 8
+            self.moved += [(int(p), size) for p in np.asarray(pointers.data)[mask.data].ravel()]
+
+        def counted_load(builder, pointers, mask, *rest):
+            count(pointers, mask)
+            return load(builder, pointers, mask, *rest)
+
+        def counted_store(builder, pointers, value, mask, *rest):
+            count(pointers, mask)
+            return store(builder, pointers, value, mask, *rest)
+
+        monkeypatch.setattr(InterpreterBuilder, "create_masked_load", counted_load)
+        monkeypatch.setattr(InterpreterBuilder, "create_masked_store", counted_store)
+
+    def of(self, tensor: torch.Tensor) -> int:
+        first = tensor.data_ptr()
+        last = first + tensor.numel() * tensor.element_size()
+        return sum(size for pointer, size in self.moved if first <= pointer < last)
+
+    def total(self) -> int:
+        return sum(size for _, size in self.moved)
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Traffic]:
+    return lambda: Traffic(monkeypatch)
+
+
+def tables(sizes: tuple[int, ...], width: int):
+    graphs = dense_graphs(sizes, width)
+    layout = graphs.batch(slice(None)).tiles
+    return graphs, layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *layout[:-1])
+
+
+def table_bytes(packed: layer.Graphs) -> int:
+    """Two tile boundaries a tile, and four 8-byte numbers a graph."""
+    return 2 * 4 * (packed.tile.shape[0] - 1) + 32 * packed.graph.shape[0]
+
+
+@pytest.mark.parametrize("order", [1, 3])
+def test_forward_of_small_graphs_reads_x_once_and_writes_y_once(order, traffic):
+    graphs, packed = tables(SMALL, 27)
+    n = graphs.num_nodes
+    weight, out = torch.randn(order, 27, 18), torch.empty(n, 18)
+    seen = traffic()
+    layer.forward(graphs.x, weight, None, packed, out, relu=True, dataset_x=False)
+    assert seen.of(graphs.x) == 4 * 27 * n
+    assert seen.of(out) == 4 * 18 * n
+    tiles = packed.tile.shape[0] - 1
+    weights = 4 * weight.numel() * tiles  # from the cache: every program reads all of them
+    stated = n * (4 * 27 + 4 * 18 + 8 + 4)
+    assert seen.total() == stated + weights + table_bytes(packed)
+    assert table_bytes(packed) <= 3 * n and tiles * SLOTS >= len(SMALL)
+
+
+def test_each_block_of_columns_reads_the_input_again(traffic):
+    graphs, packed = tables(SMALL, 20)
+    n = graphs.num_nodes
+    out = torch.empty(n, 40)
+    seen = traffic()
+    layer.forward(graphs.x, torch.randn(2, 20, 40), None, packed, out, relu=False, dataset_x=False)
+    assert seen.of(graphs.x) == 2 * 4 * 20 * n
+    assert seen.of(out) == 4 * 40 * n
+
+
+def test_input_gradient_reads_dy_and_y_once_and_writes_dx_once(traffic):
+    graphs, packed = tables(SMALL, 27)
+    n = graphs.num_nodes
+    dy, y, dx = torch.randn(n, 18), torch.randn(n, 18), torch.empty(n, 27)
+    seen = traffic()
+    layer.input_grad(dy, y, torch.randn(3, 27, 18), packed, dx)
+    assert seen.of(dy) == seen.of(y) == 4 * 18 * n
+    assert seen.of(dx) == 4 * 27 * n
+    assert seen.of(packed.bits) + seen.of(graphs.scale) == 12 * n
+
+
+def test_weight_gradient_reads_what_it_states(traffic):
+    graphs, packed = tables(SMALL, 27)
+    n = graphs.num_nodes
+    dy, y = torch.randn(n, 18), torch.randn(n, 18)
+    seen = traffic()
+    layer.weight_grad(graphs.x, dy, y, 3, packed, dataset_x=False)
+    input_blocks = 2  # ⌈27 / 16⌉
+    assert seen.of(graphs.x) == 4 * 27 * n
+    assert seen.of(dy) == seen.of(y) == input_blocks * 4 * 18 * n
+    assert seen.of(packed.bits) + seen.of(graphs.scale) == input_blocks * 12 * n
+
+
+def test_larger_graphs_write_y_once_and_read_x_once_an_order(traffic):
+    graphs, packed = tables((70, 100), 27)
+    n = graphs.num_nodes
+    weight, out = torch.randn(3, 27, 18), torch.empty(n, 18)
+    seen = traffic()
+    layer.forward(graphs.x, weight, None, packed, out, relu=False, dataset_x=False)
+    assert seen.of(out) == 4 * 18 * n
+    assert seen.of(graphs.x) == 3 * 4 * 27 * n
+    # A word serves two blocks of 32 sources: 3 blocks for 70 nodes, 4 for 100; two hops.
+    assert seen.of(packed.bits) == 2 * 8 * (3 * 70 + 4 * 100)

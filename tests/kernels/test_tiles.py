@@ -1,0 +1,95 @@
+"""Graphs as bits, and their places in tiles."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grant_fast import PackedGraphs, tiles
+from tests.cases import Case, to_dense
+
+
+def unpacked(graphs: PackedGraphs, graph: int) -> torch.Tensor:
+    """The adjacency of one graph from its bits, [n, n]."""
+    bits, _ = graphs.bits
+    first, last = graphs.ptr[graph], graphs.ptr[graph + 1]
+    column = torch.arange(int(last - first))
+    return (bits[column // 64, first:last].T >> (column % 64)) & 1
+
+
+@pytest.mark.parametrize("chunk", [1 << 24, 7])
+def test_bits_hold_the_edges_of_every_graph_without_repeats(chunk, monkeypatch):
+    monkeypatch.setattr(tiles, "_CHUNK", chunk)
+    case = Case(sizes=(0, 1, 2, 17, 64, 0, 65, 128, 130, 193, 0), weighted=False)
+    graphs = PackedGraphs.from_arrays(
+        case.x, case.edge_index.unique(dim=1), case.batch, num_graphs=case.num_graphs
+    )
+    assert graphs.bits.bits.shape == (3, case.num_nodes)
+    assert graphs.bits.fits.tolist() == [size <= tiles.LARGEST for size in case.sizes]
+    for graph in range(9):
+        batch = graphs.batch([graph])
+        rowptr, col, value = batch.adjacency(False).csr
+        want = to_dense(rowptr, col, value, batch.num_nodes)
+        assert torch.equal(unpacked(graphs, graph), want.long())
+
+
+@pytest.mark.parametrize("chunk", [1 << 24, 2, 3])
+def test_a_graph_with_a_repeated_edge_does_not_fit(chunk, monkeypatch):
+    monkeypatch.setattr(tiles, "_CHUNK", chunk)
+    edges = torch.tensor([[0, 1, 2, 2, 4, 3], [1, 0, 3, 3, 5, 5]])
+    batch = torch.tensor([0, 0, 1, 1, 2, 2])
+    crossing = torch.tensor([0, 0, 1, 1, 1, 1])
+    graphs = PackedGraphs.from_arrays(torch.ones(6, 1), edges[:, :5], batch)
+    assert graphs.bits.fits.tolist() == [True, False, True]
+    graphs = PackedGraphs.from_arrays(torch.ones(6, 1), edges[:, [0, 1, 2, 4, 5]], crossing)
+    assert graphs.bits.fits.tolist() == [True, True]
+
+
+def test_weighted_edges_have_no_bits():
+    case = Case()
+    assert case.graphs.bits is None
+    assert case.graphs.batch(slice(None)).tiles is None
+
+
+def test_a_dataset_without_edges_or_graphs_has_bits_too():
+    no_edges = torch.empty(2, 0, dtype=torch.long)
+    assert not PackedGraphs.from_arrays(torch.ones(2, 1), no_edges, [0, 0]).bits.bits.any()
+    empty = PackedGraphs.from_arrays(torch.ones(0, 1), no_edges, torch.empty(0).long())
+    assert empty.bits.bits.shape == (1, 0)
+
+
+@given(
+    st.lists(st.integers(1, 32), max_size=200),
+    st.sampled_from([1, 2, 8]),
+)
+def test_every_graph_gets_one_place_and_no_tile_overflows(sizes, slots):
+    n = np.array(sizes, dtype=np.int64)
+    order, tile = tiles.pack(n, 32, slots)
+    assert sorted(order.tolist()) == list(range(len(sizes)))
+    assert tile[0] == 0 and tile[-1] == len(sizes)
+    for first, last in pairwise(tile):
+        assert 1 <= last - first <= slots
+        assert n[order[first:last]].sum() <= 32
+
+
+def test_tiles_of_molecules_are_nearly_full():
+    rng = np.random.default_rng(0)
+    n = np.clip(rng.normal(25.5, 12, 20_000), 2, 200).astype(np.int64)
+    n = n[n <= tiles.TILE]
+    _, tile = tiles.pack(n, tiles.TILE, tiles.SLOTS)
+    assert n.sum() > 0.85 * tiles.TILE * (tile.size - 1)
+
+
+def test_a_batch_is_laid_out_by_graph_id_and_batch_row():
+    case = Case(sizes=(3, 0, 40, 5, 32, 300), weighted=False)
+    edges = case.edge_index.unique(dim=1)
+    graphs = PackedGraphs.from_arrays(case.x, edges, case.batch, num_graphs=6)
+    layout = graphs.batch([5, 4, 2, 3, 1, 0]).tiles
+    assert layout.graph.tolist() == [4, 3, 0]
+    assert layout.row.tolist() == [300, 372, 377]
+    assert layout.tile.tolist() == [0, 1, 3]
+    assert (layout.large_graph.tolist(), layout.large_row.tolist()) == ([2], [332])
+    assert layout.rest.tolist() == [0]
