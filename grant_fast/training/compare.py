@@ -30,6 +30,7 @@ def compare(
     out: str | Path,
     *,
     arms: Sequence[str] = ARMS,
+    controls: Sequence[str] = CONTROLS,
     seeds: int = 3,
     resume: bool = False,
     observer: Observer | None = None,
@@ -43,7 +44,8 @@ def compare(
         dataset: what to train on; its split is the same for all.
         config: the settings shared by all; `arm`, `seed` and `visits` are set here.
         out: a folder; runs go to `out/ARM/seed-S`.
-        arms: which arms; the two controls are added.
+        arms: which arms.
+        controls: what is added to them.
         seeds: how many seeds, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
 
@@ -55,7 +57,7 @@ def compare(
     """
     if seeds < 1:
         raise InputError(f"seeds={seeds} cannot be used: give at least 1")
-    names = with_controls(arms)
+    names = with_controls(arms, controls)
     visits = planned_visits(config, len(dataset.split["train"]))
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
     folder = Path(out)
@@ -115,17 +117,17 @@ def _is_done(run_dir: Path, config: RunConfig) -> bool:
     return True
 
 
-def with_controls(arms: Sequence[str]) -> tuple[str, ...]:
+def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tuple[str, ...]:
     """The arms to run, the controls among them, in the order of reports.
 
     Raises:
         InputError: an arm is unknown.
     """
     known = (*ARMS, EQUAL_BUDGET)
-    for name in arms:
+    for name in (*arms, *controls):
         if name not in known:
             raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")
-    wanted = {*arms, *CONTROLS}
+    wanted = {*arms, *controls}
     return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:]) if name in wanted)
 
 

@@ -80,6 +80,9 @@ class RunConfig:
 
     hidden_channels: tuple[int, ...] = _setting((18,), _COUNT, "widths between the layers")
     orders: tuple[int, ...] = _setting((3, 2), _COUNT, "order κ of each layer: κ − 1 hops")
+    head: int | None = _setting(
+        None, _COUNT, "width between two linear maps at the end, the paper's head; else one map"
+    )
     embedding: int = _setting(9, _COUNT, "width of the atom embedding (molecules)")
     act: str = _setting("relu", _TEXT, "activation between the layers")
     norm: str | None = _setting(
@@ -89,8 +92,20 @@ class RunConfig:
     pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
 
+    init: str = _setting(
+        "default", _one_of("default", "kaiming"), "how weights are drawn; 'kaiming' is the paper's"
+    )
+
     epochs: int = _setting(100, _COUNT, "passes over what is selected")
     lr: float = _setting(0.01, _POSITIVE, "AdamW's learning rate")
+    lr_schedule: str = _setting(
+        "constant",
+        _one_of("constant", "plateau"),
+        "'plateau' lowers lr while the validation metric stands still",
+    )
+    lr_restart: float | None = _setting(
+        None, _POSITIVE, "lift lr to at least this whenever graphs are selected anew"
+    )
     weight_decay: float = _setting(0.0, _NOT_NEGATIVE, "AdamW's weight decay")
     batch_size: int = _setting(500, _COUNT, "graphs in a batch")
     step_every: str = _setting(

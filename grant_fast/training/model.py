@@ -14,6 +14,7 @@ from ..nn import FlexGCN
 from ..tasks import Task
 from ..teaching.scoring import evaluating
 from .config import RunConfig
+from .initial import draw_kaiming, factor_last_layer
 from .targets import Scaling
 
 
@@ -62,10 +63,10 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
     gaps = len(config.orders) - 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return FlexGCN(
+        model = FlexGCN(
             config.embedding if spec.encoder else spec.num_features,
             _stretched(config.hidden_channels, gaps),
-            spec.task.num_outputs,
+            config.head or spec.task.num_outputs,
             orders=list(config.orders),
             act=config.act,
             norm=config.norm,
@@ -74,6 +75,11 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
             normalize=config.normalize,
             encoder=spec.encoder,
         )
+        if config.head is not None:
+            factor_last_layer(model, spec.task.num_outputs)
+        if config.init == "kaiming":
+            draw_kaiming(model)
+        return model
 
 
 def predictions(model: nn.Module, graphs: PackedGraphs, ids: Tensor, batch_size: int) -> Tensor:

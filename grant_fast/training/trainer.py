@@ -23,6 +23,7 @@ from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
 from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
+from .rates import LearningRate
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, measured, targets_of, with_targets
 
@@ -96,6 +97,7 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
+        self._rate = LearningRate(self._optimizer, config, self._higher_is_better)
         self._sampler = GraNTSampler(
             self._graphs,
             self.task,
@@ -163,7 +165,8 @@ class Trainer:
         """Train, then validate if it is time to."""
         totals = self._totals
         start = self._clock()
-        self._sampler.select(self.model, self.epoch)
+        if self._sampler.select(self.model, self.epoch):
+            self._rate.restart()
         selected = self._clock()
         seen, train_loss = self._train()
         trained = self._clock()
@@ -175,6 +178,7 @@ class Trainer:
         if totals.epoch % self.config.eval_every == 0 or self._is_done:
             valid_loss, valid_metric = self._evaluate("valid")
             self._keep_if_best(valid_metric)
+            self._rate.step(valid_metric)
             totals.valid_seconds += self._clock() - trained
         record = EpochRecord(
             **dataclasses.asdict(totals),
@@ -295,6 +299,7 @@ class Trainer:
             "spec": self.spec.to_dict(),
             "model": _copied(self.model.state_dict()),
             "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+            "rate": self._rate.state_dict(),
             "sampler": self._sampler.state_dict(),
             "totals": dataclasses.asdict(self._totals),
             "history": [dataclasses.astuple(record) for record in self.history],
@@ -305,6 +310,7 @@ class Trainer:
     def _restore(self, state: dict[str, Any]) -> None:
         load_weights(self.model, state["model"], self.run_dir / LAST_FILE)
         self._optimizer.load_state_dict(state["optimizer"])
+        self._rate.load_state_dict(state["rate"])
         self._sampler.load_state_dict(state["sampler"])
         self._totals = _Totals(**state["totals"])
         self.history = [EpochRecord(*values) for values in state["history"]]
