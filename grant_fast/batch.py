@@ -53,9 +53,15 @@ class GraphBatch:
         return self.graphs.device
 
     @cached_property
+    def _rows(self) -> Tensor | slice:
+        """The positions, on the graphs' device."""
+        where = self._positions
+        return where if isinstance(where, slice) else where.to(self.device, non_blocking=True)
+
+    @cached_property
     def ids(self) -> Tensor:
         """Which graphs these are, [B] int64: an identity that no reordering changes."""
-        return take(self.graphs.ids, self._positions)
+        return take(self.graphs.ids, self._rows)
 
     @cached_property
     def _host(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -107,7 +113,7 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
-        return spans(self._host[0], self._host[1], self._host_ptr, self.device)
+        return spans(*self._host[:2], self._host_ptr, self.num_nodes, self.device)
 
     @cached_property
     def edges(self) -> Tensor | slice:
@@ -115,7 +121,7 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
-        return spans(self._host[2], self._host[3], self._host_edge_ptr, self.device)
+        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, self.device)
 
     @cached_property
     def x(self) -> Tensor:
@@ -126,12 +132,14 @@ class GraphBatch:
         y = self.graphs.y
         if y is None:
             return None
-        return take(y, self._positions if self.graphs.y_level == "graph" else self.nodes)
+        return take(y, self._rows if self.graphs.y_level == "graph" else self.nodes)
 
     @cached_property
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
-        return self._repeat(torch.arange(self.num_graphs), self._host[1], self.num_nodes)
+        return self._repeat(
+            torch.arange(self.num_graphs, device="cpu"), self._host[1], self.num_nodes
+        )
 
     def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
         return repeat(values, counts, total, self.device)
@@ -274,7 +282,7 @@ class LooseGraphs:
 
 def sizes_to_ptr(sizes: Tensor) -> Tensor:
     """[0, s_0, s_0 + s_1, …], [len(sizes) + 1] int64."""
-    ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64)
+    ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64, device=sizes.device)
     torch.cumsum(sizes, 0, out=ptr[1:])
     return ptr
 
@@ -292,9 +300,8 @@ def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> 
     return torch.repeat_interleave(values, counts, output_size=total)
 
 
-def spans(starts: Tensor, sizes: Tensor, ptr: Tensor, device: torch.device) -> Tensor:
+def spans(starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, device: torch.device) -> Tensor:
     """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, int64."""
-    total = int(ptr[-1])
     out = repeat(starts - ptr[:-1], sizes, total, device)
     return out.add_(torch.arange(total, device=device))
 
@@ -333,7 +340,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
         if step == 1:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
-    index = torch.as_tensor(where)
+    index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(
@@ -356,6 +363,8 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
             raise InputError(f"there is no graph {wrong}: this dataset holds {num_graphs} graphs")
         if low < 0:
             index = torch.where(index < 0, index + num_graphs, index)
+        elif high - low == index.numel() - 1 and bool((index.diff() == 1).all()):
+            return slice(low, high + 1)  # neighbours: views of the packed arrays, no gathering
     return index
 
 

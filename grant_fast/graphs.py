@@ -184,6 +184,8 @@ class PackedGraphs:
             y_level=self.y_level,
             meta=self.meta,
         )
+        # What is known on the host stays known: reading it back would stop the device.
+        moved.host_ptr, moved.host_edge_ptr = self.host_ptr, self.host_edge_ptr
         if dtype is not None and not self.x.is_floating_point():
             moved.scale = self.scale.to(device, dtype)
         return moved

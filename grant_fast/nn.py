@@ -16,6 +16,20 @@ from .errors import InputError
 #: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
 ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 
+
+class BatchNorm(nn.BatchNorm1d):
+    """`nn.BatchNorm1d` that takes a batch of one node or none, of which there is no deviation.
+
+    Such a batch is normalised with the running statistics and leaves them as they are.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[0] < 2:
+            stats = (self.running_mean, self.running_var)
+            return F.batch_norm(x, *stats, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # a layer's backward never needs its own output
     "elu": nn.ELU,
@@ -26,7 +40,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": nn.Tanh,
 }
 NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "batch_norm": nn.BatchNorm1d,
+    "batch_norm": BatchNorm,
     "layer_norm": nn.LayerNorm,
 }
 

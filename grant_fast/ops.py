@@ -153,23 +153,27 @@ def flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacen
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
     csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
-    device = x.device.type
-    if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
-        # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
-        low = torch.get_autocast_dtype(device)
-        x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
-        with torch.autocast(device, enabled=False):
-            return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
-    return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+    if not _autocasts(x):
+        return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+    # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
+    low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)
+    x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
 
 
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
     csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
-    if torch.is_autocast_enabled(x.device.type):
-        with torch.autocast(x.device.type, enabled=False):
-            return torch.ops.grant_fast.spmm(x, *csr)
-    return torch.ops.grant_fast.spmm(x, *csr)
+    if not _autocasts(x):
+        return torch.ops.grant_fast.spmm(x, *csr)
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.ops.grant_fast.spmm(x, *csr)
+
+
+def _autocasts(x: Tensor) -> bool:
+    device = x.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:

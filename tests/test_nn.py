@@ -217,6 +217,18 @@ def test_dropout_drops_the_right_share_and_keeps_the_mean():
     assert dropout.eval()(x) is x
 
 
+@pytest.mark.parametrize("sizes", [(1,), (0,), (0, 1, 0)], ids=str)
+def test_batch_norm_takes_a_single_node_or_none_in_training(sizes):
+    case = Case(sizes=sizes)
+    model = FlexGCN(5, 4, 2, orders=[2, 2], norm="batch_norm")
+    before = model.norms[0].running_mean.clone()
+    out = model(case.graphs.batch(slice(None)))
+    assert out.shape == (len(sizes), 2)
+    out.sum().backward()
+    assert torch.equal(model.norms[0].running_mean, before)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
 def test_integer_features_without_an_encoder_are_numbers():
     graphs = PackedGraphs.from_arrays(
         torch.tensor([[1], [3]]), torch.tensor([[0, 1], [1, 0]]), torch.zeros(2).long()
@@ -252,7 +264,7 @@ def test_reset_parameters_draws_anew_and_within_bounds():
 def test_repr_tells_the_architecture():
     assert str(FlexConv(9, 27, order=4)) == "FlexConv(9, 27, order=4, normalize=True, bias=True)"
     text = str(FlexGCN(9, 27, 1, orders=[4, 2], norm="batch_norm", dropout=0.3, encoder="atom"))
-    for part in ("AtomEncoder(9, columns=9)", "FlexConv(27, 1, order=2", "BatchNorm1d(27", "p=0.3"):
+    for part in ("AtomEncoder(9, columns=9)", "FlexConv(27, 1, order=2", "BatchNorm(27", "p=0.3"):
         assert part in text
 
 

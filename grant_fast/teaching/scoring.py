@@ -134,10 +134,7 @@ def _device_of(model: Model) -> torch.device | None:
 
 def _gather(graphs: Any, chunk: Tensor, collate: Collate | None) -> Any:
     if collate is None and callable(getattr(graphs, "batch", None)):
-        first, last = int(chunk[0]), int(chunk[-1])
-        in_a_row = last - first == len(chunk) - 1 and bool((chunk.diff() == 1).all())
-        # A run of neighbours is a view of the packed arrays, and costs nothing to gather.
-        return graphs.batch(slice(first, last + 1) if in_a_row else chunk)
+        return graphs.batch(chunk)
     # Graphs that are Python objects can only be fetched one by one.
     items = [graphs[position] for position in chunk.tolist()]
     if collate is None:

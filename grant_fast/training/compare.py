@@ -59,6 +59,7 @@ def compare(
         raise InputError(f"seeds={seeds} cannot be used: give at least 1")
     names = with_controls(arms, controls)
     visits = planned_visits(config, len(dataset.split["train"]))
+    dataset = dataset.grouped()
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
     folder = Path(out)
     plan: list[tuple[Path, RunConfig]] = []

@@ -115,8 +115,11 @@ def _frame(axis: Any, values: Sequence[float | None]) -> None:
 
 
 def _dress(axis: Any) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
     axis.grid(color="#dddddd", linewidth=0.7)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_xlim(left=0)
-    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axis.xaxis.set_major_locator(MaxNLocator(8))
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1.2M

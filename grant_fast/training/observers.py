@@ -60,6 +60,7 @@ class TensorBoard(Observer):
         for name, value in vars(record).items():
             if name != "epoch" and value is not None:
                 self._writer.add_scalar(name, value, record.epoch)
+        self._writer.flush()  # an interrupt must not lose what the checkpoint remembers
 
     def finished(self, result: RunResult) -> None:
         self._writer.close()

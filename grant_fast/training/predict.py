@@ -146,5 +146,6 @@ def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(lines)
+    # Seven digits are all that float32 has.
+    writer.writerows([f"{v:.7g}" if isinstance(v, float) else v for v in line] for line in lines)
     atomic_write_text(path, text.getvalue())

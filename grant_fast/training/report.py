@@ -113,8 +113,11 @@ def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool
     lead = f"{best.arm} has the best mean test {metric}, {best.test_metric}"
     if not seeds_known:
         return [f"{lead}; with one seed nobody can tell whether that is more than chance."]
-    tail = f", with no clear difference to {_joined(tied)}" if tied else ", clearly"
-    return [f"{lead}{tail}.", *_against_controls(measured, sign)]
+    if tied:
+        lead = f"{lead}, with no clear difference to {_joined(tied)}"
+    elif len(measured) > 1:
+        lead = f"{lead}, by more than one standard deviation"
+    return [f"{lead}.", *_against_controls(measured, sign)]
 
 
 def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -84,8 +85,9 @@ class Trainer:
         check_metric(self.metric, self.task)
         self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
-        self._train_ids = dataset.split["train"].cpu()
         _check_learnable(dataset)
+        dataset = dataset.grouped()
+        self._train_ids = dataset.split["train"].cpu()
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
@@ -201,7 +203,7 @@ class Trainer:
         count = torch.zeros_like(total)
         seen = 0
         self._optimizer.zero_grad()
-        for ids in self._within_visits(self._sampler):
+        for ids in self._batches():
             batch = self._graphs.batch(ids)
             pred = self.model(batch)
             y = batch.y
@@ -234,16 +236,19 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def _within_visits(self, batches: GraNTSampler) -> Iterator[list[int]]:
-        """The batches, cut where the budget of graph visits ends."""
-        left = math.inf if self.config.visits is None else self.config.visits
-        left -= self._totals.graphs_seen
-        for ids in batches:
-            if left <= 0:
-                return
-            ids = ids if len(ids) <= left else ids[: int(left)]
-            left -= len(ids)
-            yield ids
+    def _batches(self) -> list[list[int]]:
+        """What this epoch serves: the sampler's batches, cut where the budget of visits ends."""
+        batches = list(self._sampler)
+        if self.config.visits is not None:
+            left = self.config.visits - self._totals.graphs_seen
+            ends = itertools.accumulate(map(len, batches))
+            pairs = zip(batches, ends, strict=True)
+            batches = [
+                ids[: left - end + len(ids)] if end > left else ids
+                for ids, end in pairs
+                if end - len(ids) < left
+            ]
+        return batches
 
     def _keep_if_best(self, metric: float) -> None:
         best = self._best

@@ -156,7 +156,7 @@ class TestGenerated:
     def test_classes(self) -> None:
         dataset = load_dataset("gen-cls", num_graphs=5, progress=False)
         assert dataset.task == Task("multiclass", "node", 10)
-        assert dataset.metric == "accuracy"
+        assert dataset.metric == "roc_auc"
         assert dataset.graphs.y is not None
         assert dataset.graphs.y.dtype == torch.int64
 
@@ -332,3 +332,14 @@ def test_every_default_metric_belongs_to_a_task() -> None:
     from grant_fast.tasks import Kind
 
     assert set(load.DEFAULT_METRIC) == set(get_args(Kind))
+
+
+def test_grouping_puts_each_part_side_by_side_and_keeps_every_identity():
+    dataset = load_dataset("gen-reg", num_graphs=20, progress=False)
+    grouped = dataset.grouped()
+    for part, positions in grouped.split.items():
+        assert positions.diff().eq(1).all()
+        assert torch.equal(grouped.graphs.ids[positions], dataset.split[part])
+        for mine, theirs in zip(positions[:2].tolist(), dataset.split[part][:2], strict=True):
+            assert torch.equal(grouped.graphs[mine].x, dataset.graphs[int(theirs)].x)
+    assert grouped.grouped() is grouped

@@ -137,6 +137,16 @@ def test_the_visits_end_the_run_within_an_epoch(tmp_path, config):
     assert read_run(tmp_path).history[-1].share == pytest.approx((31 - 24) / 24)
 
 
+def test_a_lone_last_graph_of_one_node_does_not_end_a_run_with_batch_norm(tmp_path, config):
+    dataset = make_dataset()
+    single = (dataset.graphs.num_nodes_per_graph == 1).nonzero().flatten()
+    assert len(single) > 0
+    dataset.split["train"] = torch.cat([single[:1], torch.arange(4, 8)]).unique()
+    chosen = config(norm="batch_norm", batch_size=2, arm="full", epochs=12)
+    result = Trainer(dataset, chosen, tmp_path).fit()
+    assert result.graphs_seen == 5 * 12
+
+
 def test_metrics_are_in_the_targets_own_units(tmp_path, config):
     dataset = make_dataset()
     settings = {"epochs": 1, "lr": 1e-9, "arm": "full"}
