@@ -259,6 +259,9 @@ def reproduce(
     epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
     graphs: Annotated[int | None, typer.Option(help="Only so many graphs.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Run GCN, GCN + virtual node and InfoBatch, too.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/reproduce-NAME.")
     ] = None,
@@ -267,20 +270,20 @@ def reproduce(
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
     """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
-    from .training.compare import compare as run_all
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.model import resolve_device
     from .training.recipe import load_recipe
     from .training.reproduce import (
         ARMS,
+        BASELINES,
         cells,
         known_differences,
-        measure,
         terminal_table,
         title_of,
         write_reproduction,
     )
+    from .training.reproduce import reproduce as run_all
 
     recipe = load_recipe(name)
     out = out or Path("runs") / f"reproduce-{recipe.name}"
@@ -295,20 +298,20 @@ def reproduce(
     _check_free(out, resume, overwrite)
     dataset = _load(config)
     try:
-        with ConsoleObserver(_stderr(), seeds * len(ARMS)) as shown:
-            runs = run_all(
+        num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
+        with ConsoleObserver(_stderr(), seeds * num_arms) as shown:
+            runs, rows = run_all(
+                recipe,
                 dataset,
                 config,
                 out,
-                arms=ARMS,
-                controls=(),
+                baselines=baselines,
                 seeds=seeds,
                 resume=resume,
                 observer=shown,
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; go on with: {_again()}") from None
-    rows = measure(recipe, dataset, config, out, runs)
     title = title_of(recipe, dataset)
     differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
     command = shlex.join(["grant-fast", *sys.argv[1:]])

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
-from .config import ARMS, RunConfig
+from .config import ARMS, INFOBATCH, RunConfig
 from .folder import check_same, clear_folder, make_folder, read_config
 from .model import resolve_device
 from .observers import Observer
@@ -124,12 +124,12 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
     Raises:
         InputError: an arm is unknown.
     """
-    known = (*ARMS, EQUAL_BUDGET)
+    known = (*ARMS, INFOBATCH, EQUAL_BUDGET)
     for name in (*arms, *controls):
         if name not in known:
             raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")
     wanted = {*arms, *controls}
-    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:]) if name in wanted)
+    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:], INFOBATCH) if name in wanted)
 
 
 def _warm_up(dataset: Dataset, config: RunConfig) -> None:

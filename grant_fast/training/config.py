@@ -13,6 +13,8 @@ from typing import Any
 from ..errors import InputError
 
 ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
+INFOBATCH = "infobatch"  # a baseline that prunes by loss, without a teacher or a curriculum
+NETWORKS = ("flex", "gcn", "gcn-virtual-node")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,9 @@ class RunConfig:
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
 
+    network: str = _setting(
+        "flex", _one_of(*NETWORKS), "flexible GCN; or, to compare with, a plain one"
+    )
     hidden_channels: tuple[int, ...] = _setting((18,), _COUNT, "widths between the layers")
     orders: tuple[int, ...] = _setting((3, 2), _COUNT, "order κ of each layer: κ − 1 hops")
     head: int | None = _setting(
@@ -114,7 +119,7 @@ class RunConfig:
     clip: float | None = _setting(None, _POSITIVE, "largest norm of the gradient")
     standardize: bool = _setting(True, _SWITCH, "scale regression targets by the training split's")
 
-    arm: str = _setting("grant-b", _one_of(*ARMS), "who picks the graphs")
+    arm: str = _setting("grant-b", _one_of(*ARMS, INFOBATCH), "who picks the graphs")
     start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
     ratio_schedule: str = _setting(
         "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"

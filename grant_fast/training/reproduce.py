@@ -13,19 +13,34 @@ from rich.table import Table
 from ..data.load import Dataset
 from ..files import atomic_write_text
 from ..teaching.residuals import loss
-from .compare import run_folder
-from .config import RunConfig
+from .compare import compare, run_folder
+from .config import INFOBATCH, RunConfig
 from .conventions import CONVENTIONS, published_metric, true_from_published
 from .metrics import evaluate
 from .model import predictions
+from .observers import Observer
 from .predict import load_predictor
 from .recipe import Figures, Recipe
 from .records import Run
 from .report import FULL, Spread, without_nan
 from .targets import targets_of
 
+# Of the paper's tables, what can be run cheaply in the same harness: network and arm.
+BASELINES = {
+    "gcn": ("gcn", FULL),
+    "gcn-virtual-node": ("gcn-virtual-node", FULL),
+    "infobatch": ("flex", INFOBATCH),
+}
 ARMS = (FULL, "random", "grant-b", "grant-s")
-_SYMBOLS = {FULL: "✗", "random": "random", "grant-b": "B", "grant-s": "S"}
+_SYMBOLS = {
+    FULL: "✗",
+    "random": "random",
+    "grant-b": "B",
+    "grant-s": "S",
+    "gcn": "GCN, σ((Â+I)^(κ−1) X W)",
+    "gcn-virtual-node": "GCN + virtual node",
+    "infobatch": "InfoBatch",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +48,7 @@ class Row:
     """One arm over its seeds; test figures are of the last weights, as in the paper.
 
     Args:
-        arm: who picked the graphs.
+        arm: who picked the graphs, or a name in `BASELINES`.
         seconds: training, selection and validation together, as the published times count.
         train_seconds: without validation.
         saving: share of full's `seconds` that the arm saved; None for full.
@@ -53,48 +68,90 @@ class Row:
     best_true_metric: Spread
 
 
-def measure(
-    recipe: Recipe, dataset: Dataset, config: RunConfig, out: str | Path, runs: Sequence[Run]
-) -> list[Row]:
-    """Measure finished runs both ways, the published and the true.
+def reproduce(
+    recipe: Recipe,
+    dataset: Dataset,
+    config: RunConfig,
+    out: Path,
+    *,
+    baselines: bool = False,
+    seeds: int = 3,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> tuple[list[Run], list[Row]]:
+    """Run a recipe's four arms, and measure them both ways, the published and the true.
 
     Args:
         recipe: gives the convention of the published metric.
-        dataset: what they were trained on.
-        config: what they share.
-        out: the folder that `compare` wrote them to.
-        runs: what `compare` gave for `ARMS`.
+        dataset: what to run it on.
+        config: the recipe's, with what the user changed.
+        out: a folder; runs go to `out/ARM/seed-S`, a baseline's to a folder like `out` in it.
+        baselines: run `BASELINES`, too.
+        seeds: how many, from `config.seed` upwards.
+        resume: keep finished runs and go on with begun ones.
 
     Returns:
-        One row for each of `ARMS`.
+        The arms' runs, and one row for each of `ARMS` and of the baselines.
 
     Raises:
-        InputError: a run folder is damaged.
+        InputError: as `compare`.
     """
-    full = _seconds([run for run in runs if run.result.arm == FULL]).mean
-    rows = []
-    for arm in ARMS:
-        members = [run for run in runs if run.result.arm == arm]
-        folders = [run_folder(Path(out), arm, run.result.seed) for run in members]
-        measured = [_test(recipe, dataset, folder, config.device) for folder in folders]
-        seconds = _seconds(members)
-        rows.append(
-            Row(
-                arm=arm,
-                seconds=seconds,
-                train_seconds=Spread.of([run.result.train_seconds for run in members]),
-                saving=None if arm == FULL else 1 - seconds.mean / full,
-                loss=Spread.of([value for value, _, _ in measured]),
-                published_metric=Spread.of([value for _, value, _ in measured]),
-                true_metric=Spread.of([value for _, _, value in measured]),
-                best_true_metric=Spread.of([run.result.test_metric for run in members]),
-            )
+    plan = [Plan("", config, out, ARMS)]
+    if baselines:
+        plan += [
+            Plan(name, replace(config, network=network), out / name, (arm,))
+            for name, (network, arm) in BASELINES.items()
+        ]
+    runs: list[Run] = []
+    rows: list[Row] = []
+    for part in plan:
+        found = compare(
+            dataset,
+            part.config,
+            part.out,
+            arms=part.arms,
+            controls=(),
+            seeds=seeds,
+            resume=resume,
+            observer=observer,
         )
-    return rows
+        for arm in part.arms:
+            members = [run for run in found if run.result.arm == arm]
+            folders = [run_folder(part.out, arm, run.result.seed) for run in members]
+            tested = [_test(recipe, dataset, folder, config.device) for folder in folders]
+            full = rows[0].seconds.mean if rows else None
+            rows.append(_row(part.name or arm, members, tested, full))
+        runs += found if part.out == out else []
+    return runs, rows
 
 
-def _seconds(runs: Sequence[Run]) -> Spread:
-    return Spread.of([run.result.train_seconds + run.result.valid_seconds for run in runs])
+@dataclass(frozen=True)
+class Plan:
+    """Some arms of one network, and where they go; `name` is a baseline's, else empty."""
+
+    name: str
+    config: RunConfig
+    out: Path
+    arms: tuple[str, ...]
+
+
+def _row(
+    name: str,
+    runs: Sequence[Run],
+    tested: Sequence[tuple[float, float, float]],
+    full_seconds: float | None,
+) -> Row:
+    seconds = Spread.of([run.result.train_seconds + run.result.valid_seconds for run in runs])
+    return Row(
+        arm=name,
+        seconds=seconds,
+        train_seconds=Spread.of([run.result.train_seconds for run in runs]),
+        saving=None if full_seconds is None else 1 - seconds.mean / full_seconds,
+        loss=Spread.of([value for value, _, _ in tested]),
+        published_metric=Spread.of([value for _, value, _ in tested]),
+        true_metric=Spread.of([value for _, _, value in tested]),
+        best_true_metric=Spread.of([run.result.test_metric for run in runs]),
+    )
 
 
 def _test(

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from grant_fast.cli import app
 from grant_fast.data.load import save_dataset
-from grant_fast.training.compare import compare
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
-from grant_fast.training.reproduce import ARMS, cells, known_differences, measure
+from grant_fast.training.reproduce import ARMS, BASELINES, cells, known_differences, reproduce
 
 
 def run(*words):
@@ -86,10 +85,25 @@ def test_an_error_is_published_small_and_is_truly_large(tmp_path, config):
     """QM9's convention: the sum of the batches' MAEs over the number of graphs."""
     recipe, dataset = load_recipe("QM9"), make_dataset()
     chosen = config(epochs=1, metric="mae", batch_size=2, standardize=False)
-    runs = compare(dataset, chosen, tmp_path, arms=ARMS, controls=(), seeds=1)
-    for row in measure(recipe, dataset, chosen, tmp_path, runs):
+    _, rows = reproduce(recipe, dataset, chosen, tmp_path, seeds=1)
+    assert [row.arm for row in rows] == list(ARMS)
+    for row in rows:
         ratio = row.true_metric.mean / row.published_metric.mean
         assert ratio == pytest.approx(2, rel=1e-5)  # eight test graphs in batches of two
+
+
+def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, config):
+    recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
+    chosen = config(epochs=2, metric="roc_auc", norm="batch_norm", head=3)
+    runs, rows = reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1)
+    assert [row.arm for row in rows] == [*ARMS, *BASELINES]
+    assert {run.result.arm for run in runs} == set(ARMS)
+    table = [line[:2] for line in cells(recipe, chosen, rows)]
+    assert table.index(["GCN + virtual node", "here"]) > table.index(["S", "here"])
+    assert ["GCN + virtual node", "cited, not run"] in table
+    begun = (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns
+    reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1, resume=True)
+    assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns == begun
 
 
 def test_every_deviation_from_the_recipe_is_said(config):
