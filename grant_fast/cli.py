@@ -27,7 +27,10 @@ app = typer.Typer(
 )
 
 Source = Annotated[
-    str, typer.Argument(help="gen-reg, gen-cls, a *.csv of SMILES, a *.gfast file or ogbg-mol*.")
+    str,
+    typer.Argument(
+        help="gen-reg, gen-cls, a *.csv of SMILES, a *.smi, a *.gfast, QM9, ZINC or ogbg-mol*."
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
@@ -254,7 +257,10 @@ def reproduce(
     ],
     data: Annotated[
         str | None,
-        typer.Option(help="Other data than the recipe's: hiv.csv for ogbg-molhiv, …"),
+        typer.Option(
+            help="Other data than the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC, "
+            "or twin:QM9, twin:ZINC, twin:ogbg-molpcba: noise of that shape, to time."
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
     graphs: Annotated[int | None, typer.Option(help="Only so many graphs.")] = None,

@@ -146,3 +146,22 @@ def test_unknown_recipes_and_numbers_out_of_range_are_one_line(tmp_path):
         assert result.exit_code == 1
         assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
         assert not (tmp_path / "none").exists()
+
+
+def test_a_shape_twin_is_called_one_wherever_it_is_shown(tmp_path):
+    out = tmp_path / "out"
+    words = ["--data", "twin:ogbg-molpcba", "--graphs", 40, "--epochs", 1, "--seeds", 1]
+    result = run("reproduce", "ogbg-molpcba", *words, "--device", "cpu", "-o", out)
+    assert result.exit_code == 0, result.output
+    for text in (result.stdout, (out / "results.md").read_text()):
+        assert "shape twin of ogbg-molpcba (noise, for timing alone)" in " ".join(text.split())
+        assert "SHAPE TWIN: noise in the shape of ogbg-molpcba" in text
+    document = json.loads((out / "results.json").read_text())
+    assert "shape twin" in document["title"] and "SHAPE TWIN" in document["differences"][2]
+
+
+def test_molecules_in_the_place_of_zincs_features_are_said(tmp_path, config):
+    recipe, dataset = load_recipe("ZINC"), make_dataset()
+    dataset.encoder = "atom"
+    said = known_differences(recipe, dataset, recipe.config, 3, torch.device("cpu"))
+    assert any("OGB's nine columns" in line for line in said)
