@@ -1,5 +1,6 @@
 """The propagation matrix of a batch of graphs, and every form in which a user may hand it over."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ class Adjacency:
     Args:
         rowptr: [rows + 1], int32 or int64.  col: [nnz], the same dtype.  value: [nnz], floating.
         num_cols: columns of the matrix.
-        transposed: the CSR of the transpose, if at hand. Its values carry no gradient.
+        transposed: the CSR of the transpose if at hand, or how to make it. Its values carry no
+            gradient.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class Adjacency:
         col: Tensor,
         value: Tensor,
         num_cols: int,
-        transposed: CSRTensors | None = None,
+        transposed: CSRTensors | Callable[[], CSRTensors] | None = None,
     ) -> None:
         self.csr: CSRTensors = (rowptr, col, value)
         self.num_cols = num_cols
@@ -47,16 +49,17 @@ class Adjacency:
     @property
     def transposed(self) -> CSRTensors:
         """The CSR of Aᵀ; sorted once, stably, so that results never depend on timing."""
-        if self._transposed is None:
-            rowptr, col, value = self.csr
-            row = expand_rows(rowptr, col.shape[0])
-            order = torch.argsort(col, stable=True)
-            self._transposed = (
-                count_to_ptr(col, self.num_cols, rowptr.dtype),
-                row[order],
-                value.detach()[order],
-            )
-        return self._transposed
+        made = self._transposed
+        if not isinstance(made, tuple):
+            made = self._transposed = self._sorted_by_column() if made is None else made()
+        return made
+
+    def _sorted_by_column(self) -> CSRTensors:
+        rowptr, col, value = self.csr
+        row = expand_rows(rowptr, col.shape[0])
+        order = torch.argsort(col, stable=True)
+        first = count_to_ptr(col, self.num_cols, rowptr.dtype)
+        return first, row[order], value.detach()[order]
 
     def transpose(self) -> "Adjacency":
         """Aᵀ; its own transpose is this matrix."""

@@ -1,7 +1,7 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +26,7 @@ class GraphBatch:
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
     Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
-    `torch.compile` leaves the gathering out of its graphs: it is data loading.
+    `torch.compile` breaks its graph at the gathering, whose sizes depend on the data.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
@@ -113,7 +113,8 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
-        return spans(*self._host[:2], self._host_ptr, self.num_nodes, self.device)
+        small = index_dtype(self.graphs.num_nodes)
+        return spans(*self._host[:2], self._host_ptr, self.num_nodes, small, self.device)
 
     @cached_property
     def edges(self) -> Tensor | slice:
@@ -121,7 +122,8 @@ class GraphBatch:
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
-        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, self.device)
+        small = index_dtype(self.graphs.num_edges)
+        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, small, self.device)
 
     @cached_property
     def x(self) -> Tensor:
@@ -176,12 +178,13 @@ class GraphBatch:
     def _adjacencies(self) -> dict[bool, Adjacency]:
         return {}
 
-    @torch.compiler.disable
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
             csr = self._csr(False, normalize)
-            transposed = csr if self.graphs.is_symmetric else self._csr(True, normalize)
+            # Only a backward pass reads the transpose; scoring need not gather it.
+            reverse = partial(self._csr, True, normalize)
+            transposed = csr if self.graphs.is_symmetric else reverse
             self._adjacencies[normalize] = Adjacency(*csr, self.num_nodes, transposed)
         return self._adjacencies[normalize]
 
@@ -197,24 +200,20 @@ class GraphBatch:
         weight = self.graphs.adj.weight
         return None if weight is None else take(weight, self.edges)
 
-    @torch.compiler.disable
     def coded(self) -> tuple[Tensor, Tensor] | None:
         """The distinct rows of the dataset's X, [m, F], and which of them each node has, [n]."""
         kinds = self.graphs.kinds
         return None if kinds is None else (kinds[0], take(kinds[1], self.nodes))
 
-    @torch.compiler.disable
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X], [n, κF], from the dataset's cache; None where it keeps none."""
         cached = self.graphs.hops(order, normalize)
         return None if cached is None else take(cached, self.nodes)
 
-    @torch.compiler.disable
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
 
-    @torch.compiler.disable
     def readout(self, order: int, normalize: bool, mean: bool) -> list[Adjacency]:
         """ρ, ρÂ, …, ρÂ^{κ-1}, each [B, n]: a row holds one weight for each node of its graph."""
         weights = self.graphs.pool_weights(order, normalize, mean)
@@ -300,10 +299,12 @@ def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> 
     return torch.repeat_interleave(values, counts, output_size=total)
 
 
-def spans(starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, device: torch.device) -> Tensor:
-    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, int64."""
-    out = repeat(starts - ptr[:-1], sizes, total, device)
-    return out.add_(torch.arange(total, device=device))
+def spans(
+    starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, [total]."""
+    out = repeat((starts - ptr[:-1]).to(dtype), sizes, total, device)
+    return out.add_(torch.arange(total, device=device, dtype=dtype))
 
 
 def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:

@@ -192,7 +192,7 @@ class PackedGraphs:
 
     @cached_property
     def kinds(self) -> tuple[Tensor, Tensor] | None:
-        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int64.
+        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int32.
 
         A dataset of molecules has a few hundred kinds of atoms: whatever is computed of a row
         alone need be computed once a kind. None where X is not categorical, or has many kinds.
@@ -211,7 +211,7 @@ class PackedGraphs:
             return None
         rows = self.x.new_empty(distinct.numel(), self.num_features)
         rows[code] = self.x  # equal rows: whichever is written last
-        return rows, code
+        return rows, code.to(torch.int32)
 
     # What never changes during training is computed once (features and graphs are data).
 

@@ -29,6 +29,13 @@ class BatchNorm(nn.BatchNorm1d):
             return F.batch_norm(x, *stats, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
+    def folded_into(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weights [κ, h_in, h] and bias [h] of a convolution with this norm behind it."""
+        assert self.running_mean is not None and self.running_var is not None
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
+        shift = self.bias - scale * self.running_mean
+        return weight * scale, shift if bias is None else torch.addcmul(shift, scale, bias)
+
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": partial(nn.ReLU, inplace=True),  # a layer's backward never needs its own output
@@ -305,14 +312,10 @@ class FlexGCN(nn.Module):
             raise InputError("give a GraphBatch, or x and edge_index")
         else:
             graphs = LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
-        if len(self.convs) == 1:
-            return self._last_layer(self._encode(graphs), graphs)
-        h = self._first_layer(graphs)
+        h = None
         for layer in range(len(self.norms)):
-            if layer:
-                h = self.convs[layer](h, graphs.adjacency(self.normalize))
-            h = self.dropouts[layer](self.act(self.norms[layer](h)))
-        return self._last_layer(h, graphs)
+            h = self._hidden_layer(layer, h, graphs)
+        return self._last_layer(self._encode(graphs) if h is None else h, graphs)
 
     def _conv(self, layer: int) -> FlexConv:
         return cast(FlexConv, self.convs[layer])
@@ -328,16 +331,27 @@ class FlexGCN(nn.Module):
         x = graphs.x
         return x if x.is_floating_point() else x.to(self._conv(0).weight.dtype)
 
-    def _first_layer(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        conv = self._conv(0)
-        hops = None if self.encoder is not None else graphs.hops(conv.order, self.normalize)
+    def _hidden_layer(
+        self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
+    ) -> Tensor:
+        """Convolution → norm → activation → dropout; the first layer has no h, but X."""
+        conv, norm = self._conv(layer), self.norms[layer]
+        weight: Tensor = conv.weight
+        bias: Tensor | None = conv.bias
+        folded = isinstance(norm, BatchNorm) and not norm.training
+        if folded:  # an affine map of the convolution: one pass over the nodes less
+            weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
+        first = h is None and self.encoder is None
+        hops = graphs.hops(conv.order, self.normalize) if first else None
         if hops is None:
-            return conv(self._encode(graphs), graphs.adjacency(self.normalize))
-        if hops.shape[1] != conv.order * conv.in_channels:
-            raise InputError(
-                f"x has {hops.shape[1] // conv.order} features, but in_channels={conv.in_channels}"
-            )
-        return F.linear(hops, conv.flat_weight().T, conv.bias)
+            x = self._encode(graphs) if h is None else h
+            h = ops.flex_conv(x, weight, bias, graphs.adjacency(self.normalize))
+        elif hops.shape[1] == conv.order * conv.in_channels:
+            h = F.linear(hops, weight.flatten(0, 1).T, bias)
+        else:
+            features = hops.shape[1] // conv.order
+            raise InputError(f"x has {features} features, but in_channels={conv.in_channels}")
+        return self.dropouts[layer](self.act(h if folded else norm(h)))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"

@@ -15,10 +15,10 @@ class Absent(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
 import torch
-start = time.perf_counter()
+start = time.process_time()  # a busy machine should not fail this
 import grant_fast
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, GraNTSampler, PackedGraphs, score_graphs
-elapsed = time.perf_counter() - start
+elapsed = time.process_time() - start
 x, edges = torch.randn(3, 2), torch.tensor([[0, 1], [1, 2]])
 graphs = PackedGraphs.from_arrays(x, edges, torch.zeros(3).long(), torch.zeros(1))
 model = FlexGCN(2, 4, 1, orders=[2, 2])
@@ -36,11 +36,16 @@ def test_works_and_is_quick_where_nothing_optional_is_installed():
         check=False,
     )
     assert out.returncode == 0, out.stderr
-    assert float(out.stdout) < 2
+    assert float(out.stdout) < 1  # seconds on top of torch's own
 
 
 def test_importing_pulls_in_nothing_heavy_on_its_own():
-    program = f"import grant_fast, sys; print([m for m in {ABSENT} if m in sys.modules])"
+    heavy = (*ABSENT, "torch._dynamo", "sympy")
+    program = (
+        "import sys, grant_fast\n"
+        "from grant_fast import FlexGCN, GraNTSampler, PackedGraphs, score_graphs\n"
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
     out = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

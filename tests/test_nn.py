@@ -217,6 +217,23 @@ def test_dropout_drops_the_right_share_and_keeps_the_mean():
     assert dropout.eval()(x) is x
 
 
+@pytest.mark.parametrize("encoder", [None, torch.nn.Identity()], ids=["cached", "convolved"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_batch_norm_folded_into_the_weights_is_batch_norm(bias, encoder):
+    case = Case()
+    options = {"orders": [3, 2, 2], "norm": "batch_norm", "bias": bias, "encoder": encoder}
+    model = FlexGCN(5, [7, 3], 2, **options).double()
+    batch = case.double().batch(slice(None))
+    for norm in model.norms:  # an affine map far from the identity
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    model(batch)  # moves the running statistics
+    folded = model.eval()(batch)
+    for norm in model.norms:
+        norm.__class__ = torch.nn.BatchNorm1d
+    torch.testing.assert_close(folded, model(batch), **TOLERANCE)
+
+
 @pytest.mark.parametrize("sizes", [(1,), (0,), (0, 1, 0)], ids=str)
 def test_batch_norm_takes_a_single_node_or_none_in_training(sizes):
     case = Case(sizes=sizes)

@@ -67,6 +67,22 @@ def test_half_precision_hops_are_summed_in_float32(dtype):
     assert out.item() == 1000  # a running bfloat16 sum of ones would stop at 256
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 3, 16, 64])
+def test_nothing_of_uninitialised_memory_reaches_a_product(width, dtype, monkeypatch):
+    case = Case()
+    rowptr, col, value = case.graphs.batch(slice(None)).adjacency(True).csr
+    x = torch.randn(case.num_nodes, width, dtype=dtype)
+    want = case.dense(True) @ x.double()
+
+    def poisoned(self, *shape):
+        return torch.full(shape, torch.nan, dtype=self.dtype)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
+    got = reference.spmm(rowptr, col, value, x)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("rows", "width", "nnz"), [(0, 3, 0), (3, 0, 2), (3, 2, 0)])
 def test_empty_products_are_zero(rows, width, nnz):
     rowptr = torch.full((rows + 1,), nnz)
