@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
+from .cache import cached_graphs
 from .infer import make_task
 from .logp import penalized_logp
 from .ogb import SETS, load_ogb
@@ -277,12 +278,17 @@ def _generated(name: str, options: _Options) -> Dataset:
     if options.task not in (None, kind):
         raise InputError(f"{name} is a {kind} task, not {options.task}: leave the task out")
     num_graphs = options.num_graphs or 50_000
-    # Not cached on disk: all 50,000 take half a minute, and `save_dataset` keeps them for whoever
-    # wants that. Packing part by part never holds the 2 GB of int64 edges.
-    chunks = graphon.generate_chunks(name, num_graphs, seed=options.seed, progress=options.progress)
+
+    def make() -> PackedGraphs:
+        # Packed part by part: the 2 GB that all edges take as int64 are never held at once.
+        chunks = graphon.generate_chunks(
+            name, num_graphs, seed=options.seed, progress=options.progress
+        )
+        return PackedGraphs.concat([PackedGraphs.from_graph_arrays(chunk) for chunk in chunks])
+
     return Dataset(
         name=name,
-        graphs=PackedGraphs.concat([PackedGraphs.from_graph_arrays(chunk) for chunk in chunks]),
+        graphs=cached_graphs(name, num_graphs, options.seed, make),
         task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
         split=random_split(num_graphs, GENERATED_FRACTIONS, options.seed),
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
