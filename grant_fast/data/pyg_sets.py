@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError, require
 from .arrays import GraphArrays, batch_vector, concatenate
+from .checksums import check_sha256
 
 QM9_SPLIT = (110_000, 10_000, 10_831)
 ZINC_SPLIT = (220_011, 24_445, 5_000)
@@ -22,6 +23,9 @@ _QM9_FILES = (
     "molnet_publish/qm9.zip), and https://ndownloader.figshare.com/files/3195404 as "
     "uncharacterized.txt"
 )
+_SKIPPED = Path("raw") / "uncharacterized.txt"
+# As TensorFlow Datasets publishes it.
+_SKIPPED_SHA256 = "3aa5115d540b356de94791d4a74c3bf1ed91c469ecf52a4f5d7cc0506fe02e24"
 _ZINC_FILES = (
     "train.pickle, val.pickle and test.pickle of https://www.dropbox.com/s/feo9qle74kg48gy/"
     "molecules.zip, and train.index, val.index and test.index of the folder data/molecules of "
@@ -84,6 +88,8 @@ def from_collated(dataset: Any, target: int) -> GraphArrays:
 
 
 def _qm9(folder: Path) -> PygSet:
+    if (folder / _SKIPPED).exists():  # which molecules are left out decides the split
+        check_sha256(folder / _SKIPPED, _SKIPPED_SHA256)
     graphs = from_collated(_made("QM9", folder, _QM9_FILES), target=0)
     _check_count(folder, graphs.num_graphs, sum(QM9_SPLIT))
     total = graphs.x.sum(1, keepdim=True).clamp(min=1)  # PyG's NormalizeFeatures

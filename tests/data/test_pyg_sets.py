@@ -75,6 +75,14 @@ def test_another_number_of_graphs_is_refused(small, offered, monkeypatch):
         load_pyg("QM9")
 
 
+def test_a_damaged_raw_file_is_named_by_its_digest(tmp_path):
+    raw = tmp_path / "QM9" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "uncharacterized.txt").write_text("not the list")
+    with pytest.raises(InputError, match=r"uncharacterized\.txt is damaged.*3aa5115d540b"):
+        load_pyg("QM9", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "files"), [("QM9", "gdb9.sdf and gdb9.sdf.csv"), ("ZINC", "train.pickle, val.pickle")]
 )
