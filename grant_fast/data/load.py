@@ -23,6 +23,7 @@ from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import Failure, featurize
 from .splits import PARTS, random_split, scaffold_split
+from .stream import packed
 from .table import read_smi, read_table
 
 Split = Literal["random", "scaffold"]
@@ -280,11 +281,10 @@ def _generated(name: str, options: _Options) -> Dataset:
     num_graphs = options.num_graphs or 50_000
 
     def make() -> PackedGraphs:
-        # Packed part by part: the 2 GB that all edges take as int64 are never held at once.
         chunks = graphon.generate_chunks(
             name, num_graphs, seed=options.seed, progress=options.progress
         )
-        return PackedGraphs.concat([PackedGraphs.from_graph_arrays(chunk) for chunk in chunks])
+        return packed(chunks)
 
     return Dataset(
         name=name,
