@@ -1,4 +1,4 @@
-"""The command line: train, compare, pack, predict, doctor."""
+"""The command line: train, compare, reproduce, pack, predict, doctor."""
 
 import dataclasses
 import functools
@@ -27,7 +27,10 @@ app = typer.Typer(
 )
 
 Source = Annotated[
-    str, typer.Argument(help="gen-reg, gen-cls, a *.csv of SMILES, a *.gfast file or ogbg-mol*.")
+    str,
+    typer.Argument(
+        help="gen-reg, gen-cls, a *.csv of SMILES, a *.smi, a *.gfast, QM9, ZINC or ogbg-mol*."
+    ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
@@ -257,9 +260,7 @@ def compare(
                 observer=Observers([shown, *observers]),
             )
     except KeyboardInterrupt:
-        words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
-        again = shlex.join(["grant-fast", *words, "--resume"])
-        raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
+        raise KeyboardInterrupt(f"interrupted; go on with: {_again()}") from None
     sizes = " / ".join(f"{len(ids):,}" for ids in dataset.split.values())
     title = f"{dataset.name}, {sizes} graphs to train, validate and test"
     summaries = summarize(runs)
@@ -270,6 +271,88 @@ def compare(
     console.print(terminal_table(summaries, result.metric, result.higher_is_better, title))
     for sentence in sentences:
         print(sentence)
+    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+
+
+@app.command()
+@_readable
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(help="QM9, ZINC, ogbg-molhiv, ogbg-molpcba, gen-reg, gen-cls, or a *.json."),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Other data than the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC, "
+            "or twin:QM9, twin:ZINC, twin:ogbg-molpcba: noise of that shape, to time."
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
+    graphs: Annotated[int | None, typer.Option(help="Only so many graphs.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Run GCN, GCN + virtual node and InfoBatch, too.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/reproduce-NAME.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
+) -> None:
+    """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
+    from .training.console import ConsoleObserver
+    from .training.curves import draw_curves
+    from .training.model import resolve_device
+    from .training.recipe import load_recipe
+    from .training.reproduce import (
+        ARMS,
+        BASELINES,
+        cells,
+        known_differences,
+        terminal_table,
+        title_of,
+        write_reproduction,
+    )
+    from .training.reproduce import reproduce as run_all
+
+    recipe = load_recipe(name)
+    out = out or Path("runs") / f"reproduce-{recipe.name}"
+    _check_flags(resume, overwrite)
+    config = dataclasses.replace(
+        recipe.config,
+        source=data or recipe.source,
+        epochs=recipe.config.epochs if epochs is None else epochs,
+        graphs=graphs,
+        device=device,
+    )
+    _check_free(out, resume, overwrite)
+    dataset = _load(config)
+    try:
+        num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
+        with ConsoleObserver(_stderr(), seeds * num_arms) as shown:
+            runs, rows = run_all(
+                recipe,
+                dataset,
+                config,
+                out,
+                baselines=baselines,
+                seeds=seeds,
+                resume=resume,
+                observer=shown,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"interrupted; go on with: {_again()}") from None
+    title = title_of(recipe, dataset)
+    differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
+    command = shlex.join(["grant-fast", *sys.argv[1:]])
+    write_reproduction(out, recipe, config, rows, title, differences, command)
+    draw_curves(out / "curves.png", runs, title)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(terminal_table(cells(recipe, config, rows), title))
+    for sentence in differences:
+        print(f"- {sentence}")
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
 
 
@@ -357,6 +440,12 @@ def _load(config: RunConfig) -> Any:
     if dataset.unlabelled:
         _say(f"{dataset.unlabelled} rows without any label left out")
     return dataset
+
+
+def _again() -> str:
+    """The command that goes on with this one, were it interrupted."""
+    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+    return shlex.join(["grant-fast", *words, "--resume"])
 
 
 def _report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:

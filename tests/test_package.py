@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_carries_every_module_and_no_other_package(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder, prefix in (("grant_fast", "grant_fast"), ("kernels", "grant_fast/kernels")):
-        for file in (ROOT / folder).rglob("*.py"):
+        for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.json")]:
             assert f"{prefix}/{file.relative_to(ROOT / folder).as_posix()}" in names
     assert "grant_fast/py.typed" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"grant_fast"}

@@ -17,15 +17,22 @@ from torch import Tensor
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
-from . import graphon
+from . import graphon, twin
+from .cache import cached_graphs
 from .infer import make_task
+from .logp import penalized_logp
 from .ogb import SETS, load_ogb
+from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import Failure, featurize
 from .splits import PARTS, random_split, scaffold_split
-from .table import read_table
+from .stream import packed
+from .table import read_smi, read_table
 
 Split = Literal["random", "scaffold"]
-SOURCES = 'gen-reg, gen-cls, a "*.csv" of SMILES, a packed "*.gfast" file, or an ogbg-mol* name'
+SOURCES = (
+    'gen-reg, gen-cls, a "*.csv" of SMILES, a "*.smi" file, a packed "*.gfast" file, QM9, ZINC, '
+    "an ogbg-mol* name, or twin:NAME"
+)
 DEFAULT_METRIC = {
     "regression": "mae",
     "binary": "roc_auc",
@@ -96,14 +103,17 @@ def load_dataset(
     """Load or generate a data set.
 
     Args:
-        source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a packed "*.gfast"
-            file, or "ogbg-mol*" (from OGB's folder `dataset`, downloaded on first use).
+        source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
+            SMILES a line, as ZINC's: the target is the penalised logP), a packed "*.gfast" file,
+            "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`, downloaded on first use), or
+            "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
         target: columns of a CSV file, `["all"]` for all; by default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0.
-        split: by default "scaffold" for a CSV file, OGB's own for ogbg-mol*, the stored one for a
-            packed file, and random 60/20/20 for generated graphs; else 80/10/10.
+        split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
+            the stored one for a packed file, and random 60/20/20 for generated graphs; else
+            80/10/10.
         num_graphs: only so many: generated, or the first of a file. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
@@ -123,6 +133,8 @@ def load_dataset(
         return _from_csv(Path(name), options)
     if smiles_column is not None or target:
         raise InputError(f"a SMILES column and targets are chosen in CSV files, not in {name!r}")
+    if suffix == ".smi":
+        return _from_smi(Path(name), options)
     if split == "scaffold":
         raise InputError(
             f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
@@ -134,6 +146,10 @@ def load_dataset(
         return _from_packed(Path(name), options)
     if name in SETS:
         return _from_ogb(name, options)
+    if name in PYG_SETS:
+        return _from_pyg(name, options)
+    if name.startswith(twin.PREFIX):
+        return _from_twin(name, options)
     raise InputError(f"unknown data set {name!r}: give {SOURCES}")
 
 
@@ -214,17 +230,76 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
     return _with_split(dataset, options)
 
 
+def _from_smi(path: Path, options: _Options) -> Dataset:
+    """Molecules with their penalised logP, which needs no file of targets."""
+    smiles = read_smi(path)[: options.num_graphs]
+    arrays, failures = featurize(smiles, options.workers, options.progress)
+    rows = [(row + 1, text) for row, text in failures]
+    if rows and (options.strict or arrays.num_graphs == 0):
+        row, text = rows[0]
+        raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
+    bad = {row for row, _ in failures}
+    kept = [text for row, text in enumerate(smiles) if row not in bad]
+    y = penalized_logp(kept, options.workers, options.progress)[:, None]
+    task, y = make_task(y, "graph", ("penalised logP",), options.task or "regression")
+    dataset = Dataset(
+        name=path.stem,
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y)),
+        task=task,
+        split=scaffold_split(kept) if options.split == "scaffold" else {},
+        metric=DEFAULT_METRIC[task.kind],
+        encoder="atom",
+        skipped=rows,
+    )
+    return _with_split(dataset, options)
+
+
+def _from_pyg(name: str, options: _Options) -> Dataset:
+    loaded = load_pyg(name)
+    assert loaded.graphs.y is not None
+    task, y = make_task(loaded.graphs.y, "graph", loaded.targets, options.task or "regression")
+    dataset = Dataset(
+        name=name,
+        graphs=PackedGraphs.from_graph_arrays(replace(loaded.graphs, y=y)),
+        task=task,
+        split=loaded.split,
+        metric=DEFAULT_METRIC[task.kind],
+    )
+    return _with_split(_first(dataset, options.num_graphs), options)
+
+
+def _from_twin(name: str, options: _Options) -> Dataset:
+    shape = twin.twin_shape(name)
+    arrays = twin.generate_twin(shape, options.num_graphs, options.seed)
+    if options.task not in (None, shape.kind):
+        raise InputError(f"{name} is a {shape.kind} task, not {options.task}: leave the task out")
+    total = sum(shape.splits)
+    fractions = (shape.splits[0] / total, shape.splits[1] / total, shape.splits[2] / total)
+    return Dataset(
+        name=f"shape twin of {name.removeprefix(twin.PREFIX)} (noise, for timing alone)",
+        graphs=PackedGraphs.from_graph_arrays(arrays, missing_labels=True),
+        task=Task(shape.kind, "graph", shape.num_targets),
+        split=random_split(arrays.num_graphs, fractions, options.seed),
+        metric="ap" if shape.kind == "multilabel" else DEFAULT_METRIC[shape.kind],
+        encoder=None if shape.num_features else "atom",
+    )
+
+
 def _generated(name: str, options: _Options) -> Dataset:
     kind: Kind = "regression" if name == "gen-reg" else "multiclass"
     if options.task not in (None, kind):
         raise InputError(f"{name} is a {kind} task, not {options.task}: leave the task out")
     num_graphs = options.num_graphs or 50_000
-    # Not cached on disk: all 50,000 take half a minute, and `save_dataset` keeps them for whoever
-    # wants that. Packing part by part never holds the 2 GB of int64 edges.
-    chunks = graphon.generate_chunks(name, num_graphs, seed=options.seed, progress=options.progress)
+
+    def make() -> PackedGraphs:
+        chunks = graphon.generate_chunks(
+            name, num_graphs, seed=options.seed, progress=options.progress
+        )
+        return packed(chunks)
+
     return Dataset(
         name=name,
-        graphs=PackedGraphs.concat([PackedGraphs.from_graph_arrays(chunk) for chunk in chunks]),
+        graphs=cached_graphs(name, num_graphs, options.seed, make),
         task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
         split=random_split(num_graphs, GENERATED_FRACTIONS, options.seed),
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.

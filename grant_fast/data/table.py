@@ -101,6 +101,26 @@ def read_table(
     )
 
 
+def read_smi(path: str | os.PathLike[str]) -> list[str]:
+    """The SMILES of a *.smi file: the first word of every line; blank lines are not allowed.
+
+    Raises:
+        InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: save it as text, a SMILES a line") from error
+    if not lines:
+        raise InputError(f"{path} is empty: give a SMILES a line")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise InputError(f"{path} line {number} is blank: remove it")
+    return [line.split()[0] for line in lines]
+
+
 def _read_records(path: Path) -> list[_Record]:
     """All records that are not blank, with their numbers; the first is the header."""
     try:

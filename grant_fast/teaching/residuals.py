@@ -58,6 +58,40 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
     return total if reduction == "sum" else total / count.clamp(min=1)
 
 
+def graph_losses(
+    pred: Tensor, y: Tensor, task: Task, ptr: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """What each graph adds to `loss`: its summed loss and how many labels that is of.
+
+    Args:
+        pred, y, task: as in `loss`.
+        ptr: as in `graph_residuals`.
+
+    Returns:
+        Losses and labels, both float32 `[num_graphs]` (float64 for float64 predictions); the
+        former can be differentiated.
+
+    Raises:
+        InputError: as `graph_residuals`.
+    """
+    pred, y = _aligned(pred, y, task)
+    if task.kind == "multiclass":
+        entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")[:, None]
+        measured = (y != NOT_MEASURED)[:, None]
+    else:
+        measured = ~y.isnan()
+        target = torch.where(measured, y, 0.0)
+        if task.kind == "regression":
+            entries = F.mse_loss(pred, target, reduction="none")
+        else:
+            entries = F.binary_cross_entropy_with_logits(pred, target, reduction="none")
+    entries = torch.where(measured, entries, 0.0)
+    rows = torch.stack([entries.sum(1), measured.sum(1).to(entries.dtype)], dim=1)
+    if task.level == "node":
+        rows = torch.segment_reduce(rows, "sum", offsets=_checked_ptr(ptr, rows), initial=0)
+    return rows[:, 0], rows[:, 1].detach()
+
+
 def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient") -> Tensor:
     """The derivative ∂L/∂f at each output, 0 where the label is missing.
 

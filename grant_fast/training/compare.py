@@ -15,7 +15,7 @@ from pathlib import Path
 from ..data.load import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
-from .config import ARMS, RunConfig
+from .config import ARMS, INFOBATCH, RunConfig
 from .folder import clear_folder, load_state, make_folder, remove_files
 from .model import resolve_device
 from .observers import Observer
@@ -34,6 +34,7 @@ def compare(
     out: str | Path,
     *,
     arms: Sequence[str] = ARMS,
+    controls: Sequence[str] = CONTROLS,
     seeds: int = 3,
     resume: bool = False,
     observer: Observer | None = None,
@@ -47,7 +48,8 @@ def compare(
         dataset: what to train on; its split is the same for all.
         config: the settings shared by all; `arm`, `seed` and `visits` are set here.
         out: a folder; runs go to `out/ARM/seed-S`.
-        arms: which arms; the two controls are added.
+        arms: which arms.
+        controls: what is added to them.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
 
@@ -58,7 +60,7 @@ def compare(
         InputError: an unknown arm, no seeds or too many, or what `Trainer` raises.
     """
     check_seeds(seeds)
-    names = with_controls(arms)
+    names = with_controls(arms, controls)
     visits = planned_visits(config, len(dataset.split["train"]))
     dataset = dataset.grouped()
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
@@ -139,18 +141,18 @@ def check_seeds(seeds: int) -> None:
         )
 
 
-def with_controls(arms: Sequence[str]) -> tuple[str, ...]:
+def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tuple[str, ...]:
     """The arms to run, the controls among them, in the order of reports.
 
     Raises:
         InputError: an arm is unknown.
     """
-    known = (*ARMS, EQUAL_BUDGET)
-    for name in arms:
+    known = (*ARMS, INFOBATCH, EQUAL_BUDGET)
+    for name in (*arms, *controls):
         if name not in known:
             raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")
-    wanted = {*arms, *CONTROLS}
-    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:]) if name in wanted)
+    wanted = {*arms, *controls}
+    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:], INFOBATCH) if name in wanted)
 
 
 def _warm_up(dataset: Dataset, config: RunConfig) -> None:

@@ -16,6 +16,8 @@ from ..errors import InputError
 ACTS = ("relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh")
 NORMS = ("batch_norm", "layer_norm")
 ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
+INFOBATCH = "infobatch"  # a baseline that prunes by loss, without a teacher or a curriculum
+NETWORKS = ("flex", "gcn", "gcn-virtual-node")
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,14 @@ class RunConfig:
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
 
+    network: str = _setting(
+        "flex", _one_of(*NETWORKS), "flexible GCN; or, to compare with, a plain one"
+    )
     hidden_channels: tuple[int, ...] = _setting((18,), _WIDTH, "widths between the layers")
     orders: tuple[int, ...] = _setting((3, 2), _ORDER, "order κ of each layer: κ − 1 hops")
+    head: int | None = _setting(
+        None, _WIDTH, "width between two linear maps at the end, the paper's head; else one map"
+    )
     embedding: int = _setting(9, _WIDTH, "width of the atom embedding (molecules)")
     act: str = _setting("relu", _one_of(*ACTS), "activation between the layers")
     norm: str = _setting("none", _one_of("none", *NORMS), "normalisation between the layers")
@@ -100,8 +108,20 @@ class RunConfig:
     pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
 
+    init: str = _setting(
+        "default", _one_of("default", "kaiming"), "how weights are drawn; 'kaiming' is the paper's"
+    )
+
     epochs: int = _setting(100, _EPOCHS, "passes over what is selected")
     lr: float = _setting(0.01, _POSITIVE, "AdamW's learning rate")
+    lr_schedule: str = _setting(
+        "constant",
+        _one_of("constant", "plateau"),
+        "'plateau' lowers lr while the validation metric stands still",
+    )
+    lr_restart: float | None = _setting(
+        None, _POSITIVE, "lift lr to at least this whenever graphs are selected anew"
+    )
     weight_decay: float = _setting(0.0, _NOT_NEGATIVE, "AdamW's weight decay")
     batch_size: int = _setting(500, _COUNT, "graphs in a batch")
     step_every: str = _setting(
@@ -110,7 +130,7 @@ class RunConfig:
     clip: float | None = _setting(None, _POSITIVE, "largest norm of the gradient")
     standardize: bool = _setting(True, _SWITCH, "scale regression targets by the training split's")
 
-    arm: str = _setting("grant-b", _one_of(*ARMS), "who picks the graphs")
+    arm: str = _setting("grant-b", _one_of(*ARMS, INFOBATCH), "who picks the graphs")
     start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
     ratio_schedule: str = _setting(
         "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"

@@ -13,7 +13,9 @@ from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task
 from ..teaching.scoring import evaluating
+from .baselines import VirtualNodeGCN, tie_orders
 from .config import RunConfig
+from .initial import draw_kaiming, factor_last_layer
 from .targets import Scaling
 
 
@@ -62,10 +64,11 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
     gaps = len(config.orders) - 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return FlexGCN(
+        kind = VirtualNodeGCN if config.network == "gcn-virtual-node" else FlexGCN
+        model = kind(
             config.embedding if spec.encoder else spec.num_features,
             _stretched(config.hidden_channels, gaps),
-            spec.task.num_outputs,
+            config.head or spec.task.num_outputs,
             orders=list(config.orders),
             act=config.act,
             norm=None if config.norm == "none" else config.norm,
@@ -74,6 +77,13 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
             normalize=config.normalize,
             encoder=spec.encoder,
         )
+        if config.network != "flex":
+            tie_orders(model)
+        if config.head is not None:
+            factor_last_layer(model, spec.task.num_outputs)
+        if config.init == "kaiming":
+            draw_kaiming(model)
+        return model
 
 
 def predictions(model: nn.Module, graphs: PackedGraphs, ids: Tensor, batch_size: int) -> Tensor:

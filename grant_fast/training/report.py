@@ -215,7 +215,7 @@ def write_report(
         "arms": [dataclasses.asdict(summary) for summary in summaries],
         "runs": [dataclasses.asdict(run.result) for run in runs],
     }
-    text = json.dumps(_without_nan(document), indent=2, ensure_ascii=False)
+    text = json.dumps(without_nan(document), indent=2, ensure_ascii=False)
     atomic_write_text(out / "results.json", text + "\n")
     headings, cells = rows(summaries, result.metric)
     lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *cells]
@@ -225,10 +225,10 @@ def write_report(
     return sentences
 
 
-def _without_nan(value: object) -> object:
+def without_nan(value: object) -> object:
     """JSON has no NaN: what could not be measured becomes null."""
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value

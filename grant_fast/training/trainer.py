@@ -13,17 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch import GraphBatch
 from ..data.load import Dataset
 from ..errors import InputError
-from ..teaching.residuals import loss
+from ..graphs import PackedGraphs
+from ..tasks import Task
+from ..teaching.infobatch import InfoBatchSampler
+from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
-from .config import RunConfig
+from .config import INFOBATCH, RunConfig
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
 from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
+from .rates import LearningRate
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, measured, targets_of, with_targets
 
@@ -99,18 +104,8 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
-        self._sampler = GraNTSampler(
-            self._graphs,
-            self.task,
-            config.batch_size,
-            epochs=config.epochs,
-            mode=_MODES[config.arm],
-            start_ratio=config.start_ratio,
-            ratio_schedule=config.ratio_schedule,  # type: ignore[arg-type]
-            interval=config.interval,  # type: ignore[arg-type]
-            ids=self._train_ids,
-            seed=config.seed,
-        )
+        self._rate = LearningRate(self._optimizer, config, self._higher_is_better)
+        self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
@@ -166,7 +161,8 @@ class Trainer:
         """Train, then validate if it is time to."""
         totals = self._totals
         start = self._clock()
-        self._sampler.select(self.model, self.epoch)
+        if self._sampler.select(self.model, self.epoch):
+            self._rate.restart()
         selected = self._clock()
         seen, train_loss = self._train()
         trained = self._clock()
@@ -178,6 +174,7 @@ class Trainer:
         if totals.epoch % self.config.eval_every == 0 or self._is_done:
             valid_loss, valid_metric = self._evaluate("valid")
             self._keep_if_best(valid_metric)
+            self._rate.step(valid_metric)
             totals.valid_seconds += self._clock() - trained
         record = EpochRecord(
             **dataclasses.asdict(totals),
@@ -202,11 +199,7 @@ class Trainer:
         self._optimizer.zero_grad()
         for ids in self._batches():
             batch = self._graphs.batch(ids)
-            pred = self.model(batch)
-            y = batch.y
-            assert y is not None  # or the constructor had refused the dataset
-            part = loss(pred, y, self.task, reduction="sum")
-            labels = measured(y, self.task).sum()
+            part, labels = self._summed_loss(ids, batch)
             if by_batch:
                 (part / labels.clamp(min=1)).backward()
                 self._step()
@@ -226,6 +219,17 @@ class Trainer:
         if not math.isfinite(mean):
             raise self._diverged(f"the training loss is {mean}")
         return seen, mean
+
+    def _summed_loss(self, ids: list[int], batch: GraphBatch) -> tuple[Tensor, Tensor]:
+        """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
+        pred, y = self.model(batch), batch.y
+        assert y is not None  # or the constructor had refused the dataset
+        if not isinstance(self._sampler, InfoBatchSampler):
+            return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
+        losses, labels = graph_losses(pred, y, self.task, batch.ptr)
+        self._sampler.observe(ids, losses.detach() / labels.clamp(min=1))
+        weights = self._sampler.weights(ids).to(self._device)
+        return (weights * losses).sum(), (weights * labels).sum()
 
     def _step(self) -> None:
         if self.config.clip is not None:
@@ -302,6 +306,7 @@ class Trainer:
             "data": self._checksum,
             "model": _copied(self.model.state_dict()),
             "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+            "rate": self._rate.state_dict(),
             "sampler": self._sampler.state_dict(),
             "totals": dataclasses.asdict(self._totals),
             "history": [dataclasses.astuple(record) for record in self.history],
@@ -312,6 +317,7 @@ class Trainer:
     def _restore(self, state: dict[str, Any]) -> None:
         load_weights(self.model, state["model"], self.run_dir / LAST_FILE)
         self._optimizer.load_state_dict(state["optimizer"])
+        self._rate.load_state_dict(state["rate"])
         self._sampler.load_state_dict(state["sampler"])
         self._totals = _Totals(**state["totals"])
         self.history = [EpochRecord(*values) for values in state["history"]]
@@ -343,6 +349,26 @@ class Trainer:
             + ("standardize the targets, " if unscaled else "")
             + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient"
         )
+
+
+def _sampler(
+    config: RunConfig, graphs: PackedGraphs, task: Task, ids: Tensor
+) -> GraNTSampler | InfoBatchSampler:
+    """Who picks the graphs at `ids`."""
+    if config.arm == INFOBATCH:
+        return InfoBatchSampler(ids, config.batch_size, epochs=config.epochs, seed=config.seed)
+    return GraNTSampler(
+        graphs,
+        task,
+        config.batch_size,
+        epochs=config.epochs,
+        mode=_MODES[config.arm],
+        start_ratio=config.start_ratio,
+        ratio_schedule=config.ratio_schedule,  # type: ignore[arg-type]
+        interval=config.interval,  # type: ignore[arg-type]
+        ids=ids,
+        seed=config.seed,
+    )
 
 
 def _check_learnable(dataset: Dataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,20 @@ def test_a_broken_archive_leaves_nothing_behind(
     with pytest.raises(InputError, match=r"cannot download .*not a zip file"):
         load_ogb("ogbg-molhiv", tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_an_archive_of_other_content_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, write_ogb_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ogb_folder(tmp_path / "server" / "pcba")
+    shutil.make_archive(str(tmp_path / "pcba"), "zip", tmp_path / "server")
+    monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+    with pytest.raises(InputError, match=r"pcba\.zip is damaged.*instead of 0bb12da2f3ec"):
+        load_ogb("ogbg-molpcba", tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+    digest = hashlib.sha256((tmp_path / "pcba.zip").read_bytes()).hexdigest()
+    monkeypatch.setitem(ogb.SHA256, "pcba", digest)
+    assert load_ogb("ogbg-molpcba", tmp_path / "data").metric == "ap"
 
 
 def test_an_unknown_set_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
-from grant_fast.teaching.residuals import graph_residuals, loss, residual
+from grant_fast.teaching.residuals import graph_losses, graph_residuals, loss, residual
 
 NAN = math.nan
 
@@ -224,3 +224,27 @@ def test_unknown_names_are_refused() -> None:
         residual(pred, y, Task("binary"), "logit")
     with pytest.raises(InputError, match=r"'none'.*'mean' or 'sum'"):
         loss(pred, y, Task("binary"), "none")
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass"])
+def test_graph_losses_add_up_to_the_loss_and_its_gradient(kind, level):
+    outputs = {"regression": 2, "binary": 1, "multilabel": 3, "multiclass": 4}[kind]
+    task = Task(kind, level, outputs)
+    pred = torch.randn(6, outputs, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(6, outputs).sign().clamp(min=0).double()
+    y[0] = torch.nan
+    if kind == "multiclass":
+        y = torch.tensor([-100, 1, 0, 3, 2, 2])
+    ptr = torch.tensor([0, 2, 2, 6]) if level == "node" else None
+    losses, labels = graph_losses(pred, y, task, ptr)
+    total = loss(pred, y, task, reduction="sum")
+    torch.testing.assert_close(losses.sum(), total)
+    columns = 1 if kind == "multiclass" else outputs
+    expected = [1 * columns, 0, 4 * columns] if level == "node" else [0, *[columns] * 5]
+    assert labels.tolist() == expected
+    weights = torch.arange(1.0, len(losses) + 1)
+    (found,) = torch.autograd.grad((weights * losses).sum(), pred, retain_graph=True)
+    (plain,) = torch.autograd.grad(total, pred)
+    scale = weights if ptr is None else torch.tensor([1.0, 1, 3, 3, 3, 3])
+    torch.testing.assert_close(found, plain * scale[:, None])

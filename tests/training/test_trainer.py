@@ -11,7 +11,7 @@ from rings import make_dataset
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import loss
 from grant_fast.training.checkpoints import load_checkpoint
-from grant_fast.training.config import ARMS
+from grant_fast.training.config import ARMS, INFOBATCH
 from grant_fast.training.observers import Observer
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
@@ -49,7 +49,7 @@ def test_every_task_is_learned_beyond_the_constant_guess(tmp_path, config, kind,
     assert result.test_metric is not None and result.test_metric_last is not None
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [*ARMS, INFOBATCH])
 @pytest.mark.parametrize("step_every", ["batch", "epoch"])
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, config, arm, step_every):
     chosen = config(arm=arm, step_every=step_every, dropout=(0.3,), norm="batch_norm", interval=4)

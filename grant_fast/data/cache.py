@@ -1,0 +1,60 @@
+"""Generated data sets are kept in the user's cache folder, packed, for the next time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import InputError
+from ..graphs import PackedGraphs
+
+VERSION = 1  # raised whenever the generator would draw other graphs
+SMALLEST = 10_000  # graphs; fewer are drawn again in a few seconds
+
+
+def cache_folder() -> Path:
+    """Where this package may keep what it can make again: `$XDG_CACHE_HOME/grant_fast`.
+
+    By default `~/.cache/grant_fast`, on macOS `~/Library/Caches/grant_fast`, on Windows
+    `%LOCALAPPDATA%\\grant_fast`.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(given):  # a relative one is to be ignored, says the XDG specification
+        return Path(given) / "grant_fast"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "grant_fast"
+    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
+        return Path(os.environ["LOCALAPPDATA"]) / "grant_fast"
+    return Path.home() / ".cache" / "grant_fast"
+
+
+def cached_graphs(
+    name: str, num_graphs: int, seed: int, make: Callable[[], PackedGraphs]
+) -> PackedGraphs:
+    """The graphs from the cache, memory-mapped, or else from `make`, and then kept there.
+
+    Sets of fewer than 10,000 graphs are not kept. A damaged file is made again; a folder that
+    cannot be written costs the next user time, and a warning now, but no result.
+
+    Args:
+        name, num_graphs, seed: what the graphs depend on, besides the generator's version.
+        make: draws them.
+    """
+    if num_graphs < SMALLEST:
+        return make()
+    path = cache_folder() / f"{name}-{num_graphs}-seed{seed}-v{VERSION}.gfast"
+    if path.exists():
+        try:
+            return PackedGraphs.load(path)
+        except InputError:
+            pass  # truncated by something other than us, or of an older format
+    graphs = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        graphs.save(path)
+    except (InputError, OSError) as error:
+        warnings.warn(f"{name} is not kept for the next time: {error}", stacklevel=2)
+    return graphs

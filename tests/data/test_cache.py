@@ -1,0 +1,76 @@
+"""Generated sets are kept, found again, and never stand in the way."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from grant_fast.data import cache
+from grant_fast.data.cache import cache_folder, cached_graphs
+from grant_fast.data.load import load_dataset
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A cache folder of this test's own, in which small sets are kept, too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cache, "SMALLEST", 10)
+    return tmp_path / "grant_fast"
+
+
+def refuse():
+    raise AssertionError("drawn although it is in the cache")
+
+
+def test_a_generated_set_is_drawn_once_and_is_the_same_from_the_file(folder):
+    first = load_dataset("gen-cls", num_graphs=12, seed=3, progress=False)
+    assert [path.name for path in folder.iterdir()] == ["gen-cls-12-seed3-v1.gfast"]
+    again = cached_graphs("gen-cls", 12, 3, refuse)
+    for name in ("x", "y", "ptr", "ids"):
+        assert torch.equal(getattr(again, name), getattr(first.graphs, name))
+    assert torch.equal(again.batch(range(12)).edge_index, first.graphs.batch(range(12)).edge_index)
+    other = load_dataset("gen-cls", num_graphs=12, seed=4, progress=False)
+    assert not torch.equal(other.graphs.x[:9], first.graphs.x[:9])
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_small_sets_are_not_kept(folder):
+    load_dataset("gen-reg", num_graphs=9, progress=False)
+    assert not folder.exists()
+
+
+def test_a_damaged_file_is_drawn_again(folder):
+    first = load_dataset("gen-reg", num_graphs=10, progress=False)
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    again = load_dataset("gen-reg", num_graphs=10, progress=False)
+    assert torch.equal(again.graphs.x, first.graphs.x)
+    assert len(cached_graphs("gen-reg", 10, 0, refuse)) == 10
+
+
+def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_result(folder):
+    folder.write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="gen-reg is not kept for the next time"):
+        dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
+    assert dataset.graphs.num_graphs == 10
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x/c"}, "/x/c/grant_fast"),
+        ("linux", {"XDG_CACHE_HOME": "relative"}, "/home/me/.cache/grant_fast"),
+        ("linux", {}, "/home/me/.cache/grant_fast"),
+        ("darwin", {}, "/home/me/Library/Caches/grant_fast"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/grant_fast"),
+    ],
+)
+def test_the_folder_is_the_users_own(monkeypatch, platform, variables, expected):
+    monkeypatch.setattr(sys, "platform", platform)
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    assert cache_folder().as_posix() == expected

@@ -1,0 +1,60 @@
+"""The penalised logP, and molecules from a *.smi file."""
+
+import pytest
+import torch
+
+from grant_fast.data.load import load_dataset
+from grant_fast.data.logp import penalized_logp
+from grant_fast.data.table import read_smi
+from grant_fast.errors import InputError
+
+pytest.importorskip("rdkit")
+
+
+def test_it_is_logp_less_accessibility_less_long_rings():
+    from rdkit.Chem import Crippen, MolFromSmiles
+
+    smiles = ["CCO", "C1CCCCC1", "C1CCCCCC1", "C1CCCCCC1CCC1CCCCCCC1", "nonsense(", ""]
+    found = penalized_logp(smiles)
+    assert found.isnan().tolist() == [False] * 4 + [True] * 2
+    logp = torch.tensor([Crippen.MolLogP(MolFromSmiles(text)) for text in smiles[:4]])
+    # SA lies between 1 (easy) and 10; what remains after it is the count of rings of 7 and 8.
+    rest = logp - found[:4]
+    cycles = torch.tensor([0, 0, 1, 2])
+    assert ((rest - cycles >= 1) & (rest - cycles < 10)).all()
+    assert float(rest[2] - 1) == pytest.approx(float(rest[1]), abs=0.6)  # as easy but for the ring
+
+
+def test_a_known_molecule_keeps_its_published_accessibility():
+    """RDKit's own test of its Contrib folder gives 1.9808 for ethanol and 1.0 for benzene."""
+    from rdkit.Chem import Crippen, MolFromSmiles
+
+    ethanol, benzene = penalized_logp(["CCO", "c1ccccc1"]).tolist()
+    assert Crippen.MolLogP(MolFromSmiles("CCO")) - ethanol == pytest.approx(1.9808, abs=1e-3)
+    assert Crippen.MolLogP(MolFromSmiles("c1ccccc1")) - benzene == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_smi_file_is_a_regression_of_it(tmp_path):
+    path = tmp_path / "zinc.smi"
+    path.write_text("CCO ethanol\nc1ccccc1\nC(,1\n" + "\n".join("C" * n for n in range(1, 20)))
+    dataset = load_dataset(path, progress=False)
+    assert dataset.skipped == [(3, "C(,1")]
+    assert (dataset.task.kind, dataset.metric, dataset.encoder) == ("regression", "mae", "atom")
+    assert dataset.graphs.num_graphs == 21
+    torch.testing.assert_close(dataset.graphs.y[:2, 0], penalized_logp(["CCO", "c1ccccc1"]))
+    with pytest.raises(InputError, match=r"line 3: 'C\(,1' is not a valid SMILES"):
+        load_dataset(path, strict=True, progress=False)
+    assert load_dataset(path, num_graphs=10, progress=False).graphs.num_graphs == 9
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "is empty"), (b"C\n\nCC\n", "line 2 is blank"), (b"C\n\xff\xfe\n", "not UTF-8")],
+)
+def test_a_damaged_smi_file_is_named(tmp_path, content, message):
+    path = tmp_path / "bad.smi"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_smi(path)
+    with pytest.raises(InputError, match="cannot read"):
+        read_smi(tmp_path / "none.smi")

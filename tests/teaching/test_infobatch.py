@@ -1,0 +1,84 @@
+"""InfoBatch: its rule, its expectation, and its state."""
+
+import pytest
+import torch
+
+from grant_fast.errors import InputError
+from grant_fast.teaching.infobatch import ANNEALED, PRUNED, InfoBatchSampler
+
+
+def served(sampler):
+    return sorted(i for batch in sampler for i in batch)
+
+
+def taught(sampler, epoch, losses):
+    """One epoch in which every graph that is served has its loss of `losses`."""
+    sampler.select(None, epoch)
+    for batch in sampler:
+        sampler.observe(batch, losses[torch.tensor(batch)])
+
+
+def test_nothing_is_skipped_before_losses_are_known_nor_in_the_last_eighth():
+    losses = torch.arange(100.0)
+    sampler = InfoBatchSampler(range(100), 7, epochs=80)
+    taught(sampler, 0, losses)
+    assert served(sampler) == list(range(100)) and len(sampler) == 15
+    sampler.select(None, 1)
+    assert len(served(sampler)) < 100
+    assert int((1 - ANNEALED) * 80) == 70
+    sampler.select(None, 69)
+    assert len(served(sampler)) < 100
+    sampler.select(None, 70)
+    assert served(sampler) == list(range(100))
+    assert torch.equal(sampler.weights(range(100)), torch.ones(100))
+
+
+def test_half_of_the_graphs_below_the_mean_loss_are_skipped_and_the_others_count_twice():
+    losses = torch.cat([torch.ones(60), torch.full((40,), 10.0)])[torch.randperm(100)]
+    sampler = InfoBatchSampler(range(100), 10, epochs=100)
+    taught(sampler, 0, losses)
+    assert sampler.select(None, 1) is False
+    kept = torch.tensor(served(sampler))
+    low = losses[kept] == 1
+    assert int(low.sum()) == 30 and int((~low).sum()) == 40
+    weights = sampler.weights(kept)
+    assert torch.equal(weights, torch.where(low, 1 / (1 - PRUNED), 1.0))
+    # The weighted sum of any number over the kept low graphs has the expectation of all.
+    assert float((weights * losses[kept]).sum()) == float(losses.sum())
+
+
+def test_every_low_graph_has_its_turn_and_scores_are_of_the_last_visit():
+    losses = torch.cat([torch.ones(6), torch.full((4,), 10.0)])
+    sampler = InfoBatchSampler(range(10), 5, epochs=1000)
+    taught(sampler, 0, losses)
+    counts = torch.zeros(10)
+    for epoch in range(1, 401):
+        sampler.select(None, epoch)
+        counts[torch.tensor(served(sampler))] += 1
+    assert torch.equal(counts[6:], torch.full((4,), 400.0))
+    assert (counts[:6] - 200).abs().max() < 60
+    sampler.observe([0], torch.tensor([99.0]))
+    sampler.select(None, 401)
+    assert float(sampler.weights([0])) == 1.0
+
+
+def test_positions_are_those_of_the_dataset_and_resuming_serves_the_same():
+    ids = [3, 17, 4, 90, 41, 8]
+    losses = torch.zeros(91).index_fill(0, torch.tensor([3, 90]), 5.0)
+    first, second = (InfoBatchSampler(ids, 4, epochs=50, seed=3) for _ in range(2))
+    taught(first, 0, losses)
+    second.load_state_dict(first.state_dict())
+    for sampler in (first, second):
+        sampler.select(None, 1)
+    assert list(first) == list(second) != []
+    assert set(served(first)) < set(ids) and {3, 90} <= set(served(first))
+    with pytest.raises(InputError, match="had 6 graphs and this one has 5"):
+        InfoBatchSampler(ids[:5], 4, epochs=50).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("ids", "size", "epochs", "name"), [([], 1, 1, "ids"), ([1], 0, 1, "batch"), ([1], 1, 0, "ep")]
+)
+def test_nothing_to_do_is_refused(ids, size, epochs, name):
+    with pytest.raises(InputError, match=f"{name}.*at least 1"):
+        InfoBatchSampler(ids, size, epochs=epochs)

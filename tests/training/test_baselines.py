@@ -1,0 +1,80 @@
+"""The paper's cheap baselines against their equations."""
+
+import pytest
+import torch
+from rings import make_dataset
+
+from grant_fast.errors import InputError
+from grant_fast.nn import FlexGCN
+from grant_fast.training.baselines import VirtualNodeGCN, tie_orders
+from grant_fast.training.trainer import Trainer
+
+
+def dense(batch):
+    """Â of a batch, [n, n], and ρ for summing, [B, n]; float64."""
+    adjacency = torch.zeros(batch.num_nodes, batch.num_nodes, dtype=torch.float64)
+    rowptr, col, value = batch.adjacency(True).csr
+    for row in range(batch.num_nodes):
+        for entry in range(int(rowptr[row]), int(rowptr[row + 1])):
+            adjacency[row, int(col[entry])] += value[entry]
+    rho = torch.nn.functional.one_hot(batch.batch, batch.num_graphs).T.double()
+    return adjacency, rho
+
+
+@pytest.mark.parametrize("orders", [[1, 1], [4, 2], [3, 5]])
+def test_the_plain_gcn_is_its_equation(orders):
+    batch = make_dataset().graphs.to(dtype=torch.float64).batch(slice(None))
+    model = FlexGCN(3, 5, 2, orders=orders, act="tanh")
+    tie_orders(model)
+    model.double()
+    adjacency, rho = dense(batch)
+    loops = adjacency + torch.eye(len(adjacency))
+    w1, w2 = (conv.parametrizations.weight.original[0] for conv in model.convs)
+    h = torch.linalg.matrix_power(loops, orders[0] - 1) @ batch.x @ w1 + model.convs[0].bias
+    y = torch.linalg.matrix_power(loops, orders[1] - 1) @ h.tanh() @ w2 + model.convs[1].bias
+    torch.testing.assert_close(model(batch), rho @ y / rho.sum(1, keepdim=True))
+    assert sum(p.numel() for p in model.parameters()) == 3 * 5 + 5 + 5 * 2 + 2
+
+
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool):
+    batch = make_dataset().graphs.to(dtype=torch.float64).batch(range(9))
+    model = VirtualNodeGCN(3, [5, 4], 2, orders=[2, 3, 2], act="tanh", pool=pool).double()
+    torch.nn.init.normal_(model.virtual)
+    adjacency, rho = dense(batch)
+    v = model.virtual.expand(9, -1)
+    h = batch.x
+    for layer in range(2):
+        h = h + rho.T @ v
+        v = (v + rho @ h) @ model.updates[layer][0].weight.T + model.updates[layer][0].bias
+        v = v.tanh()
+        conv = model.convs[layer]
+        powers = (torch.linalg.matrix_power(adjacency, k) for k in range(conv.order))
+        h = sum(p @ h @ w for p, w in zip(powers, conv.weight, strict=True)) + conv.bias
+        h = h.tanh()
+    h = h + rho.T @ v
+    last = model.convs[2]
+    y = h @ last.weight[0] + adjacency @ h @ last.weight[1] + last.bias
+    expected = y if pool is None else rho @ y / rho.sum(1, keepdim=True)
+    torch.testing.assert_close(model(batch), expected)
+
+
+def test_a_virtual_node_needs_whole_graphs():
+    batch = make_dataset().graphs.batch(range(3))
+    with pytest.raises(InputError, match="takes a GraphBatch alone"):
+        VirtualNodeGCN(3, 4, 1, orders=[2, 2])(batch.x, batch.edge_index)
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("network", ["gcn", "gcn-virtual-node"])
+def test_a_run_with_a_baseline_learns_and_resumes(tmp_path, config, network, level):
+    settings = {"network": network, "norm": "batch_norm", "init": "kaiming", "lr": 0.03}
+    chosen = config(arm="full", epochs=20, hidden_channels=(16,), **settings)
+    trainer = Trainer(make_dataset(level=level), chosen, tmp_path)
+    trainer.fit()
+    losses = [record.loss for record in trainer.history]
+    assert losses[-1] < 0.6 * losses[0]
+    again = Trainer(make_dataset(level=level), chosen, tmp_path, resume=True)
+    assert again.epoch == 20
+    pairs = zip(again.model.parameters(), trainer.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)

@@ -1,0 +1,167 @@
+"""A benchmark of the paper, shortened: its table, its files, and what it says about itself."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from rings import make_dataset
+from typer.testing import CliRunner
+
+from grant_fast.cli import app
+from grant_fast.data.load import save_dataset
+from grant_fast.training.recipe import load_recipe
+from grant_fast.training.records import read_run
+from grant_fast.training.reproduce import ARMS, BASELINES, cells, known_differences, reproduce
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder and the output of gen-cls, much shortened, with two seeds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("gen-cls") / "out"
+    result = run("reproduce", "gen-cls", *SHORT, "--seeds", 2, "-o", out)
+    torch.set_num_threads(threads)
+    assert result.exit_code == 0, result.output
+    return out, result.stdout
+
+
+def test_the_table_has_the_papers_rows_and_ours_and_says_what_differs(finished):
+    out, shown = finished
+    table = (out / "results.md").read_text()
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    rows = [line for line in lines if len(line) == 7][2:]
+    assert [tuple(row[:2]) for row in rows] == [
+        ("✗", "paper"),
+        ("✗", "here"),
+        ("random", "here"),
+        ("B", "paper"),
+        ("B", "here"),
+        ("S", "paper"),
+        ("S", "here"),
+    ]
+    assert rows[3][2:5] == ["6,145.72 (-47.3%)", "0.1314", "0.9157 ± 0.0013"]
+    for text in (table, shown):
+        assert "2 epochs instead of 500" in text
+        assert "18 / 6 / 6 graphs instead of 30,000 / 10,000 / 10,000" in text
+        assert "at random" in text and "transpose, which matters here" in text
+    assert "true ROC-AUC" in table and (out / "curves.png").exists()
+
+
+def test_the_true_metric_is_that_of_the_runs_and_times_include_validation(finished):
+    document = json.loads((finished[0] / "results.json").read_text())
+    assert [row["arm"] for row in document["rows"]] == list(ARMS)
+    for row in document["rows"]:
+        runs = [read_run(finished[0] / row["arm"] / f"seed-{seed}").result for seed in (0, 1)]
+        mean = sum(run.test_metric_last for run in runs) / 2
+        assert row["true_metric"]["mean"] == pytest.approx(mean)
+        # Six test graphs are one batch of 200: there the two conventions agree.
+        assert row["published_metric"] == row["true_metric"]
+        seconds = sum(run.train_seconds + run.valid_seconds for run in runs) / 2
+        assert row["seconds"]["mean"] == pytest.approx(seconds)
+    assert document["config"]["epochs"] == 2 and document["published"]["full"]["loss"] == 0.1314
+
+
+def test_it_resumes_and_is_never_written_over_unasked(finished):
+    out, shown = finished
+    words = ["reproduce", "gen-cls", *SHORT, "--seeds", 2, "-o", out]
+    assert "is not empty" in run(*words).stderr
+    (out / "random" / "seed-1" / "result.json").unlink()
+    result = run(*words, "--resume")
+    assert result.exit_code == 0, result.output
+    assert [line for line in result.stdout.splitlines() if " here " in line] != []
+    assert "2 epochs instead of 500" in shown
+
+
+def test_an_error_is_published_small_and_is_truly_large(tmp_path, config):
+    """QM9's convention: the sum of the batches' MAEs over the number of graphs."""
+    recipe, dataset = load_recipe("QM9"), make_dataset()
+    chosen = config(epochs=1, metric="mae", batch_size=2, standardize=False)
+    _, rows = reproduce(recipe, dataset, chosen, tmp_path, seeds=1)
+    assert [row.arm for row in rows] == list(ARMS)
+    for row in rows:
+        ratio = row.true_metric.mean / row.published_metric.mean
+        assert ratio == pytest.approx(2, rel=1e-5)  # eight test graphs in batches of two
+
+
+def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, config):
+    recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
+    chosen = config(epochs=2, metric="roc_auc", norm="batch_norm", head=3)
+    runs, rows = reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1)
+    assert [row.arm for row in rows] == [*ARMS, *BASELINES]
+    assert {run.result.arm for run in runs} == set(ARMS)
+    table = [line[:2] for line in cells(recipe, chosen, rows)]
+    assert table.index(["GCN + virtual node", "here"]) > table.index(["S", "here"])
+    assert ["GCN + virtual node", "cited, not run"] in table
+    begun = (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns
+    reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1, resume=True)
+    assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns == begun
+
+
+def test_every_deviation_from_the_recipe_is_said(config):
+    recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
+    cpu = torch.device("cpu")
+    said = known_differences(recipe, dataset, replace(recipe.config, source="a/b.csv"), 1, cpu)
+    assert said[0] == "24 / 8 / 8 graphs instead of 32,901 / 4,113 / 4,113."
+    assert said[1] == "The data come from b.csv, not from ogbg-molhiv."
+    assert said[2].startswith("One seed")
+    assert said[-len(recipe.differences) :] == list(recipe.differences)
+    own = replace(recipe.config, source="ogbg-molhiv", epochs=7)
+    assert known_differences(recipe, dataset, own, 3, cpu)[0].startswith("7 epochs instead of 600")
+
+
+def test_other_methods_stand_as_cited_and_not_run():
+    recipe = load_recipe("ogbg-molhiv")
+    table = cells(recipe, recipe.config, [])
+    assert ["GMoE-GIN", "cited, not run", "3,932.06", "–", "0.7468", "–", "–"] in table
+
+
+def test_data_of_ones_own_take_the_place_of_the_recipes(tmp_path):
+    packed = tmp_path / "rings.gfast"
+    save_dataset(make_dataset("binary"), packed)
+    out = tmp_path / "out"
+    words = ["--data", packed, "--epochs", 1, "--seeds", 1, "--device", "cpu", "-o", out]
+    result = run("reproduce", "ogbg-molhiv", *words)
+    assert result.exit_code == 0, result.output
+    assert "The data come from rings.gfast" in result.stdout
+    wrong = run("reproduce", "QM9", *words, "--overwrite")
+    assert wrong.exit_code == 1 and "'mae' does not fit a binary task" in wrong.stderr
+
+
+def test_unknown_recipes_and_numbers_out_of_range_are_one_line(tmp_path):
+    for words, message in (
+        (["QM8"], "unknown recipe 'QM8'"),
+        (["gen-reg", "--epochs", 0], "epochs=0 cannot be used"),
+        (["gen-reg", "--graphs", 0], "graphs=0 cannot be used"),
+    ):
+        result = run("reproduce", *words, "-o", tmp_path / "none")
+        assert result.exit_code == 1
+        assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "none").exists()
+
+
+def test_a_shape_twin_is_called_one_wherever_it_is_shown(tmp_path):
+    out = tmp_path / "out"
+    words = ["--data", "twin:ogbg-molpcba", "--graphs", 40, "--epochs", 1, "--seeds", 1]
+    result = run("reproduce", "ogbg-molpcba", *words, "--device", "cpu", "-o", out)
+    assert result.exit_code == 0, result.output
+    for text in (result.stdout, (out / "results.md").read_text()):
+        assert "shape twin of ogbg-molpcba (noise, for timing alone)" in " ".join(text.split())
+        assert "SHAPE TWIN: noise in the shape of ogbg-molpcba" in text
+    document = json.loads((out / "results.json").read_text())
+    assert "shape twin" in document["title"] and "SHAPE TWIN" in document["differences"][2]
+
+
+def test_molecules_in_the_place_of_zincs_features_are_said(tmp_path, config):
+    recipe, dataset = load_recipe("ZINC"), make_dataset()
+    dataset.encoder = "atom"
+    said = known_differences(recipe, dataset, recipe.config, 3, torch.device("cpu"))
+    assert any("OGB's nine columns" in line for line in said)
