@@ -275,12 +275,10 @@ class BatchAdjacency(Adjacency):
         return self.num_cols
 
     @kept_property
-    @torch.compiler.disable
     def csr(self) -> CSRTensors:
         return self.batch._csr(False, self.normalize)
 
     @kept_property
-    @torch.compiler.disable
     def transposed(self) -> CSRTensors:
         # Only a backward pass reads the transpose; scoring need not gather it.
         return self.csr if self.batch.graphs.is_symmetric else self.batch._csr(True, self.normalize)

@@ -25,9 +25,9 @@ def takes_kernels(
     """Whether the kernels compute this layer.
 
     Args:
-        backend: "auto" takes the kernels where they run and PyTorch elsewhere, "triton" insists on
-            them, "torch" never takes them. None reads the environment variable GRANT_FAST_BACKEND,
-            "auto" where that is not set.
+        backend: "triton" takes the kernels, "torch" never does. "auto" chooses by what has been
+            measured; no device has run the kernels yet, so today it means "torch". None reads the
+            environment variable GRANT_FAST_BACKEND, "auto" where that is not set.
 
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
@@ -37,12 +37,12 @@ def takes_kernels(
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
     if backend not in BACKENDS:
         raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
-    if backend == "torch" or (backend == "auto" and x.device.type != "cuda"):
+    if backend != "triton":
         return False
     reason = why_not(x, weight, adjacency)
-    if backend == "triton" and reason is not None:
+    if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
-    return reason is None
+    return True
 
 
 def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:

@@ -51,7 +51,7 @@ def examine() -> list[Check]:
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
         checks.append(_check(f"FlexGCN on {name}", lambda name=name: _compute(name), remedy))  # type: ignore[misc]
-    remedy = "free some disk space, or set TMPDIR to a writable folder"
+    remedy = "set TMPDIR to a writable folder with room"
     return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
 
 
