@@ -36,15 +36,12 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupt
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
 _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy of it
+_NARROW = 32
 _DATA = ("smiles_column", "target", "task", "split", "graphs", "data_seed", "strict")
 
 
 def main() -> None:
     """Entry point of `grant-fast`."""
-    # Before torch is imported: threads that sleep while they wait, instead of spinning. Where
-    # others use the machine, spinning made runs of small batches 50 times slower; where nobody
-    # does, sleeping costs about a fifth.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -55,6 +52,19 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
+
+
+def _use_fitting_threads(config: RunConfig) -> None:
+    """One thread for narrow networks, unless the user chose with OMP_NUM_THREADS.
+
+    Their operators are done before a second thread would have woken up: two were no faster on two
+    idle cores, and three times slower where something else used one of them.
+    """
+    import torch
+
+    widest = max(*config.hidden_channels, config.embedding, config.head or 0)
+    if widest <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def _readable(command: Callable[..., None]) -> Callable[..., None]:
@@ -198,6 +208,7 @@ def train(
     _check_free(out, resume, overwrite)
     dataset = _load(config)
     config = saved or _config(changes, dataset)
+    _use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         with ConsoleObserver(_stderr()) as shown:
@@ -247,6 +258,7 @@ def compare(
     _check_free(out, resume, overwrite)
     dataset = _load(config)
     config = _config(given, dataset)
+    _use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         with ConsoleObserver(_stderr(), num_runs) as shown:
@@ -327,6 +339,7 @@ def reproduce(
         graphs=graphs,
         device=device,
     )
+    _use_fitting_threads(config)
     _check_free(out, resume, overwrite)
     dataset = _load(config)
     try:

@@ -16,8 +16,10 @@ import torch
 from typer.testing import CliRunner
 
 import grant_fast
+from grant_fast import cli
 from grant_fast.cli import app
 from grant_fast.training.checkpoints import load_checkpoint
+from grant_fast.training.config import RunConfig
 from grant_fast.training.records import read_run
 
 SMALL = ["gen-reg", "--graphs", "20", "--batch-size", "4", "--device", "cpu"]
@@ -419,3 +421,17 @@ def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp
     assert all(torch.equal(resumed["model"][k], whole["model"][k]) for k in whole["model"])
     results = [read_run(tmp_path / name).result for name in ("broken", "whole")]
     assert results[0].test_metric == results[1].test_metric
+
+
+@pytest.mark.parametrize(("width", "chosen", "threads"), [(32, "", 1), (33, "", 2), (8, "2", 2)])
+def test_narrow_networks_take_one_thread_unless_the_user_chose(width, chosen, threads, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        cli._use_fitting_threads(RunConfig(hidden_channels=(width,)))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
