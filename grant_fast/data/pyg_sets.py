@@ -1,4 +1,4 @@
-"""QM9 and ZINC as the paper has them, through PyTorch Geometric's own data sets."""
+"""QM9 as the paper has it, through PyTorch Geometric's own data set; and why ZINC is not read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
-from .arrays import GraphArrays, batch_vector, concatenate
+from .arrays import GraphArrays, batch_vector
 from .checksums import check_sha256
 
 QM9_SPLIT = (110_000, 10_000, 10_831)
-ZINC_SPLIT = (220_011, 24_445, 5_000)
 _QM9_FILES = (
     "gdb9.sdf and gdb9.sdf.csv (of https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/"
     "molnet_publish/qm9.zip), and https://ndownloader.figshare.com/files/3195404 as "
@@ -26,11 +25,6 @@ _QM9_FILES = (
 _SKIPPED = Path("raw") / "uncharacterized.txt"
 # As TensorFlow Datasets publishes it.
 _SKIPPED_SHA256 = "3aa5115d540b356de94791d4a74c3bf1ed91c469ecf52a4f5d7cc0506fe02e24"
-_ZINC_FILES = (
-    "train.pickle, val.pickle and test.pickle of https://www.dropbox.com/s/feo9qle74kg48gy/"
-    "molecules.zip, and train.index, val.index and test.index of the folder data/molecules of "
-    "https://github.com/graphdeeplearning/benchmarking-gnns"
-)
 
 
 @dataclass(frozen=True)
@@ -43,20 +37,18 @@ class PygSet:
 
 
 def load_pyg(name: str, root: str | os.PathLike[str] = "dataset") -> PygSet:
-    """Load QM9 or ZINC, downloading it on first use; PyG reads with torch's safe loading.
+    """Load QM9, downloading it on first use.
 
-    QM9: x float32 `[N, 11]`, each row divided by its sum; y the dipole moment in debye; the first
-    110,000 molecules train, the next 10,000 validate. ZINC: x float32 `[N, 1]`, the atom type's
-    number taken as a real one; y the normalised penalised logP; all 249,456 molecules in their own
-    split. Both as the paper's code has them.
+    x float32 `[N, 11]`, each row divided by its sum; y the dipole moment in debye; the first
+    110,000 molecules train, the next 10,000 validate, as the paper's code has it.
 
     Args:
-        name: "QM9" or "ZINC".
-        root: the folder that holds, or will hold, the folders QM9 and ZINC.
+        name: "QM9".
+        root: the folder that holds, or will hold, the folder QM9.
 
     Raises:
-        InputError: an unknown name; no network and no files (the message says which file to put
-            where); another number of graphs than there should be.
+        InputError: an unknown name, or ZINC; no network and no files (the message says which file
+            to put where); another number of graphs than there should be.
         MissingExtraError: torch_geometric is not installed.
     """
     if name not in PYG_SETS:
@@ -98,21 +90,20 @@ def _qm9(folder: Path) -> PygSet:
 
 
 def _zinc(folder: Path) -> PygSet:
-    parts = []
-    for part, size in zip(("train", "val", "test"), ZINC_SPLIT, strict=True):
-        parts.append(from_collated(_made("ZINC", folder, _ZINC_FILES, split=part), target=0))
-        _check_count(folder, parts[-1].num_graphs, size)
-    return PygSet(concatenate(parts), _in_order(ZINC_SPLIT), ("penalised logP, normalised",))
+    raise InputError(
+        "ZINC is published as pickles, which may execute code when they are read, so they are not: "
+        "give its molecules as a *.smi file, or twin:ZINC for timing"
+    )
 
 
 PYG_SETS: dict[str, Callable[[Path], PygSet]] = {"QM9": _qm9, "ZINC": _zinc}
 
 
-def _made(name: str, folder: Path, files: str, **arguments: str) -> Any:
+def _made(name: str, folder: Path, files: str) -> Any:
     """PyG's data set, or what to fetch by hand."""
     kind = getattr(require("torch_geometric.datasets", "pyg"), name)
     try:
-        return kind(str(folder), **arguments)
+        return kind(str(folder))
     except Exception as error:  # a network that is not there raises almost anything
         words = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
