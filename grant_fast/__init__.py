@@ -20,6 +20,7 @@ _HOME = {
     "PackedGraphs": "graphs",
     "Task": "tasks",
     "score_graphs": "teaching",
+    "select_graphs": "teaching",
 }
 __all__ = [
     "AtomEncoder",
@@ -32,6 +33,7 @@ __all__ = [
     "Task",
     "__version__",
     "score_graphs",
+    "select_graphs",
 ]
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from .graphs import PackedGraphs
     from .nn import AtomEncoder, FlexConv, FlexGCN
     from .tasks import Task
-    from .teaching import GraNTSampler, score_graphs
+    from .teaching import GraNTSampler, score_graphs, select_graphs
 
 
 def __getattr__(name: str) -> Any:

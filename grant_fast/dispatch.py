@@ -1,6 +1,7 @@
 """Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 
@@ -32,6 +33,15 @@ def takes_kernels(
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
+    return _wanted(backend, lambda: why_not(x, weight, adjacency))
+
+
+def selects_by_kernels(scores: Tensor, backend: str | None = None) -> bool:
+    """Whether the kernels find the largest of these scores [N]; args and errors as above."""
+    return _wanted(backend, lambda: _why_not_here(scores))
+
+
+def _wanted(backend: str | None, why_not: Callable[[], str | None]) -> bool:
     source = "backend"
     if backend is None:
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
@@ -39,7 +49,7 @@ def takes_kernels(
         raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
     if backend != "triton":
         return False
-    reason = why_not(x, weight, adjacency)
+    reason = why_not()
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
@@ -48,17 +58,11 @@ def takes_kernels(
 def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
     """Why the kernels cannot compute this layer, or None where they can."""
     order, h_in, h_out = weight.shape
-    device = x.device
     if not isinstance(adjacency, BatchAdjacency):
         return "the graphs are no GraphBatch of a PackedGraphs"
-    if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
-        return f"x is on the {device.type}, not on a GPU"
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
-        return "the GPU has no TF32 matrix units (it is older than Ampere)"
-    if x.dtype not in DTYPES:
-        return f"x is {x.dtype}"
+    reason = _why_not_here(x)
+    if reason is not None:
+        return reason
     if max(h_in, h_out) > MAX_WIDTH:
         return f"the layer is {max(h_in, h_out)} wide (the kernels take up to {MAX_WIDTH})"
     if order > MAX_ORDER:
@@ -66,6 +70,18 @@ def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
     if adjacency.batch.tiles is None:
         return "the edges have weights"
     return None
+
+
+def _why_not_here(x: Tensor) -> str | None:
+    """Why no kernel can read this tensor, or None where they can."""
+    device = x.device
+    if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
+        return f"x is on the {device.type}, not on a GPU"
+    if find_spec("triton") is None:
+        return "triton is not installed"
+    if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
+        return "the GPU has no TF32 matrix units (it is older than Ampere)"
+    return None if x.dtype in DTYPES else f"x is {x.dtype}"
 
 
 def is_interpreting() -> bool:

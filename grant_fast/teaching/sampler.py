@@ -10,13 +10,13 @@ from torch.utils.data import Sampler
 
 from ..errors import InputError
 from ..tasks import Task
-from .order import DEALING, ORDER, arrange, deal, permutation
+from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Positions, Predict, score_graphs
-from .selection import select_batches, select_global, select_within_batches
+from .selection import sample_graphs, select_graphs
 
-Mode = Literal["batch", "graph", "global", "random", "full"]
+Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -44,8 +44,10 @@ class GraNTSampler(Sampler[list[int]]):
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
             the batches with the largest mean score are kept, whole. "graph" (S): the largest scores
-            within each such batch. "global": the largest of all. "random": as many as "graph" and
-            "global" at the same epochs, drawn uniformly: the control. "full": every graph, always.
+            within each such batch. "global": the largest of all. "proportional": as many, drawn
+            with odds that grow with the score, for a loss weighted with `weights`, which keeps its
+            expectation (`selection.sample_graphs`). "random": as many, drawn uniformly: the
+            control. "full": every graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see `schedules.ratio_at`.
         interval: "curriculum", or a number of epochs; see `schedules.selection_epochs`.
@@ -105,6 +107,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked: Tensor | None = None
         self._picked_at = -1
         self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
+        self._weights: Tensor | None = None  # proportional: what each picked graph counts
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
@@ -143,7 +146,7 @@ class GraNTSampler(Sampler[list[int]]):
         at = self.curriculum.last_selection(epoch)
         if self._picked_at == at and epoch != at:
             return False
-        size, scores, batch_of = len(self.ids), None, None
+        size, scores, batch_of, weights = len(self.ids), None, None, None
         m = share_size(self.ratio, size)
         if m == size:
             picked = torch.arange(size)
@@ -152,15 +155,20 @@ class GraNTSampler(Sampler[list[int]]):
         else:
             scores = self._score(model)
             if self.mode == "global":
-                picked = select_global(scores, m)
-            elif self.mode == "graph":
-                dealt = deal(size, self.batch_size, self.seed, at)
-                picked = select_within_batches(scores, dealt, m)
+                picked = select_graphs(scores, m).cpu()
+            elif self.mode == "proportional":
+                lot = uniform(size, self.seed, DEALING, at).to(scores.device)
+                picked, weights = (t.cpu() for t in sample_graphs(scores, m, lot))
             else:
                 dealt = deal(size, self.batch_size, self.seed, at)
-                picked = select_batches(scores, dealt, self.ratio)
-                batch_of = dealt[picked]
+                whole = self.mode == "batch"
+                count = share_size(self.ratio, self._num_batches(size)) if whole else m
+                by = "batch" if whole else "graph"
+                batches = dealt.to(scores.device)
+                picked = select_graphs(scores, count, by, batches=batches).cpu()
+                batch_of = dealt[picked] if whole else None
         self._picked, self._picked_at, self._batch_of, self.scores = picked, at, batch_of, scores
+        self._weights = weights
         return self.mode != "full"
 
     def set_epoch(self, epoch: int) -> None:
@@ -204,6 +212,17 @@ class GraNTSampler(Sampler[list[int]]):
         for batch in arrange(self.ids[picked[place]], self.batch_size, batch_of):
             yield batch.tolist()
 
+    def weights(self, ids: Positions) -> Tensor | None:
+        """What the losses of the selected graphs at `ids` count, float32 [len(ids)]; None: 1 each.
+
+        Raises:
+            InputError: nothing has been selected yet.
+        """
+        picked = self._picked_or_raise()
+        if self._weights is None:
+            return None
+        return self._weights[torch.searchsorted(self.ids[picked], torch.as_tensor(ids).cpu())]
+
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: int64 tensors, ints, and the settings as plain values."""
         nothing = torch.empty(0, dtype=torch.long)
@@ -212,6 +231,7 @@ class GraNTSampler(Sampler[list[int]]):
             "picked_at": self._picked_at,
             "picked": nothing if self._picked is None else self._picked.clone(),
             "batch_of": nothing if self._batch_of is None else self._batch_of.clone(),
+            "weights": torch.empty(0) if self._weights is None else self._weights.clone(),
             "settings": self._settings,
         }
 
@@ -232,6 +252,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked_at = state["picked_at"]
         self._picked = state["picked"].cpu().clone() if self._picked_at >= 0 else None
         self._batch_of = state["batch_of"].cpu().clone() if len(state["batch_of"]) else None
+        self._weights = state["weights"].cpu().clone() if len(state["weights"]) else None
         self.scores = None
 
     def __repr__(self) -> str:
@@ -243,7 +264,7 @@ class GraNTSampler(Sampler[list[int]]):
     def _score(self, model: Model | None) -> Tensor:
         if model is None:
             raise InputError(f"mode {self.mode!r} scores graphs with the model: give select one")
-        scores = score_graphs(
+        return score_graphs(
             model,
             self.dataset,
             self.task,
@@ -253,7 +274,6 @@ class GraNTSampler(Sampler[list[int]]):
             batch_size=self.score_batch_size,
             collate=self.collate,
         )
-        return scores.cpu()
 
     def _move_to(self, epoch: int) -> None:
         if not 0 <= epoch < self.curriculum.epochs:
