@@ -114,6 +114,7 @@ def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient
     return errors
 
 
+@torch.no_grad()
 def graph_residuals(
     pred: Tensor,
     y: Tensor,
@@ -128,7 +129,7 @@ def graph_residuals(
     - Node level: ‖∂L/∂f‖_F / n_i over the graph's nodes and outputs, where n_i counts the nodes
       with a label (all of them, in the paper).
 
-    A graph with no nodes or no label scores 0.
+    A graph with no nodes or no label scores 0. Scores rank graphs and carry no gradient.
 
     Args:
         pred, y, task: as in `loss`.
@@ -142,16 +143,59 @@ def graph_residuals(
     Raises:
         InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
     """
-    errors, measured = _errors(pred, y, task, kind)
-    if task.level == "graph":
-        size = torch.linalg.vector_norm(errors, dim=1)
-        count = measured.sum(1)
+    if task.kind == "multiclass" and kind == "gradient":
+        squares, measured = _class_squares(*_aligned(pred, y, task))
     else:
-        rows = torch.stack([errors.square().sum(1), measured.any(1).to(errors.dtype)], dim=1)
-        # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
-        sums = torch.segment_reduce(rows, "sum", offsets=_checked_ptr(ptr, rows), initial=0)
-        size, count = sums[:, 0].sqrt(), sums[:, 1]
-    return (size / count.clamp(min=1)).float()
+        errors, measured = _errors(pred, y, task, kind)
+        if task.level == "graph":
+            count = measured.sum(1).clamp_(min=1)
+            return torch.linalg.vector_norm(errors, dim=1).div_(count).float()
+        squares = errors.square_().sum(1)
+    if task.level == "graph":
+        return squares.sqrt_().float()
+    # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
+    offsets = _checked_ptr(ptr, squares)
+    sums = torch.segment_reduce(squares, "sum", offsets=offsets, initial=0)
+    labelled = measured.any(1)
+    if _may_look_at(labelled) and bool(labelled.all()):
+        count = offsets.diff()
+    else:
+        rows = labelled.to(squares.dtype)
+        count = torch.segment_reduce(rows, "sum", offsets=offsets, initial=0)
+    return sums.sqrt_().div_(count.clamp_(min=1)).float()
+
+
+def _class_squares(pred: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+    """‖softmax(f) − onehot(y)‖² of each row [rows], and which are measured [rows, 1].
+
+    With e = exp(f − shift), and S and Q the sums of e and of e² over the wrong classes, it is
+    (Q + S²) / (S + e_y)²: no softmax is formed, and nothing cancels where the right class wins.
+    Any shift gives the same; where e overflows or vanishes without one, it is the row's maximum.
+    """
+    measured = classes != NOT_MEASURED
+    everywhere = _may_look_at(measured) and bool(measured.all())
+    pred = pred.contiguous()
+    rows, columns = pred.shape
+    place = torch.arange(0, rows * columns, columns, device=pred.device)
+    place += classes if everywhere else torch.where(measured, classes, 0)
+    ones = pred.new_ones(columns)
+
+    def sums(e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        flat = e.view(-1)
+        right = flat.index_select(0, place)
+        flat.index_fill_(0, place, 0)
+        wrong = e @ ones
+        return e.square_() @ ones, wrong, right.add_(wrong)
+
+    moderate = False
+    if _may_look_at(pred) and rows:
+        squares, wrong, total = sums(pred.exp())
+        low, high = torch.aminmax(total)
+        moderate = float(low) > 1e-12 and float(high) < 1e12
+    if not moderate:
+        squares, wrong, total = sums((pred - pred.amax(1, keepdim=True)).exp_())
+    out = squares.addcmul_(wrong, wrong).div_(total.square_())
+    return out if everywhere else torch.where(measured, out, 0.0), measured.unsqueeze(1)
 
 
 def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
@@ -199,9 +243,10 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
         raise InputError(
             f"multiclass targets must be class numbers (int64), not {classes.dtype}: use y.long()"
         )
-    if _may_look_at(classes):
+    if _may_look_at(classes) and classes.numel():
+        low, high = torch.aminmax(classes)
         wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
-        if wrong.any():
+        if (low < 0 or high >= num_classes) and wrong.any():
             raise InputError(
                 f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
                 "correct the label, or raise num_outputs"

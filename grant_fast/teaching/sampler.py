@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ..errors import InputError
+from ..graphs import PackedGraphs
 from ..tasks import Task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind
@@ -56,7 +57,8 @@ class GraNTSampler(Sampler[list[int]]):
         residual: "gradient" or "raw"; see `residuals.residual`.
         seed: of the order and of the dealing into batches.
         collate: makes a batch of a list of graphs when scoring; PyG's own if None.
-        score_batch_size: graphs in one scoring pass; if None `batch_size`, which is known to fit.
+        score_batch_size: graphs in one scoring pass; None is what fits into the cache where
+            `dataset` is a `PackedGraphs`, and else `batch_size`, which is known to fit.
 
     Attributes:
         ids: the training graphs' positions, int64, ascending.
@@ -99,7 +101,8 @@ class GraNTSampler(Sampler[list[int]]):
         self.dataset, self.task, self.batch_size = dataset, task, batch_size
         self.mode, self.seed = mode, seed
         self.predict, self.residual, self.collate = predict, residual, collate
-        self.score_batch_size = score_batch_size or batch_size
+        fallback = None if isinstance(dataset, PackedGraphs) else batch_size
+        self.score_batch_size = score_batch_size or fallback
         self.ids = _checked_ids(ids, len(dataset))
         self.epoch = 0
         self.scores: Tensor | None = None
