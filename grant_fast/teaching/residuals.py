@@ -121,6 +121,8 @@ def graph_residuals(
     task: Task,
     ptr: Tensor | None = None,
     kind: ResidualKind = "gradient",
+    *,
+    overwrite: bool = False,
 ) -> Tensor:
     """One score for each graph, the quantity that Algorithm 1 ranks graphs by.
 
@@ -136,6 +138,7 @@ def graph_residuals(
         ptr: `[num_graphs + 1]` int64, where graph i has the rows `ptr[i]` up to `ptr[i + 1]`; only
             node-level tasks need it.
         kind: as in `residual`.
+        overwrite: `pred` is not needed any more, and its memory, still cached, may be used.
 
     Returns:
         float32 `[num_graphs]`.
@@ -144,20 +147,20 @@ def graph_residuals(
         InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
     """
     if task.kind == "multiclass" and kind == "gradient":
-        squares, measured = _class_squares(*_aligned(pred, y, task))
+        squares, labelled = _class_squares(*_aligned(pred, y, task), overwrite)
     else:
         errors, measured = _errors(pred, y, task, kind)
         if task.level == "graph":
             count = measured.sum(1).clamp_(min=1)
             return torch.linalg.vector_norm(errors, dim=1).div_(count).float()
         squares = errors.square_().sum(1)
+        labelled = measured.any(1)
     if task.level == "graph":
         return squares.sqrt_().float()
     # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
     offsets = _checked_ptr(ptr, squares)
     sums = torch.segment_reduce(squares, "sum", offsets=offsets, initial=0)
-    labelled = measured.any(1)
-    if _may_look_at(labelled) and bool(labelled.all()):
+    if labelled is None:
         count = offsets.diff()
     else:
         rows = labelled.to(squares.dtype)
@@ -165,37 +168,40 @@ def graph_residuals(
     return sums.sqrt_().div_(count.clamp_(min=1)).float()
 
 
-def _class_squares(pred: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
-    """‖softmax(f) − onehot(y)‖² of each row [rows], and which are measured [rows, 1].
+def _class_squares(pred: Tensor, classes: Tensor, overwrite: bool) -> tuple[Tensor, Tensor | None]:
+    """‖softmax(f) − onehot(y)‖² of each row [rows], and which are measured; None: all are.
 
     With e = exp(f − shift), and S and Q the sums of e and of e² over the wrong classes, it is
     (Q + S²) / (S + e_y)²: no softmax is formed, and nothing cancels where the right class wins.
-    Any shift gives the same; where e overflows or vanishes without one, it is the row's maximum.
+    Any shift gives the same: none where the outputs are moderate, else the row's maximum, which
+    costs more than all the rest.
     """
-    measured = classes != NOT_MEASURED
-    everywhere = _may_look_at(measured) and bool(measured.all())
+    everywhere = _may_look_at(classes) and bool((classes >= 0).all())
     pred = pred.contiguous()
     rows, columns = pred.shape
     place = torch.arange(0, rows * columns, columns, device=pred.device)
-    place += classes if everywhere else torch.where(measured, classes, 0)
+    place += classes if everywhere else classes.clamp(min=0)
     ones = pred.new_ones(columns)
 
-    def sums(e: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        flat = e.view(-1)
-        right = flat.index_select(0, place)
-        flat.index_fill_(0, place, 0)
-        wrong = e @ ones
-        return e.square_() @ ones, wrong, right.add_(wrong)
+    if not (_may_look_at(pred) and rows and _is_moderate(pred)):
+        pred, overwrite = pred - pred.amax(1, keepdim=True), True
+    e = pred.exp_() if overwrite else pred.exp()
+    flat = e.view(-1)
+    right = flat.index_select(0, place)
+    flat.index_fill_(0, place, 0)
+    wrong = e @ ones
+    total = right.add_(wrong).square_()
+    out = (e.square_() @ ones).addcmul_(wrong, wrong).div_(total)
+    if everywhere:
+        return out, None
+    measured = classes >= 0
+    return torch.where(measured, out, 0.0), measured
 
-    moderate = False
-    if _may_look_at(pred) and rows:
-        squares, wrong, total = sums(pred.exp())
-        low, high = torch.aminmax(total)
-        moderate = float(low) > 1e-12 and float(high) < 1e12
-    if not moderate:
-        squares, wrong, total = sums((pred - pred.amax(1, keepdim=True)).exp_())
-    out = squares.addcmul_(wrong, wrong).div_(total.square_())
-    return out if everywhere else torch.where(measured, out, 0.0), measured.unsqueeze(1)
+
+def _is_moderate(pred: Tensor) -> bool:
+    """Whether neither exp(f) nor its square comes near overflow or underflow."""
+    low, high = torch.aminmax(pred)
+    return float(low) > -25 and float(high) < 25
 
 
 def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
@@ -245,12 +251,13 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
         )
     if _may_look_at(classes) and classes.numel():
         low, high = torch.aminmax(classes)
-        wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
-        if (low < 0 or high >= num_classes) and wrong.any():
-            raise InputError(
-                f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
-                "correct the label, or raise num_outputs"
-            )
+        if int(low) < 0 or int(high) >= num_classes:
+            wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
+            if wrong.any():
+                raise InputError(
+                    f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
+                    "correct the label, or raise num_outputs"
+                )
     return classes.long()
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
+from ..nn import FlexGCN
 from ..tasks import Task
 from .residuals import ResidualKind, graph_residuals
 
@@ -98,7 +99,9 @@ def score_graphs(
     if total == 0:
         raise InputError("there are no graphs to score: ids, or the dataset, is empty")
     device = _device_of(model)
-    scores, outputs = _Scores(total, task, residual), []
+    # Only of a model of ours is it known that its outputs are nobody else's.
+    mine = isinstance(model, FlexGCN) and predict is None and not return_predictions
+    scores, outputs = _Scores(total, task, residual, mine), []
     with evaluating(model):
         for start in range(0, total, batch_size):
             chunk = slice(start, min(start + batch_size, total))
@@ -123,8 +126,9 @@ class _Scores:
 
     ENOUGH = 8192
 
-    def __init__(self, total: int, task: Task, residual: ResidualKind) -> None:
-        self._total, self._task, self._residual = total, task, residual
+    def __init__(self, total: int, task: Task, residual: ResidualKind, overwrite: bool) -> None:
+        self._total, self._task = total, task
+        self._residual, self._overwrite = residual, overwrite
         self._result: Tensor | None = None
         self._done = self._waiting = 0
         self._parts: list[tuple[Tensor, Tensor, int]] = []
@@ -135,8 +139,7 @@ class _Scores:
         if y is None:
             raise InputError("these graphs carry no targets (y): the teacher needs them to score")
         if self._task.level == "node":
-            ptr = _ptr(batch, size)
-            self._keep(graph_residuals(pred, y, self._task, ptr, self._residual), [size], [size])
+            self._keep(self._of(pred, y, _ptr(batch, size)), [size], [size])
             return
         self._parts.append((pred, y, size))
         self._waiting += size
@@ -153,9 +156,12 @@ class _Scores:
     def _score(self) -> None:
         preds, ys, sizes = zip(*self._parts, strict=True)
         pred, y = (preds[0], ys[0]) if len(preds) == 1 else (torch.cat(preds), torch.cat(ys))
-        scores = graph_residuals(pred, y, self._task, None, self._residual)
+        scores = self._of(pred, y, None)
         self._keep(scores, list(map(len, preds)), list(sizes))
         self._parts, self._waiting = [], 0
+
+    def _of(self, pred: Tensor, y: Tensor, ptr: Tensor | None) -> Tensor:
+        return graph_residuals(pred, y, self._task, ptr, self._residual, overwrite=self._overwrite)
 
     def _keep(self, scores: Tensor, found: list[int], sizes: list[int]) -> None:
         if self._task.level == "node":
@@ -164,8 +170,8 @@ class _Scores:
         for count, size in zip(found, sizes, strict=True):
             if count != size:
                 raise InputError(
-                    f"a batch of {size} graphs gave {count} predictions: a {level}-level task needs "
-                    "one for each graph, so pool the nodes, or set the task's level to 'node'"
+                    f"a batch of {size} graphs gave {count} predictions: a {level}-level task "
+                    "needs one for each graph, so pool the nodes, or set the task's level to 'node'"
                 )
         if self._result is None:
             self._result = scores.new_empty(self._total)
