@@ -63,10 +63,10 @@ class CappedSampler(GraNTSampler):
     """Global selection that takes the hardest graphs last: they may be noise (after Shen and
     Sanghavi, *Learning with bad training data via iterative trimmed loss minimization*, 2019)."""
 
-    def _score(self, model: Any) -> Tensor:
-        scores = super()._score(model)
+    def _score(self, model: Any) -> tuple[Tensor, None]:
+        scores, _ = super()._score(model)
         hardest = select_graphs(scores, int(CAP * len(scores)))
-        return scores.index_fill(0, hardest, -1.0)
+        return scores.index_fill(0, hardest, -1.0), None
 
 
 #: arm -> (sampler, its mode, whether its weights count)
@@ -213,7 +213,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
         extra = [key for key in ("positive", "noisy") if key in mine[0]["probes"][0]]
         heads = ["arm", f"test {mine[0]['metric']}", "at the last epoch", "graphs seen"]
         heads += ["time / full", "overlap", "chance"]
-        heads += {"positive": ["actives picked"], "noisy": ["noisy picked"]}[extra[0]] * len(extra)
+        heads += [f"{key} among them" for key in extra]
         text.append(f"**{name}** ({len(full)} seeds, {mine[0]['train_graphs']:,} training graphs)")
         rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
         for arm in (arm for arm in ARMS if arm in by_arm):

@@ -41,6 +41,11 @@ def selects_by_kernels(scores: Tensor, backend: str | None = None) -> bool:
     return _wanted(backend, lambda: _why_not_here(scores))
 
 
+def wants_kernels(x: Tensor, backend: str | None = None) -> bool:
+    """Whether kernels are asked for and can read this tensor; for what has another way, too."""
+    return _wanted(backend, lambda: None) and _why_not_here(x) is None
+
+
 def _wanted(backend: str | None, why_not: Callable[[], str | None]) -> bool:
     source = "backend"
     if backend is None:

@@ -2,19 +2,21 @@
 
 import zlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from ..batch import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Collate, Model, Positions, Predict, score_graphs
+from .scoring import Collate, Model, Pass, Positions, Predict
 from .selection import sample_graphs, select_graphs
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
@@ -156,9 +158,9 @@ class GraNTSampler(Sampler[list[int]]):
         elif self.mode == "random":
             picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
         else:
-            scores = self._score(model)
+            scores, counts = self._score(model)
             if self.mode == "global":
-                picked = select_graphs(scores, m).cpu()
+                picked = select_graphs(scores, m, counts=counts).cpu()
             elif self.mode == "proportional":
                 lot = uniform(size, self.seed, DEALING, at).to(scores.device)
                 picked, weights = (t.cpu() for t in sample_graphs(scores, m, lot))
@@ -264,19 +266,27 @@ class GraNTSampler(Sampler[list[int]]):
             f"batch_size={self.batch_size}, {self.curriculum}, seed={self.seed})"
         )
 
-    def _score(self, model: Model | None) -> Tensor:
+    def _score(self, model: Model | None) -> tuple[Tensor, Tensor | None]:
+        """Scores in the order of `ids`, and their histogram where a kernel made one."""
         if model is None:
             raise InputError(f"mode {self.mode!r} scores graphs with the model: give select one")
-        return score_graphs(
-            model,
+        look = Pass(
             self.dataset,
             self.task,
-            ids=self.ids,
-            predict=self.predict,
-            residual=self.residual,
-            batch_size=self.score_batch_size,
-            collate=self.collate,
+            self.ids,
+            self.predict,
+            self.residual,
+            self.score_batch_size,
+            self.collate,
+            self._whole,
         )
+        scores, counts, _ = look(model)
+        return scores, counts
+
+    @cached_property
+    def _whole(self) -> GraphBatch | None:
+        """All the graphs as one batch, of which the kernels keep how they share tiles."""
+        return self.dataset.batch(self.ids) if isinstance(self.dataset, PackedGraphs) else None
 
     def _move_to(self, epoch: int) -> None:
         if not 0 <= epoch < self.curriculum.epochs:

@@ -7,10 +7,13 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from ..batch import GraphBatch, take
+from ..dispatch import wants_kernels
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task
+from . import fused
 from .residuals import ResidualKind, graph_residuals
 
 Model = Callable[..., Any]
@@ -88,33 +91,109 @@ def score_graphs(
         InputError: NaN predictions (the first such graph is named), no graphs, a batch without
             targets, or shapes that do not fit the task.
     """
-    if batch_size is None:
-        batch_size = _fitting(graphs)
-    elif batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: give at least 1")
     positions = None if ids is None else torch.as_tensor(ids).cpu()
     if positions is not None and positions.dtype == torch.bool:
         raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
-    total = len(graphs) if positions is None else len(positions)
-    if total == 0:
-        raise InputError("there are no graphs to score: ids, or the dataset, is empty")
-    device = _device_of(model)
-    # Only of a model of ours is it known that its outputs are nobody else's.
-    mine = isinstance(model, FlexGCN) and predict is None and not return_predictions
-    scores, outputs = _Scores(total, task, residual, mine), []
-    with evaluating(model):
-        for start in range(0, total, batch_size):
-            chunk = slice(start, min(start + batch_size, total))
-            batch = _gather(graphs, chunk if positions is None else positions[chunk], collate)
+    pass_over = Pass(graphs, task, positions, predict, residual, batch_size, collate)
+    scores, _, outputs = pass_over(model, return_predictions)
+    if outputs is None:
+        return scores
+    return scores, outputs
+
+
+class Pass:
+    """One look at some graphs: what `score_graphs` does, and the histogram beside it.
+
+    Where the kernels are asked for and one of them takes the whole network, it scores the small
+    graphs of a `PackedGraphs`. The others, and all graphs of wider networks, go layer by layer
+    through the same operators as inference; the tail (pooled outputs to scores) is then left to
+    PyTorch, for it touches some 8 bytes a label and graph, where one layer touches hundreds a node.
+
+    Args: as `score_graphs`; `whole` is the batch of all graphs at `positions`, if there is one.
+    """
+
+    def __init__(
+        self,
+        graphs: Any,
+        task: Task,
+        positions: Tensor | None,
+        predict: Predict | None,
+        residual: ResidualKind,
+        batch_size: int | None,
+        collate: Collate | None,
+        whole: GraphBatch | None = None,
+    ) -> None:
+        if batch_size is None:
+            batch_size = _fitting(graphs)
+        elif batch_size < 1:
+            raise InputError(f"batch_size={batch_size}: give at least 1")
+        if len(graphs if positions is None else positions) == 0:
+            raise InputError("there are no graphs to score: ids, or the dataset, is empty")
+        self.graphs, self.task, self.positions = graphs, task, positions
+        self.predict, self.residual, self.collate = predict, residual, collate
+        self.batch_size, self._whole = batch_size, whole
+
+    def __call__(
+        self, model: Model, return_predictions: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The scores; the histogram that `select_graphs` can use, if one was made; the outputs."""
+        with evaluating(model):
+            out = self._by_one_kernel(model, return_predictions)
+            if out is None:
+                scores, pred = self._by_batches(model, self.positions, return_predictions)
+                out = scores, None, pred
+        _check_numbers(out[0], self.positions, self.graphs)
+        return out
+
+    def _by_batches(
+        self, model: Model, positions: Tensor | None, return_predictions: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        total = len(self.graphs if positions is None else positions)
+        device = _device_of(model)
+        # Only of a model of ours is it known that its outputs are nobody else's.
+        mine = isinstance(model, FlexGCN) and self.predict is None and not return_predictions
+        scores, outputs = _Scores(total, self.task, self.residual, mine), []
+        for start in range(0, total, self.batch_size):
+            chunk = slice(start, min(start + self.batch_size, total))
+            where = chunk if positions is None else positions[chunk]
+            batch = _gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
                 batch = batch.to(device)
-            pred = model(batch) if predict is None else predict(model, batch)
+            pred = model(batch) if self.predict is None else self.predict(model, batch)
             scores.add(pred, batch, chunk.stop - start)
             if return_predictions:
                 outputs.append(pred)
-    result = scores.finished()
-    _check_numbers(result, positions, graphs)
-    return (result, torch.cat(outputs)) if return_predictions else result
+        return scores.finished(), torch.cat(outputs) if return_predictions else None
+
+    def _by_one_kernel(
+        self, model: Model, return_predictions: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        if not isinstance(self.graphs, PackedGraphs) or not isinstance(model, FlexGCN):
+            return None
+        if self.predict is not None or self.collate is not None:
+            return None
+        if self.graphs.device != _device_of(model) or not wants_kernels(self.graphs.scale):
+            return None
+        batch = self._whole
+        if batch is None:
+            batch = self.graphs.batch(slice(None) if self.positions is None else self.positions)
+        if fused.why_not(model, batch, self.task) is not None:
+            return None
+        by_graph, counts, pred, rest = fused.score(
+            model, batch, self.task, self.residual, return_predictions
+        )
+        scores = take(by_graph, batch._rows)
+        outputs = None
+        if pred is not None:
+            outputs = take(pred, batch.nodes if self.task.level == "node" else batch._rows)
+        if len(rest):
+            positions = batch._host_positions[rest]
+            others, theirs = self._by_batches(model, positions, return_predictions)
+            scores[rest.to(scores.device)] = others
+            fused.count(others, counts)
+            if outputs is not None and theirs is not None:
+                outputs[fused.rows_of(batch, rest, self.task)] = theirs.float()
+        return scores, counts, outputs
 
 
 class _Scores:

@@ -27,6 +27,7 @@ def select_graphs(
     mode: SelectMode = "global",
     *,
     batches: Tensor | None = None,
+    counts: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Pick the graphs with the largest scores.
@@ -46,6 +47,7 @@ def select_graphs(
         mode: one of the above.
         batches: int64 `[N]`, the number of the batch that each graph is in, from 0, none empty;
             "graph" and "batch" need it.
+        counts: the histogram of these scores, where the kernel that made them made one.
         backend: "auto", "triton" or "torch", as in `dispatch.takes_kernels`.
 
     Returns:
@@ -64,7 +66,7 @@ def select_graphs(
     _check_numbers(scores)
     if mode == "global":
         _check_count(m, len(scores), "graphs")
-        return _largest(scores, m, backend)
+        return _largest(scores, m, backend, counts)
     if batches is None or batches.shape != scores.shape:
         found = None if batches is None else list(batches.shape)
         raise InputError(
@@ -77,7 +79,7 @@ def select_graphs(
     means = _means(scores, batches)
     _check_count(m, len(means), "batches")
     chosen = torch.zeros(len(means), dtype=torch.bool, device=means.device)
-    chosen[_largest(means, m, "torch")] = True
+    chosen[_largest(means, m, "torch", None)] = True
     return chosen[batches].nonzero().squeeze(1)
 
 
@@ -114,11 +116,11 @@ def sample_graphs(scores: Tensor, m: int, lot: Tensor) -> tuple[Tensor, Tensor]:
     return picked, (tau / q[picked]).clamp(min=1).float()
 
 
-def _largest(scores: Tensor, m: int, backend: str | None) -> Tensor:
+def _largest(scores: Tensor, m: int, backend: str | None, counts: Tensor | None) -> Tensor:
     if selects_by_kernels(scores, backend):
         from ..kernels.select import largest
 
-        return largest(scores, m)
+        return largest(scores, m, counts)
     if scores.device.type == "cpu":
         return _largest_on_cpu(scores, m)
     size = len(scores)
