@@ -1,15 +1,19 @@
 """What is installed here, what runs here, and whether it computes what it should."""
 
+import os
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..data.progress import track
+from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from .checkpoints import load_checkpoint, load_weights, save_checkpoint
@@ -53,6 +57,34 @@ def examine() -> list[Check]:
         checks.append(_check(f"FlexGCN on {name}", lambda name=name: _compute(name), remedy))  # type: ignore[misc]
     remedy = "set TMPDIR to a writable folder with room"
     return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
+
+
+def compiled_kernels() -> Iterator[tuple[str, bool]]:
+    """The table of every kernel on every target: a line, and whether what it says is good.
+
+    Compiled in as many processes as there are cores, with a progress bar on a terminal.
+
+    Raises:
+        InputError: Triton is missing, or its interpreter stands where its compiler should.
+    """
+    if find_spec("triton") is None:
+        raise InputError(
+            "triton is not installed, so there is nothing to compile with: GPU builds of torch "
+            "bring it, and on Linux `pip install triton` does without a GPU"
+        )
+    from ..kernels import inspect
+
+    work = inspect.jobs()
+    rows = inspect.compile_all(work, min(os.cpu_count() or 1, len(work)))
+    yield f"{'kernel':20} {'configuration':26} target registers spills shared   limit", True
+    failed = 0
+    for row in track(rows, "compiling", len(work), True):
+        failed += row.verdict != "pass"
+        numbers = f"{row.registers:9} {row.spills:6} {row.shared:6} {row.limit:7}"
+        line = f"{row.kernel:20} {row.configuration:26} {row.target:6} {numbers}  {row.verdict}"
+        yield line, row.verdict == "pass"
+    verdict = f"{failed} of them fail" if failed else "all of them pass"
+    yield f"{len(work)} configurations compiled: {verdict}", not failed
 
 
 def _version(package: str, purpose: str | None) -> str:
