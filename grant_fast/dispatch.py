@@ -35,14 +35,20 @@ def takes_kernels(
     source = "backend"
     if backend is None:
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    if backend not in BACKENDS:
-        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    check_backend(backend, source)
     if backend != "triton":
         return False
     reason = why_not(x, weight, adjacency)
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
+
+
+def check_backend(backend: str | None, source: str = "backend") -> str | None:
+    """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
+    if backend is not None and backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    return backend
 
 
 def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:

@@ -16,6 +16,7 @@ from ..data.progress import track
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
+from ..paths import explain
 from .checkpoints import load_checkpoint, load_weights, save_checkpoint
 from .model import resolve_device
 
@@ -50,11 +51,11 @@ def examine() -> list[Check]:
     for index in range(torch.cuda.device_count()):
         names.append(f"cuda:{index}")
         checks.append(Check(None, names[-1], torch.cuda.get_device_name(index)))
-    default = resolve_device("auto")
-    checks.append(Check(None, "a model runs on", f"{default}, with PyTorch's own operators"))
+    checks.append(Check(None, "a model runs on", str(resolve_device("auto"))))
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
         checks.append(_check(f"FlexGCN on {name}", lambda name=name: _compute(name), remedy))  # type: ignore[misc]
+        checks += _paths(name)
     remedy = "set TMPDIR to a writable folder with room"
     return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
 
@@ -92,6 +93,19 @@ def _version(package: str, purpose: str | None) -> str:
         return version(package)
     except PackageNotFoundError:
         return "missing" if purpose is None else f"not installed ({purpose})"
+
+
+def _paths(device: str) -> list[Check]:
+    """Who computes the layers of a usual model on `device`."""
+    model = FlexGCN(3, [27, 18, 18], 1, orders=[4, 3, 2, 2]).to(device)
+    try:
+        lines = explain(model, _two_graphs().to(device).batch([0, 1]))
+    except InputError as error:  # the environment asks for a backend that cannot run here
+        return [Check(False, f"usual layers on {device}", str(error))]
+    return [
+        Check(None, f"usual layers on {device}" if not i else "", line)
+        for i, line in enumerate(lines)
+    ]
 
 
 def _check(name: str, run: Callable[[], str], remedy: str) -> Check:
