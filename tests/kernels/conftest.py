@@ -1,5 +1,9 @@
 """What a kernel leaves unwritten shows."""
 
+import math
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -22,3 +26,14 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             empty_like(t, **kw).fill_(torch.nan) if t.is_floating_point() else empty_like(t, **kw)
         ),
     )
+
+
+@pytest.fixture
+def untouched(tmp_path: Path) -> Callable[..., torch.Tensor]:
+    """Makes tensors in sparse files: of any size, and only what is written takes space."""
+
+    def allocate(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        path, size = tmp_path / str(len(list(tmp_path.iterdir()))), math.prod(shape)
+        return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
+
+    return allocate
