@@ -25,9 +25,6 @@ block (BI inputs, BO outputs); s = 4 where normalised, else 0:
 
 Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
 gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
-
-A is dense here, and 0 · NaN is NaN: a node whose features overflowed spoils the graphs of its tile
-as well, where PyTorch's sparse product spoils its own graph's neighbours only.
 """
 
 # mypy: ignore-errors
