@@ -37,7 +37,7 @@ from .tile import (
 def sum_sources(
     p_from, p_bits, num_nodes, node, size, top,
     ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
-    TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+    TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr,
 ):  # fmt: skip
     """Rows top … top + ROWS - 1 of A @ from (or Aᵀ @ from) of the graph that begins at `node`."""
     o_row = top + tl.arange(0, ROWS)
@@ -54,7 +54,7 @@ def sum_sources(
             p_word = p_bits + num_nodes * (left // 64) + node + o_row
             b_word = tl.load(p_word, mask=o_row < size, other=0) >> (left % 64)
             b_a = spread_bits(b_word, SOURCES, False)
-        b_sum = add_sources(b_sum, b_a, b_z, PRECISION)
+        b_sum = add_sources(b_sum, b_a, b_z, PRECISION, REPAIR)
     return b_sum
 
 
@@ -118,7 +118,7 @@ def flex_conv_blocks(
                 if k < ORDER - 1:
                     b_y = b_scale * sum_sources(
                         p_from, p_bits, num_nodes, node, size, top,
-                        ROWS, SOURCES, BO, TRANSPOSE, PRECISION,
+                        ROWS, SOURCES, BO, TRANSPOSE, PRECISION, True,
                     )  # fmt: skip
                 o_x = (node if DATASET_X else row) + o
                 p_w = p_weight + k * H_IN * H_OUT
@@ -193,7 +193,7 @@ def weight_grad_blocks(
                 else:
                     b_g = b_scale * sum_sources(
                         p_from, p_bits, num_nodes, node, size, top,
-                        ROWS, SOURCES, BO, True, PRECISION,
+                        ROWS, SOURCES, BO, True, PRECISION, False,
                     )  # fmt: skip
                 b_x = load_block(p_x, (node if DATASET_X else row) + o, m, i_in, H_IN, BI)
                 b_sum = tl.dot(tl.trans(b_x), b_g, b_sum, input_precision=PRECISION)

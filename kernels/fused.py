@@ -64,11 +64,13 @@ def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: 
 
 
 @triton.jit
-def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr):
+def hop(
+    b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr
+):
     """Â Z of one tile: A Z between two diagonal scales."""
     if NORMALIZE:
         b_z = b_z * b_scale[:, None]
-    b_z = add_sources(tl.zeros_like(b_z), b_a, b_z, PRECISION)
+    b_z = add_sources(tl.zeros_like(b_z), b_a, b_z, PRECISION, REPAIR)
     return b_z * b_scale[:, None] if NORMALIZE else b_z
 
 
@@ -112,7 +114,7 @@ def flex_conv_tiles(
     b_y = tl.zeros([ROWS, BO], tl.float32)
     for k in tl.static_range(ORDER - 1, -1, -1):
         if k < ORDER - 1:
-            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION)
+            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, True)
         for c in tl.static_range(0, H_IN, BI):
             b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, i_col, H_IN, H_OUT, BI, BO)
             b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
@@ -170,7 +172,7 @@ def weight_grad_tiles(
         b_db += tl.sum(b_g, 0)
         b_sum = (tl.dot(b_x, b_g, b_dw[0], input_precision=PRECISION),)
         for k in tl.static_range(1, ORDER):
-            b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION)
+            b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION, False)
             b_sum = b_sum + (tl.dot(b_x, b_g, b_dw[k], input_precision=PRECISION),)
         b_dw = b_sum
     p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)

@@ -66,7 +66,7 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
 
 
 @triton.jit
-def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
+def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
     """b_sum + A @ Z for a block A of zeros and ones, in float32, as a sparse product has it.
 
     Such an A is exact in TF32, and Z is the sum of two TF32 halves but for float32's last half
@@ -75,7 +75,8 @@ def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
 
     A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
     not finite would reach rows, and graphs, that have no edge from it. It then shows in the result,
-    and only then is the block summed again with care.
+    and only then is the block summed again with care. The weights' gradient adds up all nodes, and
+    has the NaN of a column in its order 0 anyway: it goes without (REPAIR).
     """
     if PRECISION == "ieee":
         b_out = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
@@ -85,8 +86,9 @@ def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
         if PRECISION == "tf32x3":
             b_out = tl.dot(b_a, b_z - b_high, b_out, input_precision="tf32")
         b_out = tl.dot(b_a, b_high, b_out, input_precision="tf32")
-    if tl.max((b_out != b_out).to(tl.int32)) > 0:
-        b_out = add_finite_sources(b_sum, b_a, b_z, PRECISION)
+    if REPAIR:
+        if tl.max((b_out != b_out).to(tl.int32)) > 0:
+            b_out = add_finite_sources(b_sum, b_a, b_z, PRECISION)
     return b_out
 
 
