@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from . import blocks, fused, layer
+from . import blocks, fused, launch, layer
 
 #: The targets that are held to their limits, and the bytes of shared memory a program may have.
 TARGETS: dict[str, tuple[GPUTarget, int]] = {
@@ -109,7 +109,7 @@ def _compile(
     out = triton.compile(
         ASTSource(kernel, signature, constants, attrs),
         target=gpu,
-        options=layer.options(title, gpu.backend == "hip"),
+        options=launch.options(title, gpu.backend == "hip"),
     )
     registers, spills = _usage(gpu.backend, out.asm)
     return Compiled(title, name, target, registers, spills, out.metadata.shared)
