@@ -14,8 +14,11 @@ from .errors import InputError
 BACKENDS = ("auto", "triton", "torch")
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
-#: Beyond these a layer's state does not fit in registers: the BLAS and the sparse library take it.
+#: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
+#: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
+#: Where "auto" takes the kernels: True once a device has run them.
+AUTO_TAKES_KERNELS = False
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -37,20 +40,22 @@ def takes_kernels(
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
     if backend not in BACKENDS:
         raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
-    if backend != "triton":
+    if backend == "torch":
         return False
-    reason = why_not(x, weight, adjacency)
+    reason = why_not(x)
+    if backend == "auto":
+        return AUTO_TAKES_KERNELS and reason is None
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
 
 
-def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
-    """Why the kernels cannot compute this layer, or None where they can."""
-    order, h_in, h_out = weight.shape
+def why_not(x: Tensor) -> str | None:
+    """Why the kernels cannot compute a layer on X, or None where they can.
+
+    They take any graphs, widths and orders; see `is_fused` for which of them takes what.
+    """
     device = x.device
-    if not isinstance(adjacency, BatchAdjacency):
-        return "the graphs are no GraphBatch of a PackedGraphs"
     if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
         return f"x is on the {device.type}, not on a GPU"
     if find_spec("triton") is None:
@@ -59,13 +64,16 @@ def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
-    if max(h_in, h_out) > MAX_WIDTH:
-        return f"the layer is {max(h_in, h_out)} wide (the kernels take up to {MAX_WIDTH})"
-    if order > MAX_ORDER:
-        return f"the order is {order} (the kernels take up to {MAX_ORDER})"
-    if adjacency.batch.tiles is None:
-        return "the edges have weights"
     return None
+
+
+def is_fused(weight: Tensor) -> bool:
+    """Whether a layer of these weights [κ, h_in, h_out] is one kernel where bits hold the graphs.
+
+    Otherwise the BLAS computes its products, and kernels its hops.
+    """
+    order, h_in, h_out = weight.shape
+    return order <= MAX_ORDER and max(h_in, h_out) <= MAX_WIDTH
 
 
 def is_interpreting() -> bool:

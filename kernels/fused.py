@@ -33,6 +33,7 @@ import triton.language as tl
 
 from .tile import (
     add_sources,
+    finish,
     load_block,
     load_gradient,
     load_weight,
@@ -61,6 +62,17 @@ def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: 
     o_node = tl.sum(tl.where(m_here, (b_node - b_start)[None, :], 0), 1) + o
     o_row = tl.sum(tl.where(m_here, (b_row - b_start)[None, :], 0), 1) + o
     return o_node, o_row, o_start, tl.sum(m_here.to(tl.int32), 1) > 0
+
+
+@triton.jit
+def tile_matrix(
+    p_bits, p_scale, o_node, o_start, m_row,
+    ROWS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+):  # fmt: skip
+    """A (or Aᵀ) of one tile, [ROWS, ROWS], and the scale of its rows, [ROWS], or 1."""
+    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
+    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
+    return spread_bits(b_word, ROWS, TRANSPOSE), b_scale
 
 
 @triton.jit
@@ -104,9 +116,9 @@ def flex_conv_tiles(
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
     o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
-    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
-    b_a = spread_bits(b_word, ROWS, TRANSPOSE)
+    b_a, b_scale = tile_matrix(
+        p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE
+    )
     o_x = o_node if DATASET_X else o_row
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):
@@ -118,11 +130,7 @@ def flex_conv_tiles(
         for c in tl.static_range(0, H_IN, BI):
             b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, i_col, H_IN, H_OUT, BI, BO)
             b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
-    if BIAS:
-        o_col = i_col * BO + tl.arange(0, BO)
-        b_y += tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0).to(tl.float32)[None, :]
-    if RELU:
-        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
 
 
@@ -162,11 +170,7 @@ def weight_grad_tiles(
         o_node, o_row, o_start, m_row = tile_rows(
             p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS
         )
-        b_scale = (
-            tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
-        )
-        b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
-        b_a = spread_bits(b_word, ROWS, True)
+        b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, True)
         b_x = tl.trans(load_block(p_x, o_node if DATASET_X else o_row, m_row, i_in, H_IN, BI))
         b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
         b_db += tl.sum(b_g, 0)

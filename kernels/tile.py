@@ -14,19 +14,42 @@ import triton.language as tl
 
 
 @triton.jit
-def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Columns [i_col · BLOCK, …) of these rows of a matrix of WIDTH columns: float32, 0 outside."""
+def load_columns(p, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns [i_col · BLOCK, …) of WIDTH in rows STRIDE numbers apart: float32, 0 outside."""
     o_col = i_col * BLOCK + tl.arange(0, BLOCK)
     mask = m_row[:, None] & (o_col < WIDTH)[None, :]
-    return tl.load(p + o_row[:, None] * WIDTH + o_col[None, :], mask=mask, other=0).to(tl.float32)
+    return tl.load(p + o_row[:, None] * STRIDE + o_col[None, :], mask=mask, other=0).to(tl.float32)
+
+
+@triton.jit
+def store_columns(p, b, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The reverse of `load_columns`, rounded to the stored dtype."""
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
+    tl.store(p + o_row[:, None] * STRIDE + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """`load_columns` of a matrix that has WIDTH columns and no gaps."""
+    return load_columns(p, o_row, m_row, i_col, WIDTH, WIDTH, BLOCK)
 
 
 @triton.jit
 def store_block(p, b, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The reverse of `load_block`, rounded to the stored dtype."""
-    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
-    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
-    tl.store(p + o_row[:, None] * WIDTH + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+    """`store_columns` of a matrix that has WIDTH columns and no gaps."""
+    store_columns(p, b, o_row, m_row, i_col, WIDTH, WIDTH, BLOCK)
+
+
+@triton.jit
+def finish(b_y, p_bias, i_col, BIAS: tl.constexpr, RELU: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """act(b_y + bias)."""
+    if BIAS:
+        o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+        b_y += tl.load(p_bias + o_col, mask=o_col < WIDTH, other=0).to(tl.float32)[None, :]
+    if RELU:
+        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    return b_y
 
 
 @triton.jit
