@@ -7,30 +7,28 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from .adjacency import Adjacency
-from .batch import BatchAdjacency
 from .errors import InputError
 
 BACKENDS = ("auto", "triton", "torch")
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
+#: Whether "auto" takes the kernels on a GPU: True once a device has run them.
+AUTO_TAKES_KERNELS = False
 #: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
 #: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
-#: Where "auto" takes the kernels: True once a device has run them.
-AUTO_TAKES_KERNELS = False
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def takes_kernels(
-    x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None = None
-) -> bool:
-    """Whether the kernels compute this layer.
+def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
+    """Whether the kernels compute what is asked of X: a layer, or a readout.
 
     Args:
-        backend: "triton" takes the kernels, "torch" never does. "auto" chooses by what has been
-            measured; no device has run the kernels yet, so today it means "torch". None reads the
-            environment variable GRANT_FAST_BACKEND, "auto" where that is not set.
+        x: features, of any shape; device and dtype decide.
+        backend: "triton" takes the kernels, "torch" never does: there the hops are the vendor's
+            sparse products. "auto" chooses by what has been measured; no device has run the
+            kernels yet, so today it means "torch". None reads the environment variable
+            GRANT_FAST_BACKEND, "auto" where that is not set.
 
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
@@ -38,23 +36,26 @@ def takes_kernels(
     source = "backend"
     if backend is None:
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    if backend not in BACKENDS:
-        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    check_backend(backend, source)
     if backend == "torch":
         return False
     reason = why_not(x)
     if backend == "auto":
-        return AUTO_TAKES_KERNELS and reason is None
+        return AUTO_TAKES_KERNELS and x.is_cuda and reason is None
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
 
 
-def why_not(x: Tensor) -> str | None:
-    """Why the kernels cannot compute a layer on X, or None where they can.
+def check_backend(backend: str | None, source: str = "backend") -> str | None:
+    """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
+    if backend is not None and backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    return backend
 
-    They take any graphs, widths and orders; see `is_fused` for which of them takes what.
-    """
+
+def why_not(x: Tensor) -> str | None:
+    """Why the kernels cannot compute on X, or None where they can: any graphs, width and order."""
     device = x.device
     if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
         return f"x is on the {device.type}, not on a GPU"

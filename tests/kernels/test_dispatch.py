@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, ops
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, explain, ops
 from grant_fast.dispatch import takes_kernels
-from grant_fast.explain import explain
 from tests.cases import Case, dense_graphs
 
 
