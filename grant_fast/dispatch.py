@@ -17,6 +17,7 @@ AUTO_TAKES_KERNELS = False
 #: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
 #: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
+HAS_TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -37,11 +38,11 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     if backend is None:
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
     check_backend(backend, source)
-    if backend == "torch":
+    if backend == "torch" or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
         return False
     reason = why_not(x)
     if backend == "auto":
-        return AUTO_TAKES_KERNELS and x.is_cuda and reason is None
+        return reason is None
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
@@ -59,7 +60,7 @@ def why_not(x: Tensor) -> str | None:
     device = x.device
     if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
         return f"x is on the {device.type}, not on a GPU"
-    if find_spec("triton") is None:
+    if not HAS_TRITON:
         return "triton is not installed"
     if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"

@@ -16,8 +16,8 @@ Bytes in float32 for n rows and e edges of width h, in column blocks of BLOCK = 
 4-byte indices (T and the sum so far are read only where there are any):
 
     kernel            must move                         moves
-    spmm_rows         8 n + 8 e + 4 h (2 n, T: 3 n)     8 n + 8 e for each ⌈h/BLOCK⌉, 4 h e of Z, and
-                                                        4 h n out (T: twice)
+    spmm_rows         8 n + 8 e + 8 h n (T: 12 h n)     8 n + 8 e for each ⌈h/BLOCK⌉, 4 h e of Z,
+                                                        and 4 h n out (T: 8 h n)
     value_grad_rows   8 n + 8 e + 8 h n                 8 n + 8 e, Z 4 h e, dZ 4 h for each EDGES
                                                         edges of a row (or part of so many)
 
@@ -108,7 +108,7 @@ def value_grad_rows(
     EDGES: tl.constexpr,
     ADD: tl.constexpr,
 ):
-    o_row, m_row, o_first, o_last = row_edges(p_rowptr, tl.program_id(0), num_rows, ROWS)
+    o_row, _, o_first, o_last = row_edges(p_rowptr, tl.program_id(0), num_rows, ROWS)
     for i in range(0, tl.max(o_last - o_first), EDGES):
         o_edge = o_first[:, None] + i + tl.arange(0, EDGES)[None, :]
         m_edge = o_edge < o_last[:, None]

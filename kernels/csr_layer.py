@@ -13,7 +13,7 @@ from .csr import CSR, spmm, value_grad
 
 
 def propagates_first(h_in: int, h_out: int) -> bool:
-    """Whether hops run on X. Where widths are equal, Horner's rule: its last hop writes Y itself."""
+    """Whether hops run on X. At equal widths Horner's rule does: its last hop writes Y itself."""
     return h_in < h_out
 
 
@@ -91,7 +91,7 @@ def backward_with_values(
     Z_k = Â^k X and dZ_{k-1} = dY W_{k-1}ᵀ + Âᵀ dZ_k, some columns at a time: one row of a workspace
     holds all orders of a node, so that an edge's sum over the hops is one inner product.
     """
-    (nodes, _), (order, h_in, h_out) = x.shape, weight.shape
+    (order, h_in, _), nodes = weight.shape, x.shape[0]
     dx, dw = torch.empty_like(x), torch.empty_like(weight)
     dvalue = torch.zeros_like(csr.value, dtype=torch.float32)
     for c in column_chunks(h_in, order):

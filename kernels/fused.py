@@ -76,9 +76,7 @@ def tile_matrix(
 
 
 @triton.jit
-def hop(
-    b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr
-):
+def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
     """Â Z of one tile: A Z between two diagonal scales."""
     if NORMALIZE:
         b_z = b_z * b_scale[:, None]
@@ -116,9 +114,7 @@ def flex_conv_tiles(
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
     o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(
-        p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE
-    )
+    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
     o_x = o_node if DATASET_X else o_row
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):

@@ -56,9 +56,7 @@ def horner_tiles(
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
     o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(
-        p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE
-    )
+    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
     stride = order.to(tl.int64) * WIDTH
     p_t += (order - 1) * WIDTH
     b_y = load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO)
@@ -92,9 +90,7 @@ def powers_tiles(
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
     o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(
-        p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE
-    )
+    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
     stride = order.to(tl.int64) * WIDTH
     b_z = load_columns(p_x, o_row, m_row, i_col, X_STRIDE, WIDTH, BO)
     store_columns(p_z, b_z, o_row, m_row, i_col, stride, WIDTH, BO)

@@ -42,7 +42,15 @@ def store_block(p, b, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
-def finish(b_y, p_bias, i_col, BIAS: tl.constexpr, RELU: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def finish(
+    b_y,
+    p_bias,
+    i_col,
+    BIAS: tl.constexpr,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """act(b_y + bias)."""
     if BIAS:
         o_col = i_col * BLOCK + tl.arange(0, BLOCK)

@@ -105,7 +105,9 @@ def horner(
 ) -> None:
     """act(T_0 + Â(T_1 + …) + b) into `out` [n, h], a view by columns; `t` [n, κh] is spent."""
     constants = {"Y_STRIDE": out.stride(0), "BIAS": bias is not None, "RELU": relu}
-    _launch(hops.horner_tiles, hops.horner_blocks, (t, bias, out), order, graphs, transpose, constants)
+    _launch(
+        hops.horner_tiles, hops.horner_blocks, (t, bias, out), order, graphs, transpose, constants
+    )
 
 
 def powers(
