@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from . import dispatch, reference
+from . import dispatch, pooled, reference
 from .adjacency import Adjacency
-from .batch import BatchAdjacency
+from .batch import BatchAdjacency, GraphBatch
 from .errors import InputError
 from .sparse import flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_tiles
@@ -188,6 +188,33 @@ def _flex_conv_by(
     if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
         return flex_conv_tiles(x, weight, bias, adjacency, relu)
     return flex_conv_csr(x, weight, bias, adjacency, relu)
+
+
+def is_one_kernel(x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
+    """Whether `flex_conv` is one kernel that reads each row of X once, whatever the order."""
+    if not isinstance(adjacency, BatchAdjacency) or not dispatch.takes_kernels(x, backend):
+        return False
+    return dispatch.is_fused(weight) and adjacency.batch.tiles is not None
+
+
+def readout(
+    x: Tensor,
+    batch: GraphBatch,
+    order: int,
+    normalize: bool,
+    mean: bool,
+    backend: str | None = None,
+) -> Tensor:
+    """[ρX, ρÂX, …, ρÂ^{κ-1}X], [B, κ·h]: what is left of a last layer under a linear pooling ρ.
+
+    Args:
+        x: [n, h], the batch's nodes; differentiable in it.
+        order: κ.  mean: ρ takes means instead of sums.
+        backend: as for `flex_conv`.
+    """
+    if dispatch.takes_kernels(x, backend):
+        return pooled.readout(x, batch, order, normalize, mean)
+    return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
 
 
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:

@@ -6,6 +6,7 @@ from .adjacency import Adjacency
 from .batch import BatchAdjacency, GraphBatch, LooseGraphs
 from .dispatch import is_fused, takes_kernels, why_not
 from .nn import FlexConv, FlexGCN, as_graphs
+from .ops import is_one_kernel
 
 
 def explain(model: FlexGCN | FlexConv, *inputs: Any) -> list[str]:
@@ -36,8 +37,11 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
 def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | LooseGraphs) -> str:
     packed = isinstance(graphs, GraphBatch)
     if packed and layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
-        return "pooled first, then one product a graph (PyTorch)"
-    cached = layer == 0 and model.encoder is None and len(model.convs) > 1
+        who = "Triton" if takes_kernels(conv.weight, conv.backend) else "PyTorch"
+        return f"pooled first, then one product a graph ({who})"
+    first = packed and layer == 0 and model.encoder is None and len(model.convs) > 1
+    weight, adjacency = conv.weight, graphs.adjacency(model.normalize)
+    cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
     if cached and graphs.hops(conv.order, model.normalize) is not None:
         return "one product with the dataset's cached [X, ÂX, …] (PyTorch)"
     return _convolution(conv, graphs.adjacency(model.normalize))
