@@ -246,9 +246,8 @@ class FlexGCN(nn.Module):
         normalize: propagate with D^{-1/2} A D^{-1/2} instead of A.
         bias: learn a bias in every convolution.
         encoder: a module applied to X first ("atom": an `AtomEncoder` of width `in_channels`).
-        backend: as for `FlexConv`, of every convolution. A first layer that is one product with
-            cached features, and a last one that is pooled first, have no convolution to compute:
-            they are PyTorch's whatever is chosen.
+        backend: as for `FlexConv`, of every convolution and of the pooled last layer. A first
+            layer that is one product with cached features is PyTorch's whatever is chosen.
 
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
     """
@@ -363,12 +362,14 @@ class FlexGCN(nn.Module):
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         first = h is None and self.encoder is None
-        hops = graphs.hops(conv.order, self.normalize) if first else None
+        adjacency = graphs.adjacency(self.normalize)
+        # The kernels hop on chip: they read X alone, which is less than κ times as wide a cache.
+        cached = first and not ops.is_one_kernel(weight, weight, adjacency, conv.backend)
+        hops = graphs.hops(conv.order, self.normalize) if cached else None
         plain = folded or isinstance(norm, nn.Identity)
         relu = plain and isinstance(self.act, nn.ReLU)
         if hops is None:
             x = self._encode(graphs) if h is None else h
-            adjacency = graphs.adjacency(self.normalize)
             h = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
             if relu:
                 return self.dropouts[layer](h)
@@ -383,8 +384,7 @@ class FlexGCN(nn.Module):
         conv, mean = self._conv(-1), self.pool == "mean"
         if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
-            readout = graphs.readout(conv.order, self.normalize, mean)
-            pooled = torch.cat([ops.spmm(h, rho) for rho in readout], dim=1)
+            pooled = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
             out = F.linear(pooled, conv.flat_weight().T)
             if conv.bias is None:
                 return out

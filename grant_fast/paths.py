@@ -4,8 +4,9 @@ from typing import Any
 
 from .adjacency import Adjacency
 from .batch import BatchAdjacency, GraphBatch, LooseGraphs
-from .dispatch import takes_kernels, why_not
+from .dispatch import is_fused, takes_kernels, why_not
 from .nn import FlexConv, FlexGCN, as_graphs
+from .ops import is_one_kernel
 
 
 def explain(model: FlexGCN | FlexConv, *inputs: Any) -> list[str]:
@@ -36,8 +37,11 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
 def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | LooseGraphs) -> str:
     packed = isinstance(graphs, GraphBatch)
     if packed and layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
-        return "pooled first, then one product a graph (PyTorch)"
-    cached = layer == 0 and model.encoder is None and len(model.convs) > 1
+        who = "Triton" if takes_kernels(conv.weight, conv.backend) else "PyTorch"
+        return f"pooled first, then one product a graph ({who})"
+    first = packed and layer == 0 and model.encoder is None and len(model.convs) > 1
+    weight, adjacency = conv.weight, graphs.adjacency(model.normalize)
+    cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
     if cached and graphs.hops(conv.order, model.normalize) is not None:
         return "one product with the dataset's cached [X, ÂX, …] (PyTorch)"
     return _convolution(conv, graphs.adjacency(model.normalize))
@@ -45,16 +49,17 @@ def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | Loose
 
 def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     weight = conv.weight  # has the device and dtype that the layer's input will have
-    if not takes_kernels(weight, weight, adjacency, conv.backend):
-        return f"PyTorch: {why_not(weight, weight, adjacency) or 'the backend is chosen so'}"
-    assert isinstance(adjacency, BatchAdjacency)
-    tiles = adjacency.batch.tiles
-    assert tiles is not None
+    if not takes_kernels(weight, conv.backend):
+        return f"PyTorch: {why_not(weight) or 'the backend is chosen so'}"
+    tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
+    if tiles is None:
+        return "Triton: products by the BLAS, hops over CSR"
+    how = "" if is_fused(conv.weight) else "products by the BLAS, hops of "
     small, large = tiles.graph.shape[0], tiles.large_graph.shape[0]
     rest = 0 if tiles.rest is None else tiles.rest.shape[0]
     parts = [
         f"{small} graphs in {tiles.tile.shape[0] - 1} tiles" if small else "",
         f"{large} larger graphs block by block" if large else "",
-        f"{rest} with repeated edges or too large through CSR" if rest else "",
+        f"{rest} with repeated edges or too large over CSR" if rest else "",
     ]
-    return "Triton: " + (", ".join(filter(None, parts)) or "no nodes")
+    return f"Triton: {how}" + (", ".join(filter(None, parts)) or "no nodes")

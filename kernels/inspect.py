@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from ..errors import InputError
 from ..workers import share_out
-from . import blocks, fused, layer
+from . import blocks, fused, launch, layer
 
 #: The targets that are held to their limits, and the bytes of shared memory a program may have.
 TARGETS: dict[str, tuple[GPUTarget, int]] = {
@@ -224,7 +224,7 @@ def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tupl
             {(i,): aligned for i, arg in enumerate(kernel.jit.arg_names) if arg[:2] == "p_"},
         ),
         target=gpu,
-        options=layer.options(kernel.name, gpu.backend == "hip"),
+        options=launch.options(kernel.name, gpu.backend == "hip"),
     )
     read = _read_amd if gpu.backend == "hip" else _read_nvidia
     return *read(out.asm), out.metadata.shared
