@@ -1,92 +1,81 @@
 """Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
 
 import os
-from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
-from .adjacency import Adjacency
-from .batch import BatchAdjacency
 from .errors import InputError
 
 BACKENDS = ("auto", "triton", "torch")
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
-#: Beyond these a layer's state does not fit in registers: the BLAS and the sparse library take it.
+#: Whether "auto" takes the kernels on a GPU: True once a device has run them.
+AUTO_TAKES_KERNELS = False
+#: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
+#: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
+HAS_TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def takes_kernels(
-    x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None = None
-) -> bool:
-    """Whether the kernels compute this layer.
+def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
+    """Whether the kernels compute what is asked of X: a layer, or a readout.
 
     Args:
-        backend: "triton" takes the kernels, "torch" never does. "auto" chooses by what has been
-            measured; no device has run the kernels yet, so today it means "torch". None reads the
-            environment variable GRANT_FAST_BACKEND, "auto" where that is not set.
+        x: features, of any shape; device and dtype decide.
+        backend: "triton" takes the kernels, "torch" never does: there the hops are the vendor's
+            sparse products. "auto" chooses by what has been measured; no device has run the
+            kernels yet, so today it means "torch". None reads the environment variable
+            GRANT_FAST_BACKEND, "auto" where that is not set.
 
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
-    return _wanted(backend, lambda: why_not(x, weight, adjacency))
-
-
-def selects_by_kernels(scores: Tensor, backend: str | None = None) -> bool:
-    """Whether the kernels find the largest of these scores [N]; args and errors as above."""
-    return _wanted(backend, lambda: _why_not_here(scores))
-
-
-def wants_kernels(x: Tensor, backend: str | None = None) -> bool:
-    """Whether kernels are asked for and can read this tensor; for what has another way, too."""
-    return _wanted(backend, lambda: None) and _why_not_here(x) is None
-
-
-def _wanted(backend: str | None, why_not: Callable[[], str | None]) -> bool:
     source = "backend"
     if backend is None:
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    if backend not in BACKENDS:
-        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
-    if backend != "triton":
+    check_backend(backend, source)
+    if backend == "torch" or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
         return False
-    reason = why_not()
+    reason = why_not(x)
+    if backend == "auto":
+        return reason is None
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
 
 
-def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
-    """Why the kernels cannot compute this layer, or None where they can."""
-    order, h_in, h_out = weight.shape
-    if not isinstance(adjacency, BatchAdjacency):
-        return "the graphs are no GraphBatch of a PackedGraphs"
-    reason = _why_not_here(x)
-    if reason is not None:
-        return reason
-    if max(h_in, h_out) > MAX_WIDTH:
-        return f"the layer is {max(h_in, h_out)} wide (the kernels take up to {MAX_WIDTH})"
-    if order > MAX_ORDER:
-        return f"the order is {order} (the kernels take up to {MAX_ORDER})"
-    if adjacency.batch.tiles is None:
-        return "the edges have weights"
-    return None
+def check_backend(backend: str | None, source: str = "backend") -> str | None:
+    """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
+    if backend is not None and backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    return backend
 
 
-def _why_not_here(x: Tensor) -> str | None:
-    """Why no kernel can read this tensor, or None where they can."""
+def why_not(x: Tensor) -> str | None:
+    """Why the kernels cannot compute on X, or None where they can: any graphs, width and order."""
     device = x.device
     if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
         return f"x is on the {device.type}, not on a GPU"
-    if find_spec("triton") is None:
+    if not HAS_TRITON:
         return "triton is not installed"
     if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
-    return None if x.dtype in DTYPES else f"x is {x.dtype}"
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}"
+    return None
+
+
+def is_fused(weight: Tensor) -> bool:
+    """Whether a layer of these weights [κ, h_in, h_out] is one kernel where bits hold the graphs.
+
+    Otherwise the BLAS computes its products, and kernels its hops.
+    """
+    order, h_in, h_out = weight.shape
+    return order <= MAX_ORDER and max(h_in, h_out) <= MAX_WIDTH
 
 
 def is_interpreting() -> bool:

@@ -2,18 +2,19 @@
 
 Each is registered with `torch.library`, with a fake and an autograd formula, so that
 `torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; the Triton
-kernels (`tiled.py`) stand beside it, `dispatch.py` chooses, and the choice never changes the
-meaning.
+kernels (`tiled.py`, `sparse.py`) stand beside it, `dispatch.py` chooses, and the choice never
+changes the meaning.
 """
 
 import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from . import dispatch, reference
+from . import dispatch, pooled, reference
 from .adjacency import Adjacency
-from .batch import BatchAdjacency
+from .batch import BatchAdjacency, GraphBatch
 from .errors import InputError
+from .sparse import flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_tiles
 
 
@@ -75,11 +76,7 @@ def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
     x, weight, *csr = ctx.saved_tensors
-    if csr[3] is None:
-        raise RuntimeError(
-            "this FlexConv output was computed without the transposed adjacency: "
-            "run the forward pass with gradients enabled"
-        )
+    require_transpose(csr[3])
     needs_dx, _, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
     dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
         grad, x, weight, *csr, needs_dx, needs_dvalue
@@ -184,23 +181,45 @@ def _flex_conv_by(
     relu: bool,
     backend: str | None,
 ) -> Tensor:
-    if not dispatch.takes_kernels(x, weight, adjacency, backend):
-        csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+    if not dispatch.takes_kernels(x, backend):
+        csr = (*adjacency.csr, *transposed_if_needed(adjacency))
         out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
         return out.relu_() if relu else out
-    assert isinstance(adjacency, BatchAdjacency)
-    out = flex_conv_tiles(x, weight, bias, adjacency, relu)
-    if adjacency.batch.rest is None:
-        return out
-    others, rows = adjacency.batch.rest
-    part = others.adjacency(adjacency.normalize)
-    rest = _flex_conv_by(x.index_select(0, rows), weight, bias, part, relu, "torch")
-    return out.index_copy(0, rows, rest)
+    if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
+        return flex_conv_tiles(x, weight, bias, adjacency, relu)
+    return flex_conv_csr(x, weight, bias, adjacency, relu)
+
+
+def is_one_kernel(x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
+    """Whether `flex_conv` is one kernel that reads each row of X once, whatever the order."""
+    if not isinstance(adjacency, BatchAdjacency) or not dispatch.takes_kernels(x, backend):
+        return False
+    return dispatch.is_fused(weight) and adjacency.batch.tiles is not None
+
+
+def readout(
+    x: Tensor,
+    batch: GraphBatch,
+    order: int,
+    normalize: bool,
+    mean: bool,
+    backend: str | None = None,
+) -> Tensor:
+    """[ρX, ρÂX, …, ρÂ^{κ-1}X], [B, κ·h]: what is left of a last layer under a linear pooling ρ.
+
+    Args:
+        x: [n, h], the batch's nodes; differentiable in it.
+        order: κ.  mean: ρ takes means instead of sums.
+        backend: as for `flex_conv`.
+    """
+    if dispatch.takes_kernels(x, backend):
+        return pooled.readout(x, batch, order, normalize, mean)
+    return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
 
 
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
-    csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+    csr = (*adjacency.csr, *transposed_if_needed(adjacency))
     if not _autocasts(x):
         return torch.ops.grant_fast.spmm(x, *csr)
     with torch.autocast(x.device.type, enabled=False):
@@ -209,12 +228,8 @@ def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
 
 def _autocasts(x: Tensor) -> bool:
     device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
-    # The transpose serves the backward pass alone; making it may cost a sort.
-    return adjacency.transposed if torch.is_grad_enabled() else (None, None, None)
+    # `is_autocast_available` would be the question, but torch 2.11 cannot compile it.
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 class _CpuDropout(torch.autograd.Function):

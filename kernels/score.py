@@ -19,20 +19,24 @@ without pooling it is that of its nodes together.
 Bytes: a node 8 of bits, 4 of scale where normalised, and 4 κ of readout weights (none without
 pooling) besides its X (4 h_in, or 4 and the table); a graph 16 of tables, its label, and 4 written.
 Labels of nodes are read once a node. Predictions, where asked for, are written besides.
+
+A is dense here, and 0 · NaN is NaN: a graph whose features overflow spoils its tile. The caller,
+who refuses NaN in any case, looks again with the operators that name the right graph.
 """
 
 # mypy: ignore-errors
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..tiles import TILE
-from . import layer
-from .fused import hop
+from . import launch, layer
+from .fused import hop, tile_matrix
 from .select import add_leading
-from .tile import add_sources, load_block, load_weight, spread_bits, store_block
+from .tile import add_sources, finish, load_block, load_weight, store_block
 
 #: Rows of the block of graphs, at least a tile's slots: the matrix units want 16.
 GRAPHS = 16
@@ -104,17 +108,13 @@ def convolve(
         b_y = tl.zeros([ROWS, BO], tl.float32)
         for k in tl.static_range(ORDER - 1, -1, -1):
             if k < ORDER - 1:
-                b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION)
+                b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, False)
             p_w = p_weight + k * H_IN * H_OUT
             for c in tl.static_range(0, H_IN, BI):
                 b_w = load_weight(p_w, c // BI, j // BO, H_IN, H_OUT, BI, BO)
                 b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
-        o_col = j + tl.arange(0, BO)
         p_bias = p_weight + ORDER * H_IN * H_OUT
-        b_y += tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)[None, :]
-        if RELU:
-            b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
-        blocks = blocks + (b_y,)
+        blocks = blocks + (finish(b_y, p_bias, j // BO, True, RELU, H_OUT, BO),)
     return blocks
 
 
@@ -134,7 +134,7 @@ def read_out(
             b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, 0, H_IN, H_OUT, BI, BO)
             b_y = tl.dot(b_p * b_x[c // BI], b_w, b_y, input_precision=PRECISION)
     b_f = tl.zeros([GRAPHS, BO], tl.float32)
-    b_f = add_sources(b_f, m_in.to(tl.float32), b_y, PRECISION)
+    b_f = add_sources(b_f, m_in.to(tl.float32), b_y, PRECISION, False)
     o_col = tl.arange(0, BO)
     p_bias = p_weight + ORDER * H_IN * H_OUT
     b_bias = tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)[None, :]
@@ -148,7 +148,7 @@ def score_tiles(
     p_code,  # [num_nodes] int32, the kind of each node
     p_weight,  # flat: W and b of every layer
     p_pool,  # [κ of the last layer, num_nodes]: p_k = ρÂ^k
-    p_y,  # [G, T] or [num_nodes, T] float32, or int64 classes
+    p_y,  # [G, T] or [num_nodes, T] float32, classes too
     p_score,  # [G] float32
     p_count,  # [65536] int32
     p_pred,  # as p_y, [·, WIDTHS[-1]] float32
@@ -179,8 +179,7 @@ def score_tiles(
         p_ptr, p_tile, p_graph, tl.program_id(0), ROWS, GRAPHS
     )
     m_row = tl.sum(m_in.to(tl.int32), 0) > 0
-    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
-    b_a = spread_bits(tl.load(p_bits + o_node, mask=m_row, other=0) << o_start, ROWS, False)
+    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, False)
     o_x = tl.load(p_code + o_node, mask=m_row, other=0).to(tl.int64) if CODED else o_node
     LAST: tl.constexpr = len(ORDERS) - 1
     b_x = load_all(p_x, o_x, m_row, WIDTHS[0], BLOCKS[0])
@@ -237,7 +236,7 @@ class Data(NamedTuple):
     """A dataset as the kernel sees it; see `PackedGraphs` for shapes.
 
     x: [N, h] float32, or [kinds, h] with code [N] int32.   pool: [κ, N], or None.
-    y: float32 [rows, T], NaN where not measured, or int64 classes [rows].
+    y: float32 [rows, T], NaN where not measured; or classes [rows], negative where not measured.
     """
 
     x: Tensor
@@ -247,13 +246,6 @@ class Data(NamedTuple):
     ptr: Tensor
     bits: Tensor
     scale: Tensor
-
-
-def options(widths: tuple[int, ...]) -> dict[str, int]:
-    """How the kernel is compiled: a tile, its adjacency and two layers' features in registers."""
-    return {"num_warps": 8 if widths[0] > 32 else 4, "num_stages": 1}
-
-
 
 
 def constants(widths: tuple[int, ...], orders: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -281,6 +273,7 @@ def score(
     counts: Tensor,
     pred: Tensor | None,
     *,
+    classes: bool,
     sigmoid: bool,
     raw: bool,
 ) -> None:
@@ -292,20 +285,22 @@ def score(
         scores: [G] float32, written where a graph is in `graph`.
         counts: `select.empty_counts`; each scored graph is added to the first half.
         pred: [G, T] or [N, T] float32 for the outputs f, or None.
+        classes: y holds class numbers.
         sigmoid: labels are 0 or 1 and f is a logit.
         raw: the error is f − y whatever the task.
     """
     num_tiles = tile.shape[0] - 1
     if num_tiles == 0:
         return
-    with layer._on(scores.device):
+    with launch.on(scores.device):
         score_tiles[(num_tiles,)](
             data.x, data.code, network.weight, data.pool, data.y, scores, counts, pred,
             data.ptr, data.bits, data.scale, tile, graph, data.bits.shape[1],
             **constants(network.widths, network.orders),
             POOL=network.pool is not None, MEAN=network.pool == "mean",
             NORMALIZE=network.normalize, CODED=data.code is not None,
-            CLASSES=not data.y.is_floating_point(), SIGMOID=sigmoid, RAW=raw,
+            CLASSES=classes, SIGMOID=sigmoid, RAW=raw,
             PREDICT=pred is not None, ROWS=TILE, GRAPHS=GRAPHS,
-            PRECISION=layer.precision(scores.dtype, scores.device), **options(network.widths),
+            PRECISION=launch.precision(scores.dtype, scores.device),
+            **launch.options("score_tiles", torch.version.hip is not None),
         )  # fmt: skip

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .layer import _on
+from .launch import on, options
 
 #: Bins of a histogram: 16 bits.
 BINS = 1 << 16
@@ -141,9 +141,12 @@ def empty_counts(device: torch.device) -> Tensor:
 def count_leading(scores: Tensor, counts: Tensor) -> None:
     """Add scores, [N] float32, to the first histogram."""
     if len(scores):
-        with _on(scores.device):
+        with on(scores.device):
             grid = (triton.cdiv(len(scores), BLOCK),)
-            count_digits[grid](scores, counts, counts, len(scores), TRAILING=False, BLOCK=BLOCK)
+            settings = options("count_digits", torch.version.hip is not None)
+            count_digits[grid](
+                scores, counts, counts, len(scores), TRAILING=False, BLOCK=BLOCK, **settings
+            )
 
 
 def largest(scores: Tensor, m: int, counts: Tensor | None = None) -> Tensor:
@@ -164,10 +167,11 @@ def largest(scores: Tensor, m: int, counts: Tensor | None = None) -> Tensor:
     found = torch.empty(4, dtype=torch.int32, device=scores.device)
     blocks = triton.cdiv(size, BLOCK)
     sums = torch.empty(2, blocks, dtype=torch.int32, device=scores.device)
-    with _on(scores.device):
-        find_digit[(1,)](counts, found, m, TRAILING=False, STRIDE=STRIDE)
-        count_digits[(blocks,)](scores, counts, found, size, TRAILING=True, BLOCK=BLOCK)
-        find_digit[(1,)](counts, found, m, TRAILING=True, STRIDE=STRIDE)
-        count_picked[(blocks,)](scores, found, sums, size, BLOCK=BLOCK)
-        write_picked[(blocks,)](scores, found, sums.cumsum(1), out, size, BLOCK=BLOCK)
+    settings = options("count_digits", torch.version.hip is not None)  # all of them alike
+    with on(scores.device):
+        find_digit[(1,)](counts, found, m, TRAILING=False, STRIDE=STRIDE, **settings)
+        count_digits[(blocks,)](scores, counts, found, size, TRAILING=True, BLOCK=BLOCK, **settings)
+        find_digit[(1,)](counts, found, m, TRAILING=True, STRIDE=STRIDE, **settings)
+        count_picked[(blocks,)](scores, found, sums, size, BLOCK=BLOCK, **settings)
+        write_picked[(blocks,)](scores, found, sums.cumsum(1), out, size, BLOCK=BLOCK, **settings)
     return out

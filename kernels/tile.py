@@ -14,19 +14,50 @@ import triton.language as tl
 
 
 @triton.jit
-def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Columns [i_col · BLOCK, …) of these rows of a matrix of WIDTH columns: float32, 0 outside."""
+def load_columns(p, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns [i_col · BLOCK, …) of WIDTH in rows STRIDE numbers apart: float32, 0 outside."""
     o_col = i_col * BLOCK + tl.arange(0, BLOCK)
     mask = m_row[:, None] & (o_col < WIDTH)[None, :]
-    return tl.load(p + o_row[:, None] * WIDTH + o_col[None, :], mask=mask, other=0).to(tl.float32)
+    return tl.load(p + o_row[:, None] * STRIDE + o_col[None, :], mask=mask, other=0).to(tl.float32)
+
+
+@triton.jit
+def store_columns(p, b, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The reverse of `load_columns`, rounded to the stored dtype."""
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
+    tl.store(p + o_row[:, None] * STRIDE + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """`load_columns` of a matrix that has WIDTH columns and no gaps."""
+    return load_columns(p, o_row, m_row, i_col, WIDTH, WIDTH, BLOCK)
 
 
 @triton.jit
 def store_block(p, b, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The reverse of `load_block`, rounded to the stored dtype."""
-    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
-    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
-    tl.store(p + o_row[:, None] * WIDTH + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+    """`store_columns` of a matrix that has WIDTH columns and no gaps."""
+    store_columns(p, b, o_row, m_row, i_col, WIDTH, WIDTH, BLOCK)
+
+
+@triton.jit
+def finish(
+    b_y,
+    p_bias,
+    i_col,
+    BIAS: tl.constexpr,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """act(b_y + bias)."""
+    if BIAS:
+        o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+        b_y += tl.load(p_bias + o_col, mask=o_col < WIDTH, other=0).to(tl.float32)[None, :]
+    if RELU:
+        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    return b_y
 
 
 @triton.jit
@@ -66,18 +97,51 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
 
 
 @triton.jit
-def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
-    """b_sum + A @ Z for a block A of zeros and ones, in float32.
+def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
+    """b_sum + A @ Z for a block A of zeros and ones, in float32, as a sparse product has it.
 
     Such an A is exact in TF32, and Z is the sum of two TF32 halves but for float32's last half
     unit: two TF32 products make a float32 one. "tf32" leaves the small half out; "ieee" is for
     matrix units that take float32 (AMD's), and for the interpreter.
+
+    A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
+    not finite would reach rows, and graphs, that have no edge from it. It then shows in the result,
+    and only then is the block summed again with care. The weights' gradient adds up all nodes, and
+    has the NaN of a column in its order 0 anyway: it goes without (REPAIR).
     """
     if PRECISION == "ieee":
-        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
+        b_out = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
     else:
         b_high = ((b_z.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        b_out = b_sum
         if PRECISION == "tf32x3":
-            b_sum = tl.dot(b_a, b_z - b_high, b_sum, input_precision="tf32")
-        b_sum = tl.dot(b_a, b_high, b_sum, input_precision="tf32")
-    return b_sum
+            b_out = tl.dot(b_a, b_z - b_high, b_out, input_precision="tf32")
+        b_out = tl.dot(b_a, b_high, b_out, input_precision="tf32")
+    if REPAIR:
+        if tl.max((b_out != b_out).to(tl.int32)) > 0:
+            b_out = add_finite_sources(b_sum, b_a, b_z, PRECISION)
+    return b_out
+
+
+@triton.jit
+def add_finite_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
+    """`add_sources` where Z holds NaN or ±∞: finite sources are added, the others counted.
+
+    A source is an edge's, of at most 192: three counts fit into one float32 sum, exactly.
+    """
+    m_finite = tl.abs(b_z) < float("inf")
+    b_clean = tl.where(m_finite, b_z, 0.0)
+    b_other = tl.where(b_z > 0, 1.0, tl.where(b_z < 0, 256.0, 65536.0))
+    b_other = tl.where(m_finite, 0.0, b_other)
+    if PRECISION == "ieee":
+        b_out = tl.dot(b_a, b_clean, b_sum, input_precision="ieee")
+        b_count = tl.dot(b_a, b_other, input_precision="ieee").to(tl.int32)
+    else:
+        # Cut here, not rounded: the largest numbers must not round to infinity.
+        b_high = (b_clean.to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
+        b_out = tl.dot(b_a, b_clean - b_high, b_sum, input_precision="tf32")
+        b_out = tl.dot(b_a, b_high, b_out, input_precision="tf32")
+        b_count = tl.dot(b_a, b_other, input_precision="tf32").to(tl.int32)
+    b_out += tl.where((b_count & 255) > 0, float("inf"), 0.0)
+    b_out += tl.where(((b_count >> 8) & 255) > 0, -float("inf"), 0.0)
+    return tl.where(b_count >= 65536, float("nan"), b_out)

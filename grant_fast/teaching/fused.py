@@ -13,7 +13,7 @@ from ..tiles import TILE
 from .residuals import ResidualKind
 
 #: Widths of hidden layers, and of X and f, up to which nothing spills on any target; the weights
-#: then take at most 130 KiB a network of five layers of order 5, and lie in the nearest caches.
+#: then lie in the nearest caches. A first layer of two blocks of columns has an order less.
 MAX_HIDDEN, MAX_ENDS = 32, 64
 #: Bytes of weights that every program reads.
 MOST_WEIGHTS = 128 << 10
@@ -35,8 +35,9 @@ def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
         return f"a hidden layer is wider than {MAX_HIDDEN}"
     if max(convs[0].in_channels, convs[-1].out_channels) > MAX_ENDS:
         return f"the features or outputs are more than {MAX_ENDS}"
-    if max(conv.order for conv in convs) > dispatch.MAX_ORDER:
-        return f"an order is above {dispatch.MAX_ORDER}"
+    most = dispatch.MAX_ORDER if convs[0].in_channels <= 32 else dispatch.MAX_ORDER - 1
+    if max(convs[0].order - most, *(conv.order - dispatch.MAX_ORDER for conv in convs)) > 0:
+        return f"an order is above {dispatch.MAX_ORDER}, or the first above {most}"
     if 4 * sum(conv.weight.numel() for conv in convs) > MOST_WEIGHTS:
         return f"the weights take more than {MOST_WEIGHTS >> 10} KiB"
     if any(p.dtype != torch.float32 for p in model.parameters()):
@@ -85,7 +86,13 @@ def score(
         pool = graphs.pool_weights(network.orders[-1], model.normalize, model.pool == "mean")
         pool = pool.float().contiguous()
     data = kernel.Data(
-        x, code, pool, graphs.y.contiguous(), graphs.ptr, graphs.bits.bits, graphs.scale.float()
+        x,
+        code,
+        pool,
+        graphs.y.float().contiguous(),
+        graphs.ptr,
+        graphs.bits.bits,
+        graphs.scale.float(),
     )
     scores = torch.zeros(graphs.num_graphs, device=graphs.device)
     counts = select.empty_counts(graphs.device)
@@ -94,7 +101,7 @@ def score(
     sigmoid = task.kind in ("binary", "multilabel")
     kernel.score(
         network, data, tiles.tile, tiles.graph, scores, counts, pred,
-        sigmoid=sigmoid, raw=residual == "raw",
+        classes=task.kind == "multiclass", sigmoid=sigmoid, raw=residual == "raw",
     )  # fmt: skip
     sizes = batch._host[1]
     fits = graphs.bits.fits[batch._host_positions]

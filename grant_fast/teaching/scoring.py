@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import GraphBatch, take
-from ..dispatch import wants_kernels
+from ..dispatch import takes_kernels
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -139,7 +139,7 @@ class Pass:
         """The scores; the histogram that `select_graphs` can use, if one was made; the outputs."""
         with evaluating(model):
             out = self._by_one_kernel(model, return_predictions)
-            if out is None:
+            if out is None or out[0].isnan().any():
                 scores, pred = self._by_batches(model, self.positions, return_predictions)
                 out = scores, None, pred
         _check_numbers(out[0], self.positions, self.graphs)
@@ -172,7 +172,9 @@ class Pass:
             return None
         if self.predict is not None or self.collate is not None:
             return None
-        if self.graphs.device != _device_of(model) or not wants_kernels(self.graphs.scale):
+        if self.graphs.device != _device_of(model):
+            return None
+        if not takes_kernels(self.graphs.scale, model.backend):
             return None
         batch = self._whole
         if batch is None:

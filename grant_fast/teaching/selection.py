@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..dispatch import selects_by_kernels
+from ..dispatch import takes_kernels
 from ..errors import InputError
 
 SelectMode = Literal["global", "graph", "batch"]
@@ -117,7 +117,7 @@ def sample_graphs(scores: Tensor, m: int, lot: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _largest(scores: Tensor, m: int, backend: str | None, counts: Tensor | None) -> Tensor:
-    if selects_by_kernels(scores, backend):
+    if takes_kernels(scores, backend):
         from ..kernels.select import largest
 
         return largest(scores, m, counts)

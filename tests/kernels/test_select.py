@@ -56,5 +56,5 @@ def test_a_histogram_made_elsewhere_serves(monkeypatch):
 def test_half_precision_scores_and_an_impossible_choice():
     scores = torch.rand(200).bfloat16()
     assert select_graphs(scores, 50, backend="triton").tolist() == by_sorting(scores.float(), 50)
-    with pytest.raises(InputError, match="backend is 'triton', but x is torch.float64"):
+    with pytest.raises(InputError, match=r"backend is 'triton', but x is torch\.float64"):
         select_graphs(scores.double(), 50, backend="triton")

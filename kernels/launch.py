@@ -1,0 +1,57 @@
+"""How the kernels are compiled and started: what all launchers share."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+#: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
+WARPS = {
+    "flex_conv_tiles": 2,
+    "weight_grad_tiles": 4,
+    "flex_conv_blocks": 4,
+    "weight_grad_blocks": 4,
+    "horner_tiles": 2,
+    "powers_tiles": 2,
+    "horner_blocks": 4,
+    "powers_blocks": 4,
+    "spmm_rows": 4,
+    "value_grad_rows": 4,
+    "readout_rows": 1,
+    "readout_grad_rows": 1,
+    "score_tiles": 4,  # a tile, its adjacency and two layers' features
+    **dict.fromkeys(("count_digits", "find_digit", "count_picked", "write_picked"), 4),
+}
+
+#: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
+BY_THREADS = ("spmm_rows", "value_grad_rows")
+#: Kernels in which ptxas, left alone, stops at 168 registers, for a third program, and spills.
+UNLIMITED = ("flex_conv_blocks", "weight_grad_blocks")
+
+
+def options(kernel: str, hip: bool) -> dict[str, int]:
+    """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
+    out = {"num_warps": WARPS[kernel], "num_stages": 1}
+    if kernel in BY_THREADS and hip:
+        out["num_warps"] //= 2
+    if kernel in UNLIMITED and not hip:
+        out["maxnreg"] = 255
+    return out
+
+
+def precision(dtype: torch.dtype, device: torch.device) -> str:
+    """How products reach the accuracy of `dtype`.
+
+    float32: three TF32 products on NVIDIA, one where the user allowed TF32 through PyTorch, and
+    float32's own matrix instructions on AMD. Half precision is exact in TF32.
+    """
+    if device.type != "cuda" or torch.version.hip:
+        return "ieee"
+    if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return "tf32x3"
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, whichever the tensors are on: make it theirs."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
