@@ -12,7 +12,6 @@ from torch import Tensor
 
 from grant_fast import InputError, PackedGraphs, ops, reference
 from grant_fast.adjacency import Adjacency
-from grant_fast.dispatch import why_not
 
 from .measure import WrongAnswer, relative_error
 
@@ -64,10 +63,14 @@ def checks(backends: tuple[str, ...] = ("torch", "triton")) -> list[Check]:
 
 
 def _of(backend: str) -> Iterator[Check]:
-    for width in (1, 3, 9, 16, 27, 64, 65, 128, 300, 512):
+    for width in (9, 27, 64, 128, 300):  # as the suite measures them: what is compiled here is kept
+        yield Check(backend, width, width, 3)
+    for order in (2, 4, 5):
+        yield Check(backend, 27, 27, order)
+    for width in (1, 3, 16, 65, 512):
         yield Check(backend, width, width, 3, relu=True)
-    for order in (1, 2, 4, 5):
-        yield Check(backend, 9, 27, order)
+    for order in (1, 5):
+        yield Check(backend, 9, 64, order, relu=True)
         yield Check(backend, 64, 16, order, symmetric=False)
     for normalize in (True, False):
         for kind in ({}, {"symmetric": False}, {"weighted": True}, {"repeated": True}):
@@ -94,11 +97,11 @@ def run(check: Check, device: torch.device) -> dict[str, float | str]:
     x, grad = normal(batch.num_nodes, check.h_in), normal(batch.num_nodes, check.h_out)
     weight = normal(check.order, check.h_in, check.h_out) / (check.order * check.h_in) ** 0.5
     inputs = [x, weight, normal(check.h_out)]
-    reason = why_not(x, weight, adjacency) if check.backend == "triton" else None
-    if reason is not None:
-        return {"not taken": reason}
     want, kept = _exact(check, inputs, grad, adjacency)
-    first, second = (_once(check, inputs, kept, adjacency) for _ in range(2))
+    try:
+        first, second = (_once(check, inputs, kept, adjacency) for _ in range(2))
+    except InputError as error:  # "triton" where the kernels cannot run, and why not
+        return {"not taken": str(error)}
     errors: dict[str, float | str] = {}
     for name, got, again, exact in zip(("Y", "dX", "dW", "db"), first, second, want, strict=True):
         errors[name] = error = relative_error([got], [exact])
@@ -175,10 +178,7 @@ def main(device: str) -> int:
     """A few checks, one of each kind, printed."""
     few = [c for c in checks() if (c.h_in, c.order) in ((9, 2), (27, 3), (64, 3)) and not c.weighted]
     for check in few:
-        try:
-            print(check.name, run(check, torch.device(device)), flush=True)
-        except InputError as error:
-            print(check.name, error)
+        print(check.name, run(check, torch.device(device)), flush=True)
     return 0
 
 

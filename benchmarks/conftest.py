@@ -15,6 +15,8 @@ from .measure import Bench, is_fatal, short
 
 #: How a process ends whose device is in no state to go on.
 EXIT_FATAL = 86
+#: How one ends that has no time for the next case.
+EXIT_LATE = 87
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--budget", type=float, default=1.0, help="seconds of rounds a case")
     group.addoption("--only", type=Path, help="a file with the names of the cases to run")
     group.addoption("--records", type=Path, help="where every event is written, a line each")
+    group.addoption("--no-kernels", action="store_true", help="leave the Triton kernels out")
     group.addoption("--until", type=float, help="when to stop, in seconds of the Unix clock")
 
 
@@ -69,7 +72,7 @@ def store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     folder = option("sets") or tmp_path_factory.mktemp("sets")
-    return Store(folder, option("scale"), device, option("hiv"))
+    return Store(folder, option("scale"), device, option("hiv"), not option("no_kernels"))
 
 
 @pytest.fixture(scope="session")

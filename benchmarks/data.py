@@ -135,13 +135,21 @@ class Store:
         scale: one of `SCALES`.
         device: where the graphs go.
         hiv: see `prepare`.
+        kernels: whether the Triton kernels are measured where they can run.
     """
 
     folder: Path
     scale: str
     device: torch.device
     hiv: Path | None = None
+    kernels: bool = True
     _kept: dict[str, Dataset | PackedGraphs] = field(default_factory=dict)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """Who may compute a layer here; "auto", what a user gets, is one of the others."""
+        gpu = self.device.type == "cuda"
+        return ("auto", "torch", "triton") if gpu and self.kernels else ("auto",)
 
     def graphs(self, name: str) -> PackedGraphs:
         """One of `LAYER_SETS`, on the device."""

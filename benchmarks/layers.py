@@ -1,6 +1,6 @@
 """One flexible layer beside its peers: the same graphs, the same weights, the same gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from grant_fast import ops, reference
 from grant_fast.batch import GraphBatch
-from grant_fast.dispatch import takes_kernels, why_not
 
 from .memory import LayerShape, held_for_backward
 from .peers.paper import PaperLayer
@@ -57,17 +56,25 @@ class Problem:
         return [y, dx, dw, grad.sum(0)]
 
 
-def layer_work(batch: GraphBatch, width: int, order: int, train: bool, compiled: bool) -> Work:
+def layer_work(
+    batch: GraphBatch,
+    width: int,
+    order: int,
+    train: bool,
+    compiled: bool,
+    backends: Sequence[str] = ("auto",),
+) -> Work:
     """A layer and its peers on a batch.
 
     Args:
         train: forward and backward, with the gradient of X, W and b; else forward alone.
         compiled: have the peer under `torch.compile`, too (it takes long to compile).
+        backends: of ours, each a side of its own.
     """
     problem = Problem.draw(batch, width, order)
     sides = {
         name: _side(problem, call, parameters, arrange, train)
-        for name, call, parameters, arrange in _layers(problem, compiled)
+        for name, call, parameters, arrange in _layers(problem, compiled, backends)
     }
     bits = batch.graphs.bits
     small = bits is not None and bool(bits.fits.any())
@@ -81,7 +88,7 @@ def layer_work(batch: GraphBatch, width: int, order: int, train: bool, compiled:
         fits=small,
     )
     return Work(
-        ours=_chosen(problem),
+        ours=backends[0],
         sides=sides,
         exact=lambda: problem.exact(train),
         bytes=shape.train() if train else shape.forward(),
@@ -99,7 +106,7 @@ _Arrange = Callable[[list[Tensor]], list[Tensor]]
 
 
 def _layers(
-    problem: Problem, with_compiled: bool
+    problem: Problem, with_compiled: bool, backends: Sequence[str]
 ) -> Iterator[tuple[str, Callable[[], _Call], list[Tensor], _Arrange]]:
     """(name, how to make the layer, its parameters, their gradients as [dW, db]) of each side."""
     weight, bias = (t.clone().requires_grad_() for t in (problem.weight, problem.bias))
@@ -109,9 +116,8 @@ def _layers(
     def ours(backend: str) -> _Call:
         return lambda x: ops.flex_conv(x, weight, bias, adjacency, backend=backend)
 
-    for backend in ("torch", "triton"):
-        if backend == "torch" or why_not(problem.x, weight, adjacency) is None:
-            yield backend, partial(ours, backend), own, list
+    for backend in backends:
+        yield backend, partial(ours, backend), own, list
 
     def peer(kind: type) -> _Call:
         layer = kind(adjacency)
@@ -181,8 +187,3 @@ def _side(
 
     return side
 
-
-def _chosen(problem: Problem) -> str:
-    """The backend that "auto" takes here."""
-    adjacency = problem.batch.adjacency(True)
-    return "triton" if takes_kernels(problem.x, problem.weight, adjacency, "auto") else "torch"

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grant_fast import FlexGCN, PackedGraphs, Task
+from grant_fast import FlexGCN, GraNTSampler, PackedGraphs, Task
 from grant_fast.data.load import Dataset
 from grant_fast.dispatch import ENVIRONMENT
-from grant_fast.teaching import loss, score_graphs
-from grant_fast.teaching.selection import select_global
+from grant_fast.teaching import loss
 from grant_fast.training.config import RunConfig
 from grant_fast.training.model import ModelSpec, build_model, predictions
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.targets import measured
 
+from .data import Store
 from .work import Side, Work
 
 _CHECKED = 64  # graphs whose predictions are compared before a network is timed
@@ -35,13 +35,15 @@ class Setting:
     config: RunConfig
     dataset: Dataset
     model: FlexGCN
+    backends: tuple[str, ...]
 
     @classmethod
-    def of(cls, recipe: str, dataset: Dataset, **changes: Any) -> "Setting":
+    def of(cls, recipe: str, store: Store, **changes: Any) -> "Setting":
         """The recipe's own network, or with some settings changed."""
-        config = replace(load_recipe(recipe).config, **changes)
+        config, dataset = replace(load_recipe(recipe).config, **changes), store.dataset(recipe)
         spec = ModelSpec(dataset.graphs.num_features, dataset.encoder, dataset.task, None)
-        return cls(config, dataset, build_model(config, spec).to(dataset.graphs.device))
+        model = build_model(config, spec).to(dataset.graphs.device)
+        return cls(config, dataset, model, store.backends)
 
     @property
     def graphs(self) -> PackedGraphs:
@@ -119,11 +121,11 @@ def _beside_pyg(setting: Setting, kind: _Run) -> Work:
         batches = (batch.to(graphs.device) for batch in _forever(loader))
         return Side(kind(peer, batches), lambda: _peer_answer(peer, setting))
 
-    sides = {f"backend {name}": ours(name) for name in _backends(graphs.device)}
+    sides = {name: ours(name) for name in setting.backends}
     if _has_pyg():
         sides["PyG, DataLoader"] = pyg
     facts = setting.facts | {"batch size": size}
-    return Work("backend auto", sides, setting.exact, facts=facts)
+    return Work("auto", sides, setting.exact, facts=facts)
 
 
 def score_work(setting: Setting) -> Work:
@@ -135,9 +137,9 @@ def score_work(setting: Setting) -> Work:
     graphs, ids = setting.graphs, setting.ids
     size = _graphs_a_chunk(graphs)
 
-    def score() -> Tensor:
-        scores = score_graphs(setting.model, graphs, setting.task, ids=ids, batch_size=size)
-        return select_global(scores, len(ids) // 10)
+    sampler = GraNTSampler(
+        graphs, setting.task, size, epochs=1, mode="global", start_ratio=0.1, ids=ids
+    )
 
     def infer() -> None:
         predictions(setting.model, graphs, ids, size)
@@ -145,7 +147,7 @@ def score_work(setting: Setting) -> Work:
     def make(run: Callable[[], Any]) -> Callable[[], Side]:
         return lambda: Side(run, setting.answer)
 
-    sides = {"score and select": make(score), "inference": make(infer)}
+    sides = {"score and select": make(lambda: sampler.select(setting.model, 0)), "inference": make(infer)}
     return Work("score and select", sides, setting.exact, facts=setting.facts)
 
 
@@ -184,12 +186,12 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
         loader = DataLoader(data, batch_size=setting.config.batch_size, shuffle=True)
         return Side(_epoch(peer, lambda: (batch.to(device) for batch in loader), setting))
 
-    sides = {f"backend {name}": ours(name) for name in _backends(device)}
+    sides = {name: ours(name) for name in setting.backends}
     if _has_pyg():
         sides["PyG, one batch collated beforehand"] = collated
         if loader:
             sides["PyG, DataLoader"] = loaded
-    return Work("backend auto", sides, setting.exact, facts=setting.facts)
+    return Work("auto", sides, setting.exact, facts=setting.facts)
 
 
 @dataclass
@@ -269,10 +271,6 @@ def _forever(loader: Any) -> Iterator[Any]:
 def _graphs_a_chunk(graphs: PackedGraphs) -> int:
     nodes = _CHUNK_NODES.get(graphs.device.type, _CHUNK_NODES["cpu"])
     return max(1, nodes * len(graphs) // max(1, graphs.num_nodes))
-
-
-def _backends(device: torch.device) -> tuple[str, ...]:
-    return ("auto",) if device.type == "cpu" else ("auto", "torch", "triton")
 
 
 def _through(name: str, run: Callable[[], Any]) -> Callable[[], Any]:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from .cases import CHECK, RUN, Case
-from .conftest import Records
+from .conftest import EXIT_LATE, Records
 from .data import Store
 from .measure import Bench, measure
 from .timing import Clock
@@ -30,9 +30,8 @@ def test_case(
     request: pytest.FixtureRequest,
 ) -> None:
     until = pytestconfig.getoption("until")
-    if until is not None and time.time() > until:
-        records.write("dropped", name=case.name)
-        pytest.skip("the time is up")
+    if until is not None and time.time() + case.seconds > until:
+        pytest.exit("the time is up", returncode=EXIT_LATE)  # what is left is less important
     if case.group == CHECK:  # needs neither a clock nor the ceilings
         _noted(case, records, lambda: case.build(store))
         return
