@@ -136,9 +136,7 @@ def _packing(scale: str) -> Iterator[Case]:
     if find_spec("torch_geometric") is None:
         return
     for data, size in (("molecules", 100), ("graphon", 40)):
-        yield Case(
-            f"collate/{data}", "collate", partial(_build_collate, data, size), (data,), 8.0
-        )
+        yield Case(f"collate/{data}", "collate", partial(_build_collate, data, size), (data,), 8.0)
         yield Case(f"pack/{data}", "pack", partial(_build_pack, data), (data,), 8.0)
 
 

@@ -17,11 +17,7 @@ def measure(device: torch.device) -> dict[str, float]:
     bfloat16.
     """
     gpu = device.type == "cuda"
-    size = (2 << 30) if gpu else (128 << 20)
-    source = torch.ones(size, dtype=torch.int8, device=device)
-    target = torch.empty_like(source)
-    out = {"copy bytes/s": 2 * size / _median(lambda: target.copy_(source), device)}
-    del source, target
+    out = {"copy bytes/s": _copy((2 << 30) if gpu else (128 << 20), device)}
     n = 8192 if gpu else 1024
     out["float32 FLOP/s"] = _gemm(n, torch.float32, device)
     if gpu:
@@ -31,6 +27,12 @@ def measure(device: torch.device) -> dict[str, float]:
         torch.backends.cuda.matmul.allow_tf32 = allowed
         out["bfloat16 FLOP/s"] = _gemm(n, torch.bfloat16, device)
     return out
+
+
+def _copy(size: int, device: torch.device) -> float:
+    source = torch.ones(size, dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _median(lambda: target.copy_(source), device)
 
 
 def _gemm(n: int, dtype: torch.dtype, device: torch.device) -> float:

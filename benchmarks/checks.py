@@ -169,14 +169,14 @@ def awkward_graphs(check: Check) -> PackedGraphs:
     batch = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
     weight = torch.rand(index.shape[1], generator=generator) if check.weighted else None
     x = torch.zeros(start, 1)
-    return PackedGraphs.from_arrays(
-        x, index, batch, edge_weight=weight, num_graphs=len(SIZES)
-    )
+    return PackedGraphs.from_arrays(x, index, batch, edge_weight=weight, num_graphs=len(SIZES))
 
 
 def main(device: str) -> int:
     """A few checks, one of each kind, printed."""
-    few = [c for c in checks() if (c.h_in, c.order) in ((9, 2), (27, 3), (64, 3)) and not c.weighted]
+    few = [
+        c for c in checks() if (c.h_in, c.order) in ((9, 2), (27, 3), (64, 3)) and not c.weighted
+    ]
     for check in few:
         print(check.name, run(check, torch.device(device)), flush=True)
     return 0

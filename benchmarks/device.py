@@ -169,7 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hiv", type=Path, help="hiv.csv, or a packed file of it")
     parser.add_argument("--device", default=there, choices=("cpu", "cuda"))
     parser.add_argument("--scale", choices=tuple(BUDGET), help="sizes; by default the device's")
-    parser.add_argument("--only", default="", help="cases with this (a regular expression) in their name")
+    parser.add_argument(
+        "--only", default="", help="cases with this (a regular expression) in their name"
+    )
     given = parser.parse_args(arguments)
     scale = given.scale or ("gpu" if given.device == "cuda" else "cpu")
     if given.hiv is not None and not given.hiv.exists():

@@ -186,4 +186,3 @@ def _side(
         return Side(step if train else forward, answer, held if train else None)
 
     return side
-

@@ -147,7 +147,10 @@ def score_work(setting: Setting) -> Work:
     def make(run: Callable[[], Any]) -> Callable[[], Side]:
         return lambda: Side(run, setting.answer)
 
-    sides = {"score and select": make(lambda: sampler.select(setting.model, 0)), "inference": make(infer)}
+    sides = {
+        "score and select": make(lambda: sampler.select(setting.model, 0)),
+        "inference": make(infer),
+    }
     return Work("score and select", sides, setting.exact, facts=setting.facts)
 
 

@@ -1,7 +1,7 @@
 """The README's speed tables, made from benchmarks/results/*/results.json and nothing else.
 
-    python -m benchmarks.readme          writes them between the README's markers
-    python -m benchmarks.readme --check  says whether they are what the results say
+python -m benchmarks.readme          writes them between the README's markers
+python -m benchmarks.readme --check  says whether they are what the results say
 """
 
 import json

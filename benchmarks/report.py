@@ -76,14 +76,13 @@ def _runs(cases: dict[str, Results]) -> str:
     for case in cases.values():
         if case.get("group") == RUN and _ok(case):
             r = case["result"]
-            whole = f"all {r['of']} epochs" if r["epochs"] == r["of"] else (
-                f"stopped after {r['epochs']} of {r['of']} epochs"
-            )  # fmt: skip
+            stopped = f"stopped after {r['epochs']} of {r['of']} epochs"
+            whole = f"all {r['of']} epochs" if r["epochs"] == r["of"] else stopped
             test = f", test {r['metric']} {r['test']:.3f}" if r.get("test") is not None else ""
             lines.append(
-                f"**{r['recipe']}, {r['arm']}** on {r['data']}: {whole} in {r['seconds']:.1f} s, of "
-                f"them {r['selection seconds']:.1f} s selecting and {r['validation seconds']:.1f} s "
-                f"validating{test}."
+                f"**{r['recipe']}, {r['arm']}** on {r['data']}: {whole} in {r['seconds']:.1f} s, "
+                f"{r['selection seconds']:.1f} of them for selecting and "
+                f"{r['validation seconds']:.1f} for validating{test}."
             )
     return "\n\n".join(lines)
 
@@ -91,10 +90,7 @@ def _runs(cases: dict[str, Results]) -> str:
 def _race_table(members: dict[str, Results]) -> str:
     """A row a case: our time, the ratio of every peer, and the fraction of the limit."""
     peers = dict.fromkeys(
-        side
-        for result in members.values()
-        for side in result["sides"]
-        if side != result["ours"]
+        side for result in members.values() for side in result["sides"] if side != result["ours"]
     )
     limited = any("bytes" in result for result in members.values())
     head = ["case", "ours", "ms", *peers, *(["limit"] if limited else [])]
