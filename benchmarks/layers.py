@@ -78,13 +78,14 @@ def layer_work(
     }
     bits = batch.graphs.bits
     small = bits is not None and bool(bits.fits.any())
+    words = int((batch.sizes * ((batch.sizes + 63) // 64)).sum())
     shape = LayerShape(
         batch.num_nodes,
         batch.num_edges,
         width,
         width,
         order,
-        words=bits.bits.shape[0] if small else 0,
+        words=words if small else None,
         fits=small,
     )
     return Work(

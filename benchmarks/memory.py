@@ -18,7 +18,7 @@ class LayerShape:
     Args:
         nodes, edges: of the batch.
         h_in, h_out, order: widths of X and Y, and κ.
-        words: 64-bit words a node whose bits hold its row of A; 0 where A is kept as CSR.
+        words: 64-bit words whose bits hold all rows of A; None where graphs are too large for that.
         fits: whether a graph fits on chip, so that every hop can stay there.
         element: bytes of a number.
     """
@@ -28,17 +28,15 @@ class LayerShape:
     h_in: int
     h_out: int
     order: int
-    words: int = 0
+    words: int | None = None
     fits: bool = True
     element: int = 4
 
     @property
     def adjacency(self) -> int:
         """Bytes of Â read once: bits, or row pointers and columns; and a rank-1 scale a node."""
-        structure = 8 * self.words * self.nodes
-        if not self.words:
-            structure = 4 * (self.nodes + 1) + 4 * self.edges
-        return structure + 4 * self.nodes
+        csr = 4 * (self.nodes + 1) + 4 * self.edges
+        return (csr if self.words is None else min(8 * self.words, csr)) + 4 * self.nodes
 
     @property
     def weights(self) -> int:

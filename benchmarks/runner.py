@@ -21,7 +21,17 @@ from .cases import Case
 from .conftest import EXIT_LATE
 
 ROOT = Path(__file__).parents[1]
-SUITE = (sys.executable, "-m", "pytest", "benchmarks/test_suite.py", "-q", "-p", "no:cacheprovider")
+SUITE = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "benchmarks/test_suite.py",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore",
+)
 #: A case may take so many times its estimate, and so many seconds at least, before it is stopped.
 PATIENCE, LEAST_PATIENCE = 6.0, 120.0
 

@@ -14,7 +14,7 @@ SHAPE = LayerShape(nodes=100, edges=240, h_in=9, h_out=27, order=3)
 
 
 def test_a_layer_on_chip_moves_every_row_once():
-    bits = LayerShape(100, 240, 9, 27, 3, words=1)
+    bits = LayerShape(100, 240, 9, 27, 3, words=100)
     x, y, weights = 4 * 100 * 9, 4 * 100 * 27, 4 * (3 * 9 + 1) * 27
     assert bits.forward() == x + y + weights + 8 * 100 + 4 * 100
     assert bits.backward() == y + 2 * x + 2 * weights + 8 * 100 + 4 * 100
@@ -23,6 +23,7 @@ def test_a_layer_on_chip_moves_every_row_once():
 
 def test_csr_costs_an_index_an_edge_and_order_one_reads_no_edges():
     assert SHAPE.adjacency == 4 * 101 + 4 * 240 + 4 * 100
+    assert LayerShape(100, 240, 9, 27, 3, words=900).adjacency == SHAPE.adjacency  # the lesser
     one = LayerShape(100, 240, 9, 27, 1)
     assert one.forward() == 4 * 100 * 36 + one.weights
 
