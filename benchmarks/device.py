@@ -90,7 +90,7 @@ def run(options: Options) -> dict[str, Any]:
         if device.type == "cuda":
             # Compiling is most of a check: side by side, and the races find it done.
             late = workers.run(checks, outcome, jobs=max(1, min(8, (os.cpu_count() or 1) // 2)))
-            limit = min(_SANITIZING, (until - time.time()) / 4)
+            limit = max(1.0, min(_SANITIZING, (until - time.time()) / 4))
             document["compute-sanitizer"] = machine.sanitize(limit)
             save()
             document["sets"] = _wait(preparing, until)

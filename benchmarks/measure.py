@@ -117,8 +117,14 @@ def _give_up(report: dict[str, Any], name: str, error: Exception, ours: str) -> 
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the device is in no state to go on: everything after a CUDA error fails as well."""
-    return "CUDA error" in str(error) or "HIP error" in str(error)
+    """Whether the device is in no state to go on: after most CUDA errors everything fails."""
+    if "CUDA error" not in str(error) and "HIP error" not in str(error):
+        return False
+    try:
+        torch.ones(1, device="cuda").add_(1).item()
+    except RuntimeError:
+        return True
+    return False
 
 
 def short(error: BaseException) -> str:

@@ -25,6 +25,7 @@ from .data import Store
 from .work import Side, Work
 
 _CHECKED = 64  # graphs whose predictions are compared before a network is timed
+_LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches from
 _CHUNK_NODES = {"cpu": 20_000, "cuda": 20_000_000}  # of an epoch, held at once
 
 
@@ -116,7 +117,7 @@ def _beside_pyg(setting: Setting, kind: _Run) -> Work:
     def pyg() -> Side:
         from torch_geometric.loader import DataLoader
 
-        peer, data = _peer(setting), _data_list(setting)
+        peer, data = _peer(setting), _data_list(setting, setting.ids[: _LOADED * size])
         loader = DataLoader(data, batch_size=size, shuffle=True, drop_last=True)
         batches = (batch.to(graphs.device) for batch in _forever(loader))
         return Side(kind(peer, batches), lambda: _peer_answer(peer, setting))
@@ -157,20 +158,21 @@ def score_work(setting: Setting) -> Work:
 def epoch_work(setting: Setting, loader: bool) -> Work:
     """One epoch in the paper's mode: the gradient over all training graphs, then one step.
 
+    A selection stays for 5 to 50 epochs, so our batches are kept from epoch to epoch, and so is
+    PyG's one. On a GPU the whole epoch is recorded as a CUDA graph besides, and replayed.
+
     Args:
         loader: have PyG go through its `DataLoader` with the recipe's batches, too. That is how it
             is used, and takes a thousand times longer than an epoch should.
     """
     graphs, device = setting.graphs, setting.graphs.device
 
-    def ours(name: str) -> Callable[[], Side]:
+    def ours(name: str, recorded: bool = False) -> Callable[[], Side]:
         def make() -> Side:
-            size = _graphs_a_chunk(graphs)
-            last = len(setting.ids)
-            chunks = [slice(a, min(a + size, last)) for a in range(0, last, size)]
-            batches = lambda: (graphs.batch(chunk) for chunk in chunks)  # noqa: E731
-            run = _epoch(setting.model, batches, setting)
-            return Side(_through(name, run), _through(name, setting.answer))
+            size, last = _graphs_a_chunk(graphs), len(setting.ids)
+            kept = [graphs.batch(slice(a, min(a + size, last))) for a in range(0, last, size)]
+            run = _through(name, _epoch(setting.model, lambda: iter(kept), setting))
+            return Side(_recorded(run) if recorded else run, _through(name, setting.answer))
 
         return make
 
@@ -185,11 +187,14 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
     def loaded() -> Side:
         from torch_geometric.loader import DataLoader
 
-        peer, data = _peer(setting), _data_list(setting)
+        peer, data = _peer(setting), _data_list(setting, setting.ids)
         loader = DataLoader(data, batch_size=setting.config.batch_size, shuffle=True)
         return Side(_epoch(peer, lambda: (batch.to(device) for batch in loader), setting))
 
     sides = {name: ours(name) for name in setting.backends}
+    if "triton" in setting.backends:
+        for name in ("torch", "triton"):
+            sides[f"{name}, CUDA graph"] = ours(name, recorded=True)
     if _has_pyg():
         sides["PyG, one batch collated beforehand"] = collated
         if loader:
@@ -241,8 +246,13 @@ def _epoch(
 ) -> Callable[[], None]:
     """Gradients summed over the batches, divided by the number of labels, clipped; one step."""
     config = setting.config
+    gpu = setting.graphs.device.type == "cuda"
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+        model.parameters(),
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        fused=True,
+        capturable=gpu,
     )
 
     def run() -> None:
@@ -258,6 +268,20 @@ def _epoch(
         optimizer.step()
 
     return run
+
+
+def _recorded(run: Callable[[], None]) -> Callable[[], None]:
+    """The same work as a CUDA graph, recorded once."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):  # whatever is made at first must not be recorded
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
 
 
 def _shuffled(graphs: PackedGraphs, ids: Tensor, size: int) -> Iterator[Any]:
@@ -322,7 +346,7 @@ def _peer_answer(peer: nn.Module, setting: Setting) -> list[Tensor]:
         return [peer(PlainBatch.of(setting.graphs.batch(slice(0, count))))]
 
 
-def _data_list(setting: Setting) -> list[Any]:
+def _data_list(setting: Setting, ids: Tensor) -> list[Any]:
     from .peers import pyg
 
-    return pyg.data_list(setting.graphs.subset(setting.ids).to("cpu"))
+    return pyg.data_list(setting.graphs.subset(ids).to("cpu"))

@@ -9,6 +9,7 @@ from torch_geometric.nn import BatchNorm, TAGConv, global_mean_pool
 
 from grant_fast import PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
+from grant_fast.reference import expand_rows
 
 
 class TAGNet(nn.Module):
@@ -72,11 +73,17 @@ def atom_encoder(width: int) -> nn.Module:
 
 def data_list(graphs: PackedGraphs) -> list[Data]:
     """The same graphs as PyG's `Data`, as its users hold them in memory."""
+    nodes, edges = graphs.host_ptr.tolist(), graphs.host_edge_ptr.tolist()
+    x = graphs.x if graphs.x.is_floating_point() else graphs.x.long()
+    target = expand_rows(graphs.adj.rowptr, graphs.num_edges)
+    first = graphs.ptr[:-1].repeat_interleave(graphs.num_nodes_per_graph)
+    edge_index = torch.stack([graphs.adj.col.long(), target - first[target]])
+    rows = nodes if graphs.y_level == "node" else range(len(graphs) + 1)
     out = []
     for i in range(len(graphs)):
-        one = graphs.batch([i])
-        x = one.x if one.x.is_floating_point() else one.x.long()
-        out.append(Data(x=x.clone(), edge_index=one.edge_index.clone(), y=one.y.clone()))
+        y = None if graphs.y is None else graphs.y[rows[i] : rows[i + 1]].clone()
+        own = edge_index[:, edges[i] : edges[i + 1]].clone()
+        out.append(Data(x=x[nodes[i] : nodes[i + 1]].clone(), edge_index=own, y=y))
     return out
 
 
