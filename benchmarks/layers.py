@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from grant_fast import ops, reference
 from grant_fast.batch import GraphBatch
@@ -147,6 +148,13 @@ def _layers(
             yield "TAGConv, compiled", partial(tag_call, form, fast), parameters, _stacked
 
 
+def _structure(batch: GraphBatch) -> list[Tensor]:
+    """What a batch and its data set keep of the edges, in whatever form: made once, not a layer."""
+    adjacency = batch.adjacency(True)
+    kept = [dict(vars(batch)), dict(vars(batch.graphs)), adjacency.csr, adjacency.transposed]
+    return [leaf for leaf in tree_leaves(kept) if isinstance(leaf, Tensor)]
+
+
 def _stacked(grads: list[Tensor]) -> list[Tensor]:
     """[dW, db] of a `TAGConv`'s gradients."""
     return [torch.stack([grad.T for grad in grads[:-1]]), grads[-1]]
@@ -180,8 +188,7 @@ def _side(
             return [y.detach(), dx, *arrange(rest)]
 
         def held() -> int:
-            adjacency = problem.batch.adjacency(True)
-            given = [*parameters, *adjacency.csr, *adjacency.transposed]
+            given = [*parameters, *_structure(problem.batch)]
             return held_for_backward(lambda: layer(problem.x), given)
 
         return Side(step if train else forward, answer, held if train else None)
