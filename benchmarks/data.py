@@ -149,7 +149,7 @@ class Store:
     def backends(self) -> tuple[str, ...]:
         """Who may compute a layer here; "auto", what a user gets, is one of the others."""
         gpu = self.device.type == "cuda"
-        return ("auto", "torch", "triton") if gpu and self.kernels else ("auto",)
+        return ("auto", "torch", "triton") if gpu and self.kernels else ("auto", "torch")
 
     def graphs(self, name: str) -> PackedGraphs:
         """One of `LAYER_SETS`, on the device."""
