@@ -110,15 +110,15 @@ def _networks(scale: str) -> Iterator[Case]:
 
 
 def _build_network(work: Callable[..., Any], recipe: str, changes: dict, store: Store) -> Any:
-    from .networks import Setting
+    from .settings import Setting
 
     return work(Setting.of(recipe, store, **changes))
 
 
 def _epoch(recipe: str) -> Case:
-    from . import networks
+    from .epochs import epoch_work
 
-    work = partial(networks.epoch_work, loader=recipe == "ogbg-molhiv")
+    work = partial(epoch_work, loader=recipe == "ogbg-molhiv")
     seconds = 20.0 if recipe == "ogbg-molhiv" else 8.0
     return Case(
         f"epoch/{recipe}", "epoch", partial(_build_network, work, recipe, {}), (recipe,), seconds

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grant_fast.files import atomic_path, atomic_write_text
+from grant_fast.files import atomic_path
 
 from .cases import CENTRE_ORDER, CHECK, RUN, WIDTHS
 
@@ -19,12 +19,6 @@ TITLES = {
     "collate": "Putting a shuffled batch together",
     "pack": "Packing a data set",
 }
-
-
-def write(out: Path, document: Results) -> None:
-    """Write table.md, and ratio.png where matplotlib is installed and layers were measured."""
-    atomic_write_text(out / "table.md", markdown(document))
-    plot(out / "ratio.png", document)
 
 
 def markdown(document: Results) -> str:

@@ -70,12 +70,14 @@ class Workers:
         folder: for what they write.
         until: when the last case has to be over, in seconds of the Unix clock.
         command: what a worker runs.
+        threads: of the CPU, for each worker; None leaves it to torch.
     """
 
     arguments: tuple[str, ...]
     folder: Path
     until: float
     command: tuple[str, ...] = SUITE
+    threads: int | None = None
 
     def run(self, cases: Sequence[Case], outcome: Outcome, jobs: int = 1) -> list[str]:
         """Run the cases in order, or `jobs` of them side by side.
@@ -137,6 +139,10 @@ class _Worker:
         self.read = 0
         self.current: tuple[str, float] | None = None
         command = [*workers.command, "--only", str(names), "--records", str(self.records)]
+        # Whoever calls may interpret kernels; what is measured is what runs.
+        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        if workers.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(workers.threads)
         command += ["--until", str(workers.until), *workers.arguments]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
@@ -145,8 +151,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Whoever calls may interpret kernels; what is measured is what runs.
-                env={k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"},
+                env=environment,
             )
 
     def watch(self) -> tuple[int, str]:
