@@ -72,7 +72,10 @@ def why_not(
 class _Graphs(ctypes.Structure):
     """`graphs` of kernels/cpu.c."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in (*DatasetEdges._fields, "part"))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*DatasetEdges._fields, "part")),
+        ("count", ctypes.c_int64),
+    )
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -118,7 +121,7 @@ def _split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
         goals = np.arange(1, parts) * batch.num_nodes // parts
         inner = np.searchsorted(edges.ptr.numpy(), goals)
         part = torch.from_numpy(np.concatenate([[0], inner, [batch.num_graphs]]))
-        struct = _Graphs(*(_pointer(tensor) for tensor in (*edges, part)))
+        struct = _Graphs(*(_pointer(tensor) for tensor in (*edges, part)), batch.num_graphs)
         made[parts] = struct, part  # the adjacency keeps all that the struct points at
     return ctypes.byref(made[parts][0]), parts
 

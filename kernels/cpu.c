@@ -164,7 +164,8 @@ typedef struct {
     i64 init_row;
     float *c;
     i64 ldc;
-    int relu;
+    i64 relu;
+    const float *ahead; /* what to ask memory for meanwhile: as many rows as A has, or NULL */
 } product;
 
 INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i64 tail) {
@@ -226,6 +227,9 @@ static void multiply(const product *p, i64 rows, i64 width) {
         i64 tail = min64(width - n - (take - 1) * VL, VL), most = BLOCK[take - 1].most;
         for (i64 m = 0, blocks = (rows + most - 1) / most; blocks; blocks--) {
             i64 height = (rows - m + blocks - 1) / blocks;
+            if (p->ahead && !strip)
+                for (i64 i = m * p->row; i < (m + height) * p->row; i += 16)
+                    __builtin_prefetch(p->ahead + i, 0, 2);
             BLOCK[take - 1].of[height - 1](p, m, n, tail);
             m += height;
         }
@@ -247,27 +251,33 @@ typedef struct {
     const int32_t *col_t;
     const float *value_t;
     const i64 *part;       /* [parts + 1] first graph of each part */
+    i64 count;             /* graphs */
 } graphs;
 
 /* Row by row: the sum stays in registers. */
 INLINE void hop_rows(const int NV, i64 rows, const i64 *rowptr, const int32_t *col,
                      const float *value, const float *from, float *to, i64 ld) {
     for (i64 i = 0; i < rows; i++, to += ld) {
-        vec acc[4];
+        vec acc[4], odd[4];
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) acc[v] = load(to + v * VL);
-        for (i64 e = rowptr[i]; e < rowptr[i + 1]; e++) {
-            const float *source = from + col[e] * ld;
-            float weight = value ? value[e] : 1.0f;
+        for (int v = 0; v < NV; v++) acc[v] = load(to + v * VL), odd[v] = zero();
+        i64 e = rowptr[i], end = rowptr[i + 1];
+        for (; e + 1 < end; e += 2) /* two sums: each edge need not wait for the one before */
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; v++) acc[v] += load(source + v * VL) * weight;
-        }
+            for (int v = 0; v < NV; v++) {
+                acc[v] += load(from + col[e] * ld + v * VL) * (value ? value[e] : 1.0f);
+                odd[v] += load(from + col[e + 1] * ld + v * VL) * (value ? value[e + 1] : 1.0f);
+            }
+        if (e < end)
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) store(to + v * VL, acc[v]);
+            for (int v = 0; v < NV; v++)
+                acc[v] += load(from + col[e] * ld + v * VL) * (value ? value[e] : 1.0f);
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; v++) store(to + v * VL, acc[v] + odd[v]);
     }
 }
 
-/* Edge by edge, in the same order: rows of two or three edges, as atoms have, end where no
+/* Edge by edge: rows of two or three edges, as atoms have, end where no
  * processor can foresee, and a wrong guess costs more than an edge. */
 INLINE void hop_edges(const int NV, i64 edges, const int32_t *row, const int32_t *col,
                       const float *value, const float *from, float *to, i64 ld) {
@@ -488,7 +498,7 @@ static void forward_tile(const layer *l, const graphs *g, i64 b0, i64 b1, float 
         i64 in = padded(l->h_in);
         propagate(l, g, b0, b1, z);
         product p = {z, l->order * in, 1, in, l->order, l->h_in, l->w, padded(l->h_out), l->bias,
-                     0, y, l->h_out, (int)l->relu};
+                     0, y, l->h_out, l->relu, NULL};
         multiply(&p, rows, l->h_out);
         return;
     }
@@ -498,7 +508,8 @@ static void forward_tile(const layer *l, const graphs *g, i64 b0, i64 b1, float 
     for (i64 b = b0; b < b1; b++) { /* rows of a batch follow each other: one product */
         i64 end = l->packed ? b + 1 : b1, row = g->ptr[b] - row0;
         product p = {x_rows(l, g, b), l->ldx, 1, 0, 1, l->h_in, l->w, ld, l->bias, 0,
-                     (direct ? y : z) + row * ldc, ldc, direct && l->relu};
+                     (direct ? y : z) + row * ldc, ldc, direct && l->relu, NULL};
+        if (l->packed && end < g->count) p.ahead = x_rows(l, g, end);
         multiply(&p, g->ptr[end] - g->ptr[b], direct ? l->h_out : padded(l->order * l->h_out));
         b = end - 1;
     }
@@ -554,13 +565,13 @@ static void backward_by_grad(const layer *l, const graphs *g, i64 b0, i64 b1, fl
     for (i64 b = b0; b < b1; b++) {
         i64 end = l->packed ? b + 1 : b1;
         product p = {x_rows(l, g, b), 1, l->ldx, 0, 1, g->ptr[end] - g->ptr[b],
-                     z + (g->ptr[b] - row0) * ld, ld, dw, width, dw, width, 0};
+                     z + (g->ptr[b] - row0) * ld, ld, dw, width, dw, width, 0, NULL};
         multiply(&p, l->h_in, width);
         b = end - 1;
     }
     if (!l->dx) return;
     product p = {z, ld, 1, 0, 1, width, l->w_t, padded(l->h_in), NULL, 0,
-                 l->dx + row0 * l->h_in, l->h_in, 0};
+                 l->dx + row0 * l->h_in, l->h_in, 0, NULL};
     multiply(&p, rows, l->h_in);
 }
 
@@ -574,12 +585,12 @@ static void backward_by_input(const layer *l, const graphs *g, i64 b0, i64 b1, f
     for (i64 k = 0; k < l->order; k++) {
         float *c = dw + k * l->h_in * l->h_out;
         product p = {z + k * in, 1, l->order * in, 0, 1, rows, grad, out, c, l->h_out, c, l->h_out,
-                     0};
+                     0, NULL};
         multiply(&p, l->h_in, l->h_out);
     }
     if (!l->dx) return;
     i64 ld = row_of(l->order, l->h_in);
-    product p = {grad, out, 1, 0, 1, l->h_out, l->w_t, ld, NULL, 0, u, ld, 0};
+    product p = {grad, out, 1, 0, 1, l->h_out, l->w_t, ld, NULL, 0, u, ld, 0, NULL};
     multiply(&p, rows, padded(l->order * l->h_in));
     const float *sum = horner(g, 1, b0, b1, l->order, u, ld, l->h_in, z);
     for (i64 i = 0; i < rows; i++)
