@@ -415,9 +415,10 @@ class FlexGCN(nn.Module):
     def _pooled(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
         """The last layer's product with what was pooled for it, [B, κh]."""
         conv = self._conv(-1)
-        out = F.linear(pooled, conv.flat_weight().T)
-        if conv.bias is None:
-            return out
+        weight = conv.flat_weight().T
+        if conv.bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):
+            return F.linear(pooled, weight, conv.bias)
+        out = F.linear(pooled, weight)
         count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
         return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
 
