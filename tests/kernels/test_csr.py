@@ -11,7 +11,7 @@ from grant_fast.adjacency import Adjacency
 from grant_fast.kernels import csr as kernel
 from grant_fast.sparse import flex_conv_csr
 from tests.cases import random_edges, to_dense
-from tests.kernels.test_layer import close
+from tests.kernels.checks import close
 
 
 def random_matrix(sizes: tuple[int, ...], seed: int = 0, **kind: bool) -> Adjacency:

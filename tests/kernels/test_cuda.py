@@ -10,7 +10,6 @@ import os
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops
 from grant_fast.teaching import loss
@@ -205,14 +204,3 @@ def test_a_compiled_layer_equals_the_layer_and_compiles_once(backend):
     adjacency = batch.adjacency(True)
     want = ops.flex_conv(batch.x, weight, None, adjacency, backend="torch")
     torch.testing.assert_close(layer(batch.x, adjacency), want, rtol=1e-4, atol=1e-5)
-
-
-def test_the_operator_passes_opcheck():
-    batch = dense_graphs((3, 0, 40, 1), 5).to("cuda").batch(slice(None))
-    graphs, tables = batch.graphs, batch.tiles[:-1]
-    leaves = [batch.x, torch.randn(3, 5, 4, device="cuda"), torch.randn(4, device="cuda")]
-    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
-    opcheck(
-        torch.ops.grant_fast.flex_conv_tiles,
-        (*leaves, graphs.scale, graphs.ptr, graphs.bits.bits, *tables, True, False),
-    )

@@ -11,7 +11,7 @@ from grant_fast.kernels import layer, wide
 from grant_fast.kernels.csr_layer import column_chunks
 from grant_fast.tiled import structure
 from tests.cases import dense_graphs
-from tests.kernels.test_layer import check_layer
+from tests.kernels.checks import check_layer
 
 SIZES = (0, 1, 2, 15, 17, 0, 31, 32, 33, 65, 0)
 
