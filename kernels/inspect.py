@@ -3,15 +3,16 @@
 Triton compiles for any target that its back ends know; NVIDIA's `cuobjdump`, which comes with
 Triton, and AMD's assembly say what the result uses.
 
-`grant-fast doctor --compile` prints the table. A kernel is in it by an entry in `KERNELS`.
+`grant-fast doctor --compile` prints the table. A kernel is in it by an entry in
+`configurations.KERNELS`.
 """
 
 import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +23,8 @@ from triton.compiler import ASTSource
 
 from ..errors import InputError
 from ..workers import share_out
-from . import blocks, fused, launch, layer
+from . import launch
+from .configurations import KERNELS, Configuration, Kernel
 
 #: The targets that are held to their limits, and the bytes of shared memory a program may have.
 TARGETS: dict[str, tuple[GPUTarget, int]] = {
@@ -30,113 +32,6 @@ TARGETS: dict[str, tuple[GPUTarget, int]] = {
     "sm_90": (GPUTarget("cuda", 90, 32), 227 << 10),
     "gfx90a": (GPUTarget("hip", "gfx90a", 64), 64 << 10),
     "gfx942": (GPUTarget("hip", "gfx942", 64), 64 << 10),
-}
-
-
-class Configuration(NamedTuple):
-    """One way to specialise a kernel.
-
-    words: what the table calls it.
-    constants: its `tl.constexpr`s; PRECISION is the target's, and is filled in.
-    dtype: of the features, as Triton calls it.
-    representative: compiled by `make test`, too.
-    """
-
-    words: str
-    constants: dict[str, Any]
-    dtype: str = "fp32"
-    representative: bool = False
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel, all configurations it is compiled in, and the types of its arguments.
-
-    Pointers begin with `p_` and point to features unless `types` knows better; what is neither
-    pointer nor constant is an i32.
-    """
-
-    jit: Any
-    configurations: tuple[Configuration, ...]
-    types: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.jit.fn.__name__
-
-
-class Layer(NamedTuple):
-    """A layer as the configurations of a kernel are made of it."""
-
-    order: int
-    h_in: int
-    h_out: int
-    dtype: str = "fp32"
-    plain: bool = False  # not normalised, without a ReLU and a bias
-    representative: bool = False
-
-    def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
-        kind = " plain" if self.plain else ""
-        words = f"{role} κ={self.order} {self.h_in}→{self.h_out} {self.dtype}{kind}"
-        constants = {"NORMALIZE": not self.plain, "DATASET_X": False} | constants
-        return Configuration(words, constants, self.dtype, self.representative)
-
-
-#: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
-#: 32) and gives out (16 or 32), by the order and by the dtype. In float32 all of the blocks are
-#: here, forward and backward, at the lowest order, a usual one and the highest, each with all that
-#: adds to a kernel: the norm, the bias, the ReLU. Without those, and in half precision, a kernel
-#: does less of the same: the usual layer and the largest stand for all.
-LAYERS = (
-    *(
-        Layer(order, *widths, representative=(order, *widths) in ((3, 27, 18), (5, 64, 64)))
-        for order in (1, 3, 5)
-        for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64))
-    ),
-    *(
-        Layer(*sizes, dtype, representative=(*sizes, dtype) == (3, 27, 18, "bf16"))
-        for sizes in ((3, 27, 18), (5, 64, 64))
-        for dtype in ("bf16", "fp16")
-    ),
-    Layer(3, 27, 18, plain=True),
-)
-
-_Shape = Callable[..., dict[str, int]]
-
-
-def _convolutions(shape: _Shape) -> Iterator[Configuration]:
-    for sizes in LAYERS:
-        order, h_in, h_out, full = *sizes[:3], not sizes.plain
-        forward = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "BIAS": full, "RELU": full}
-        forward |= {"TRANSPOSE": False, "RELU_IN": False}
-        yield sizes.configuration("Y", forward | shape(h_in, h_out))
-        backward = {"ORDER": order, "H_IN": h_out, "H_OUT": h_in, "BIAS": False, "RELU": False}
-        backward |= {"TRANSPOSE": True, "RELU_IN": full}
-        yield sizes.configuration("dX", backward | shape(h_out, h_in))
-
-
-def _weight_gradients(shape: _Shape) -> Iterator[Configuration]:
-    for sizes in LAYERS:
-        order, h_in, h_out = sizes[:3]
-        gradient = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "RELU": not sizes.plain}
-        yield sizes.configuration("dW", gradient | shape(h_out))
-
-
-_GRAPHS = {
-    **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
-    "p_tile": "*i32",
-    **dict.fromkeys(("p_scale", "p_partial", "p_scratch"), "*fp32"),  # whatever the features are
-}
-
-#: Every kernel that dispatch can choose.
-KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        Kernel(fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _GRAPHS),
-        Kernel(fused.weight_grad_tiles, (*_weight_gradients(layer.tile_grad_shape),), _GRAPHS),
-        Kernel(blocks.flex_conv_blocks, (*_convolutions(layer.block_shape),), _GRAPHS),
-        Kernel(blocks.weight_grad_blocks, (*_weight_gradients(layer.block_grad_shape),), _GRAPHS),
-    )
 }
 
 

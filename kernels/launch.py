@@ -21,6 +21,8 @@ WARPS = {
     "readout_grad_rows": 1,
 }
 
+#: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
+BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Kernels in which ptxas, left alone, stops at 168 registers, for a third program, and spills.
 UNLIMITED = ("flex_conv_blocks", "weight_grad_blocks")
 
@@ -28,6 +30,8 @@ UNLIMITED = ("flex_conv_blocks", "weight_grad_blocks")
 def options(kernel: str, hip: bool) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
     out = {"num_warps": WARPS[kernel], "num_stages": 1}
+    if kernel in BY_THREADS and hip:
+        out["num_warps"] //= 2
     if kernel in UNLIMITED and not hip:
         out["maxnreg"] = 255
     return out

