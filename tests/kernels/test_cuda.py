@@ -66,6 +66,34 @@ def test_a_batch_of_small_large_huge_and_repeating_graphs(dtype):
     check(both, 3, 5, dtype, relu=True, positions=[7, 2, 1, 0, 4, 3, 5, 2, 6])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("widths", [(70, 70), (9, 300), (512, 20)], ids=str)
+@pytest.mark.parametrize("order", [1, 3, 7])
+def test_wide_and_deep_layers(order, widths, dtype):
+    check(dense_graphs(SIZES, widths[0]), order, widths[1], dtype, relu=order == 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_weighted_and_repeated_edges(symmetric, dtype):
+    check(Case(symmetric=symmetric).graphs, 3, 7, dtype, relu=True)
+
+
+@pytest.mark.parametrize("widths", [(5, 8), (8, 5), (5, 70)], ids=str)
+def test_the_gradient_of_edge_weights(widths):
+    case = Case(num_features=widths[0])
+    conv = FlexConv(*widths, order=4)
+    exact = copy.deepcopy(conv).double()
+    conv, conv.backend, exact.backend = conv.to("cuda"), "triton", "torch"
+    grads = []
+    for layer, device, dtype in ((conv, "cuda", torch.float32), (exact, "cpu", torch.float64)):
+        weight = (case.edge_weight + 0.1).to(device, dtype).requires_grad_()
+        out = layer(case.x.to(device, dtype), case.edge_index.to(device), weight)
+        grads.append(torch.autograd.grad(out.square().sum(), weight)[0].cpu().double())
+    size = grads[1].abs().max().item()
+    torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[torch.float32] * size)
+
+
 def test_tf32_where_the_user_allows_it():
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
