@@ -1,7 +1,6 @@
 """Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
 
 import os
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -62,7 +61,7 @@ def why_not(x: Tensor) -> str | None:
         return f"x is on the {device.type}, not on a GPU"
     if not HAS_TRITON:
         return "triton is not installed"
-    if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
+    if device.type == "cuda" and not torch.version.hip and _major(device) < 8:
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
@@ -83,6 +82,6 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@cache
-def _capability(index: int | None) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def _major(device: torch.device) -> int:
+    # Not `get_device_capability`, of which torch.compile cannot make a constant.
+    return torch.cuda.get_device_properties(device).major
