@@ -32,8 +32,10 @@ import triton
 import triton.language as tl
 
 from .tile import (
+    add_others,
     add_sources,
     finish,
+    has_nan,
     load_block,
     load_gradient,
     load_weight,
@@ -80,8 +82,13 @@ def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REP
     """Â Z of one tile: A Z between two diagonal scales."""
     if NORMALIZE:
         b_z = b_z * b_scale[:, None]
-    b_z = add_sources(tl.zeros_like(b_z), b_a, b_z, PRECISION, REPAIR)
-    return b_z * b_scale[:, None] if NORMALIZE else b_z
+    b_none = tl.zeros_like(b_z)
+    b_sum = add_sources(b_none, b_a, b_z, PRECISION, "all")
+    if REPAIR:
+        if has_nan(b_sum):
+            b_sum = add_sources(b_none, b_a, b_z, PRECISION, "finite")
+            b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, PRECISION, "others"))
+    return b_sum * b_scale[:, None] if NORMALIZE else b_sum
 
 
 @triton.jit
