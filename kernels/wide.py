@@ -43,11 +43,9 @@ def forward(
         out = affine(x, weight[0], bias)
         return out.relu_() if relu else out
     if propagates_first(h_in, h_out):
-        out = None
         for c in column_chunks(h_in, order):
             z, w = powers(x[:, c], order, graphs, False), weight[:, c].flatten(0, 1)
-            out = affine(z, w, bias) if out is None else out.addmm_(z, w)
-        assert out is not None
+            out = affine(z, w, bias) if not c.start else out.addmm_(z, w)
         return out.relu_() if relu else out
     out = x.new_empty(x.shape[0], h_out)
     for c in column_chunks(h_out, order):
