@@ -30,6 +30,8 @@ class Configuration(NamedTuple):
 class Kernel:
     """A kernel, all configurations it is compiled in, and the types of its arguments.
 
+    accurate: its products are float32's even where the features are of half precision.
+
     Pointers begin with `p_` and point to features unless `types` knows better; what is neither
     pointer nor constant is an i32.
     """
@@ -37,6 +39,7 @@ class Kernel:
     jit: Any
     configurations: tuple[Configuration, ...]
     types: Mapping[str, str] = field(default_factory=dict)
+    accurate: bool = False
 
     @property
     def name(self) -> str:
@@ -174,10 +177,10 @@ KERNELS = {
         Kernel(fused.weight_grad_tiles, (*_weight_gradients(layer.tile_grad_shape),), _GRAPHS),
         Kernel(blocks.flex_conv_blocks, (*_convolutions(layer.block_shape),), _GRAPHS),
         Kernel(blocks.weight_grad_blocks, (*_weight_gradients(layer.block_grad_shape),), _GRAPHS),
-        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _GRAPHS),
-        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _GRAPHS),
-        Kernel(hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS),
-        Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS),
+        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _GRAPHS, accurate=True),
+        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _GRAPHS, accurate=True),
+        Kernel(hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS, accurate=True),
+        Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS, accurate=True),
         Kernel(csr.spmm_rows, (*_rows(),), _CSR),
         Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),

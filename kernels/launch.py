@@ -50,6 +50,15 @@ def precision(dtype: torch.dtype, device: torch.device) -> str:
     return "tf32x3"
 
 
+def hop_precision(device: torch.device) -> str:
+    """The precision of kernels that do nothing but hop: float32's, whatever the features are.
+
+    They wait for memory, so that the second of two TF32 products is free. (With one alone, ptxas
+    needs twice as many registers, and spills.)
+    """
+    return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
+
+
 def on(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current device, whichever the tensors are on: make it theirs."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -18,7 +18,7 @@ from ..reference import backward_hops_at_output_width
 from ..tiles import SLOTS, TILE
 from . import hops
 from .csr_layer import affine, column_chunks, propagates_first
-from .launch import on, options, precision
+from .launch import hop_precision, on, options
 from .layer import Graphs, column_block
 
 
@@ -142,7 +142,7 @@ def _launch(
         "WIDTH": width,
         "NORMALIZE": graphs.scale is not None,
         "TRANSPOSE": transpose,
-        "PRECISION": precision(out.dtype, out.device),
+        "PRECISION": hop_precision(out.device),
     }
     structure = (graphs.ptr, graphs.bits, graphs.scale)
     num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
