@@ -6,6 +6,8 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from . import native
+from .adjacency import Adjacency
 from .errors import InputError
 
 BACKENDS = ("auto", "triton", "torch")
@@ -33,10 +35,7 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
-    source = "backend"
-    if backend is None:
-        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    check_backend(backend, source)
+    source, backend = _chosen(backend)
     if backend == "torch" or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
         return False
     reason = why_not(x)
@@ -47,11 +46,30 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     return True
 
 
+def takes_native(
+    x: Tensor,
+    adjacency: Adjacency | None = None,
+    weight: Tensor | None = None,
+    backend: str | None = None,
+) -> bool:
+    """Whether the compiled CPU kernels do: where they can, unless another backend is asked for."""
+    return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
+
+
 def check_backend(backend: str | None, source: str = "backend") -> str | None:
     """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
     if backend is not None and backend not in BACKENDS:
         raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
     return backend
+
+
+def _chosen(backend: str | None) -> tuple[str, str]:
+    """Where the choice of a backend comes from, and the choice."""
+    source = "backend"
+    if backend is None:
+        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
+    check_backend(backend, source)
+    return source, backend
 
 
 def why_not(x: Tensor) -> str | None:

@@ -35,16 +35,17 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
 
 
 def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | LooseGraphs) -> str:
-    packed = isinstance(graphs, GraphBatch)
-    if packed and layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
-        who = "Triton" if takes_kernels(conv.weight, conv.backend) else "PyTorch"
+    adjacency, weight = graphs.adjacency(model.normalize), conv.weight
+    if not isinstance(graphs, GraphBatch):
+        return _convolution(conv, adjacency)
+    if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
+        who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
         return f"pooled first, then one product a graph ({who})"
-    first = packed and layer == 0 and model.encoder is None and len(model.convs) > 1
-    weight, adjacency = conv.weight, graphs.adjacency(model.normalize)
+    first = layer == 0 and model.encoder is None and len(model.convs) > 1
     cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
-    if cached and graphs.hops(conv.order, model.normalize) is not None:
+    if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
         return "one product with the dataset's cached [X, ÂX, …] (PyTorch)"
-    return _convolution(conv, graphs.adjacency(model.normalize))
+    return _convolution(conv, adjacency)
 
 
 def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:

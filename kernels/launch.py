@@ -23,8 +23,8 @@ WARPS = {
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
 BY_THREADS = ("spmm_rows", "value_grad_rows")
-#: Kernels in which ptxas, left alone, stops at 168 registers, for a third program, and spills.
-UNLIMITED = ("flex_conv_blocks", "weight_grad_blocks")
+#: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
+REGISTERS = {"flex_conv_tiles": 168, "flex_conv_blocks": 255, "weight_grad_blocks": 255}
 
 
 def options(kernel: str, hip: bool) -> dict[str, int]:
@@ -32,8 +32,8 @@ def options(kernel: str, hip: bool) -> dict[str, int]:
     out = {"num_warps": WARPS[kernel], "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
-    if kernel in UNLIMITED and not hip:
-        out["maxnreg"] = 255
+    if kernel in REGISTERS and not hip:
+        out["maxnreg"] = REGISTERS[kernel]
     return out
 
 
