@@ -18,8 +18,12 @@ AUTO_TAKES_KERNELS = False
 #: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
 #: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
-HAS_TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+try:
+    HAS_TRITON = find_spec("triton") is not None
+except ModuleNotFoundError:  # an import hook refuses it
+    HAS_TRITON = False
 
 
 def takes_kernels(x: Tensor, backend: str | None = None) -> bool:

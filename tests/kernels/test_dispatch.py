@@ -117,7 +117,7 @@ def test_kernels_are_imported_only_when_they_run():
     assert out.stdout.strip() == "False"
 
 
-def test_explain_names_the_path_of_every_layer_and_why(monkeypatch):
+def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kernels):
     graphs = dense_graphs((3, 40, 9, 200), 5)
     model = FlexGCN(5, [8, 80, 6, 4], 1, orders=[2, 2, 2, 3, 2])
     batch = graphs.batch(slice(None))
