@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ from grant_fast.teaching import loss
 from grant_fast.training.targets import measured
 
 from .settings import (
+    PYG,
     PlainBatch,
     Setting,
     data_list,
     graphs_a_chunk,
-    has_pyg,
     peer,
     peer_answer,
+    peers,
     through,
 )
 from .work import Side, Work
@@ -54,10 +56,10 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
             _epoch(other, lambda: iter([whole]), setting), lambda: peer_answer(other, setting)
         )
 
-    def loaded() -> Side:
+    def loaded(who: str) -> Side:
         from torch_geometric.loader import DataLoader
 
-        other, data = peer(setting), data_list(setting, setting.ids)
+        other, data = peer(setting, who), data_list(setting, setting.ids)
         loader = DataLoader(data, batch_size=setting.config.batch_size, shuffle=True)
         return Side(_epoch(other, lambda: (batch.to(device) for batch in loader), setting))
 
@@ -65,10 +67,11 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
     if "triton" in setting.backends:
         for name in ("torch", "triton"):
             sides[f"{name}, CUDA graph"] = ours(name, recorded=True)
-    if has_pyg():
-        sides["PyG, one batch collated beforehand"] = collated
+    for who in peers(device):
+        if who == PYG:
+            sides["PyG, one batch collated beforehand"] = collated
         if loader:
-            sides["PyG, DataLoader"] = loaded
+            sides[f"{who}, DataLoader"] = partial(loaded, who)
     return Work("auto", sides, setting.exact, facts=setting.facts)
 
 

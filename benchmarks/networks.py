@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from grant_fast import GraNTSampler, PackedGraphs, Task
 from grant_fast.teaching import loss
 from grant_fast.training.model import predictions
 
-from .settings import Setting, data_list, graphs_a_chunk, has_pyg, peer, peer_answer, through
+from .settings import Setting, data_list, graphs_a_chunk, peer, peer_answer, peers, through
 from .work import Side, Work
 
 _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches from
@@ -41,17 +42,17 @@ def _beside_pyg(setting: Setting, kind: _Run) -> Work:
 
         return make
 
-    def pyg() -> Side:
+    def loaded(who: str) -> Side:
         from torch_geometric.loader import DataLoader
 
-        other, data = peer(setting), data_list(setting, setting.ids[: _LOADED * size])
+        other, data = peer(setting, who), data_list(setting, setting.ids[: _LOADED * size])
         loader = DataLoader(data, batch_size=size, shuffle=True, drop_last=True)
         batches = (batch.to(graphs.device) for batch in _forever(loader))
         return Side(kind(other, batches), lambda: peer_answer(other, setting))
 
     sides = {name: ours(name) for name in setting.backends}
-    if has_pyg():
-        sides["PyG, DataLoader"] = pyg
+    for who in peers(graphs.device):
+        sides[f"{who}, DataLoader"] = partial(loaded, who)
     facts = setting.facts | {"batch size": size}
     return Work("auto", sides, setting.exact, facts=facts)
 

@@ -20,6 +20,7 @@ from grant_fast.training.recipe import load_recipe
 
 from .data import Store
 
+PYG, PAPER = "PyG", "paper's formulation"  # peers of a whole network
 _CHECKED = 64  # graphs whose predictions are compared before a network is timed
 _CHUNK_NODES = {"cpu": 20_000, "cuda": 20_000_000}  # of an epoch, held at once
 
@@ -101,9 +102,13 @@ def graphs_a_chunk(graphs: PackedGraphs) -> int:
     return max(1, nodes * len(graphs) // max(1, graphs.num_nodes))
 
 
-def has_pyg() -> bool:
-    """Whether PyG is installed."""
-    return find_spec("torch_geometric") is not None
+def peers(device: torch.device) -> list[str]:
+    """Those that can run here; the paper's formulation needs torch_sparse, which is at home on
+    the CPU."""
+    if find_spec("torch_geometric") is None:
+        return []
+    paper = device.type == "cpu" and find_spec("torch_sparse") is not None
+    return [PYG, PAPER] if paper else [PYG]
 
 
 @dataclass
@@ -115,16 +120,23 @@ class PlainBatch:
     batch: Tensor
     y: Tensor
     num_graphs: int
+    num_nodes: int
 
     @classmethod
     def of(cls, batch: Any) -> "PlainBatch":
         x = batch.x if batch.x.is_floating_point() else batch.x.long()
-        return cls(x, batch.edge_index, batch.batch, batch.y, batch.num_graphs)
+        rest = (batch.y, batch.num_graphs, batch.num_nodes)
+        return cls(x, batch.edge_index, batch.batch, *rest)
 
 
-def peer(setting: Setting) -> nn.Module:
-    """The network in PyG's own parts, with the same weights."""
+def peer(setting: Setting, kind: str = PYG) -> nn.Module:
+    """The network in PyG's own parts or by the paper's formulation, with the same weights."""
     from .peers import pyg
+
+    if kind == PAPER:
+        from .peers.authors import PaperNet as Network
+    else:
+        from .peers.pyg import TAGNet as Network
 
     config, gaps = setting.config, len(setting.config.orders) - 1
     outputs = setting.task.num_outputs
@@ -134,7 +146,7 @@ def peer(setting: Setting) -> nn.Module:
     def stretched(values: Sequence[Any]) -> list[Any]:
         return list(values) * gaps if len(values) == 1 else list(values)
 
-    peer = pyg.TAGNet(
+    peer = Network(
         config.embedding if atoms else setting.graphs.num_features,
         stretched(config.hidden_channels),
         config.head or outputs,

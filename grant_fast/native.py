@@ -31,13 +31,26 @@ BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The build for this CPU; None where none was made."""
+def _found() -> tuple[str, str] | None:
+    """Name and path of the build for this CPU."""
     for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_cpu",)):
         found = find_spec(f"{__package__}.{name}")
         if found is not None and found.origin is not None:
-            return ctypes.CDLL(found.origin)
+            return name, found.origin
     return None
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The build for this CPU; None where none was made."""
+    found = _found()
+    return None if found is None else ctypes.CDLL(found[1])
+
+
+def build() -> str | None:
+    """Its name: `_cpu_v4` for AVX-512, `_cpu_v3` for AVX2, `_cpu` for any CPU; or None."""
+    found = _found()
+    return None if found is None else found[0]
 
 
 def takes(x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None) -> bool:
@@ -72,7 +85,10 @@ def why_not(
 class _Graphs(ctypes.Structure):
     """`graphs` of kernels/cpu.c."""
 
-    _fields_ = tuple((name, ctypes.c_void_p) for name in (*DatasetEdges._fields, "part"))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*DatasetEdges._fields, "part")),
+        ("count", ctypes.c_int64),
+    )
 
 
 def _pointer(tensor: Tensor | None) -> int | None:
@@ -118,7 +134,7 @@ def _split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
         goals = np.arange(1, parts) * batch.num_nodes // parts
         inner = np.searchsorted(edges.ptr.numpy(), goals)
         part = torch.from_numpy(np.concatenate([[0], inner, [batch.num_graphs]]))
-        struct = _Graphs(*(_pointer(tensor) for tensor in (*edges, part)))
+        struct = _Graphs(*(_pointer(tensor) for tensor in (*edges, part)), batch.num_graphs)
         made[parts] = struct, part  # the adjacency keeps all that the struct points at
     return ctypes.byref(made[parts][0]), parts
 

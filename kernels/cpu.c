@@ -164,7 +164,8 @@ typedef struct {
     i64 init_row;
     float *c;
     i64 ldc;
-    int relu;
+    i64 relu;
+    const float *ahead; /* what to ask memory for meanwhile: as many rows as A has, or NULL */
 } product;
 
 INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i64 tail) {
@@ -226,6 +227,9 @@ static void multiply(const product *p, i64 rows, i64 width) {
         i64 tail = min64(width - n - (take - 1) * VL, VL), most = BLOCK[take - 1].most;
         for (i64 m = 0, blocks = (rows + most - 1) / most; blocks; blocks--) {
             i64 height = (rows - m + blocks - 1) / blocks;
+            if (p->ahead && !strip)
+                for (i64 i = m * p->row; i < (m + height) * p->row; i += 16)
+                    __builtin_prefetch(p->ahead + i, 0, 2);
             BLOCK[take - 1].of[height - 1](p, m, n, tail);
             m += height;
         }
@@ -247,32 +251,38 @@ typedef struct {
     const int32_t *col_t;
     const float *value_t;
     const i64 *part;       /* [parts + 1] first graph of each part */
+    i64 count;             /* graphs */
 } graphs;
 
 /* Row by row: the sum stays in registers. */
 INLINE void hop_rows(const int NV, i64 rows, const i64 *rowptr, const int32_t *col,
-                     const float *value, const float *from, float *to, i64 ld) {
+                     const float *value, const float *from, i64 from_ld, float *to, i64 ld) {
     for (i64 i = 0; i < rows; i++, to += ld) {
-        vec acc[4];
+        vec acc[4], odd[4];
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) acc[v] = load(to + v * VL);
-        for (i64 e = rowptr[i]; e < rowptr[i + 1]; e++) {
-            const float *source = from + col[e] * ld;
-            float weight = value ? value[e] : 1.0f;
+        for (int v = 0; v < NV; v++) acc[v] = load(to + v * VL), odd[v] = zero();
+        i64 e = rowptr[i], end = rowptr[i + 1];
+        for (; e + 1 < end; e += 2) /* two sums: each edge need not wait for the one before */
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; v++) acc[v] += load(source + v * VL) * weight;
-        }
+            for (int v = 0; v < NV; v++) {
+                acc[v] += load(from + col[e] * from_ld + v * VL) * (value ? value[e] : 1.0f);
+                odd[v] += load(from + col[e + 1] * from_ld + v * VL) * (value ? value[e + 1] : 1.0f);
+            }
+        if (e < end)
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) store(to + v * VL, acc[v]);
+            for (int v = 0; v < NV; v++)
+                acc[v] += load(from + col[e] * from_ld + v * VL) * (value ? value[e] : 1.0f);
+#pragma GCC unroll 4
+        for (int v = 0; v < NV; v++) store(to + v * VL, acc[v] + odd[v]);
     }
 }
 
-/* Edge by edge, in the same order: rows of two or three edges, as atoms have, end where no
+/* Edge by edge: rows of two or three edges, as atoms have, end where no
  * processor can foresee, and a wrong guess costs more than an edge. */
 INLINE void hop_edges(const int NV, i64 edges, const int32_t *row, const int32_t *col,
-                      const float *value, const float *from, float *to, i64 ld) {
+                      const float *value, const float *from, i64 from_ld, float *to, i64 ld) {
     for (i64 e = 0; e < edges; e++) {
-        const float *source = from + col[e] * ld;
+        const float *source = from + col[e] * from_ld;
         float *target = to + row[e] * ld, weight = value ? value[e] : 1.0f;
 #pragma GCC unroll 4
         for (int v = 0; v < NV; v++)
@@ -282,20 +292,22 @@ INLINE void hop_edges(const int NV, i64 edges, const int32_t *row, const int32_t
 
 #define HOPS(NV)                                                                                   \
     static void hop_##NV(i64 rows, const i64 *rowptr, const int32_t *row, const int32_t *col,      \
-                         const float *value, const float *from, float *to, i64 ld) {               \
+                         const float *value, const float *from, i64 from_ld, float *to, i64 ld) {  \
         i64 e = rowptr[0], edges = rowptr[rows] - e;                                               \
         if (row)                                                                                   \
-            hop_edges(NV, edges, row + e, col + e, value ? value + e : NULL, from, to, ld);        \
+            hop_edges(NV, edges, row + e, col + e, value ? value + e : NULL, from, from_ld, to,    \
+                      ld);                                                                         \
         else                                                                                       \
-            hop_rows(NV, rows, rowptr, col, value, from, to, ld);                                  \
+            hop_rows(NV, rows, rowptr, col, value, from, from_ld, to, ld);                         \
     }
 HOPS(1) HOPS(2) HOPS(3) HOPS(4)
 
-/* to = A from, or init + A from, for the graphs of a tile: [rows, ld], `width` whole vectors. */
-static void hop(const graphs *g, int transposed, i64 b0, i64 b1, const float *from, float *to,
-                i64 ld, i64 width, const float *init, i64 init_ld) {
+/* to = A from, or init + A from, for the graphs of a tile, at `width` whole vectors. Of `from` and
+ * `init` lanes beyond the layer's width may be anything: they are never read out of `to`. */
+static void hop(const graphs *g, int transposed, i64 b0, i64 b1, const float *from, i64 from_ld,
+                float *to, i64 ld, i64 width, const float *init, i64 init_ld) {
     static void (*const hops[4])(i64, const i64 *, const int32_t *, const int32_t *, const float *,
-                                 const float *, float *, i64) = {hop_1, hop_2, hop_3, hop_4};
+                                 const float *, i64, float *, i64) = {hop_1, hop_2, hop_3, hop_4};
     const i64 *rowptr = transposed ? g->rowptr_t : g->rowptr;
     const int32_t *row = transposed ? g->row_t : g->row;
     const int32_t *col = transposed ? g->col_t : g->col;
@@ -304,10 +316,11 @@ static void hop(const graphs *g, int transposed, i64 b0, i64 b1, const float *fr
         for (i64 n = 0; n < width; n += VL)
             store(to + i * ld + n, init ? load(init + i * init_ld + n) : zero());
     for (i64 b = b0; b < b1; b++) {
-        i64 start = (g->ptr[b] - g->ptr[b0]) * ld, rows = g->ptr[b + 1] - g->ptr[b];
+        i64 start = g->ptr[b] - g->ptr[b0], rows = g->ptr[b + 1] - g->ptr[b];
         for (i64 n = 0; n < width; n += 4 * VL)
             hops[min64((width - n) / VL, 4) - 1](rows, rowptr + g->first[b], row, col, value,
-                                                 from + start + n, to + start + n, ld);
+                                                 from + start * from_ld + n, from_ld,
+                                                 to + start * ld + n, ld);
     }
 }
 
@@ -455,22 +468,20 @@ static void propagate(const layer *l, const graphs *g, i64 b0, i64 b1, float *z)
         b = end - 1;
     }
     for (i64 k = 1; k < l->order; k++)
-        hop(g, 0, b0, b1, z + (k - 1) * in, z + k * in, ld, in, NULL, 0);
+        hop(g, 0, b0, b1, z + (k - 1) * in, ld, z + k * in, ld, in, NULL, 0);
 }
 
 /* Horner's rule over blocks u_k of `width` in rows of `ld`: u_0 + A(u_1 + A(u_2 + ...)), padded, in
  * one of the two halves of `pair`, which is returned. */
-static float *horner(const graphs *g, int transposed, i64 b0, i64 b1, i64 order, const float *u,
-                     i64 ld, i64 width, float *pair) {
-    i64 rows = g->ptr[b1] - g->ptr[b0], step = padded(width);
-    float *now = pair, *next = pair + rows * step;
-    for (i64 i = 0; i < rows; i++)
-        for (i64 n = 0; n < width; n += VL)
-            store(now + i * step + n, load(u + i * ld + (order - 1) * width + n));
-    for (i64 k = order - 2; k >= 0; k--) {
-        hop(g, transposed, b0, b1, now, next, step, step, u + k * width, ld);
-        float *swap = now;
-        now = next, next = swap;
+static const float *horner(const graphs *g, int transposed, i64 b0, i64 b1, i64 order,
+                           const float *u, i64 ld, i64 width, float *pair) {
+    i64 rows = g->ptr[b1] - g->ptr[b0], step = padded(width), now_ld = ld;
+    const float *now = u + (order - 1) * width;
+    float *next = pair, *other = pair + rows * step;
+    for (i64 k = order - 2; k >= 0; k--, now_ld = step) {
+        hop(g, transposed, b0, b1, now, now_ld, next, step, step, u + k * width, ld);
+        float *swap = next;
+        now = next, next = other, other = swap;
     }
     return now;
 }
@@ -488,7 +499,7 @@ static void forward_tile(const layer *l, const graphs *g, i64 b0, i64 b1, float 
         i64 in = padded(l->h_in);
         propagate(l, g, b0, b1, z);
         product p = {z, l->order * in, 1, in, l->order, l->h_in, l->w, padded(l->h_out), l->bias,
-                     0, y, l->h_out, (int)l->relu};
+                     0, y, l->h_out, l->relu, NULL};
         multiply(&p, rows, l->h_out);
         return;
     }
@@ -498,7 +509,8 @@ static void forward_tile(const layer *l, const graphs *g, i64 b0, i64 b1, float 
     for (i64 b = b0; b < b1; b++) { /* rows of a batch follow each other: one product */
         i64 end = l->packed ? b + 1 : b1, row = g->ptr[b] - row0;
         product p = {x_rows(l, g, b), l->ldx, 1, 0, 1, l->h_in, l->w, ld, l->bias, 0,
-                     (direct ? y : z) + row * ldc, ldc, direct && l->relu};
+                     (direct ? y : z) + row * ldc, ldc, direct && l->relu, NULL};
+        if (l->packed && end < g->count) p.ahead = x_rows(l, g, end);
         multiply(&p, g->ptr[end] - g->ptr[b], direct ? l->h_out : padded(l->order * l->h_out));
         b = end - 1;
     }
@@ -545,7 +557,7 @@ static void backward_by_grad(const layer *l, const graphs *g, i64 b0, i64 b1, fl
     take_grad(l, row0, rows, now, db);
     place(now, l->h_out, z, ld, 0, rows);
     for (i64 k = 1; k < l->order; k++) {
-        hop(g, 1, b0, b1, now, next, out, out, NULL, 0);
+        hop(g, 1, b0, b1, now, out, next, out, out, NULL, 0);
         place(next, l->h_out, z, ld, k, rows);
         float *swap = now;
         now = next, next = swap;
@@ -554,13 +566,13 @@ static void backward_by_grad(const layer *l, const graphs *g, i64 b0, i64 b1, fl
     for (i64 b = b0; b < b1; b++) {
         i64 end = l->packed ? b + 1 : b1;
         product p = {x_rows(l, g, b), 1, l->ldx, 0, 1, g->ptr[end] - g->ptr[b],
-                     z + (g->ptr[b] - row0) * ld, ld, dw, width, dw, width, 0};
+                     z + (g->ptr[b] - row0) * ld, ld, dw, width, dw, width, 0, NULL};
         multiply(&p, l->h_in, width);
         b = end - 1;
     }
     if (!l->dx) return;
     product p = {z, ld, 1, 0, 1, width, l->w_t, padded(l->h_in), NULL, 0,
-                 l->dx + row0 * l->h_in, l->h_in, 0};
+                 l->dx + row0 * l->h_in, l->h_in, 0, NULL};
     multiply(&p, rows, l->h_in);
 }
 
@@ -574,12 +586,12 @@ static void backward_by_input(const layer *l, const graphs *g, i64 b0, i64 b1, f
     for (i64 k = 0; k < l->order; k++) {
         float *c = dw + k * l->h_in * l->h_out;
         product p = {z + k * in, 1, l->order * in, 0, 1, rows, grad, out, c, l->h_out, c, l->h_out,
-                     0};
+                     0, NULL};
         multiply(&p, l->h_in, l->h_out);
     }
     if (!l->dx) return;
     i64 ld = row_of(l->order, l->h_in);
-    product p = {grad, out, 1, 0, 1, l->h_out, l->w_t, ld, NULL, 0, u, ld, 0};
+    product p = {grad, out, 1, 0, 1, l->h_out, l->w_t, ld, NULL, 0, u, ld, 0, NULL};
     multiply(&p, rows, padded(l->order * l->h_in));
     const float *sum = horner(g, 1, b0, b1, l->order, u, ld, l->h_in, z);
     for (i64 i = 0; i < rows; i++)
@@ -930,6 +942,13 @@ EXPORT void pool_nodes_backward(const i64 *ptr, const i64 *first, i64 count, int
     parallel(readout_grad_part, &t, (count + READOUT_GRAPHS - 1) / READOUT_GRAPHS, threads);
 }
 
+/* Rows of a table. Written in whole vectors: what spills over is the next row's, written after. */
+INLINE void embed_graph(const float *table, i64 width, const int32_t *code, i64 rows, float *to) {
+    for (i64 i = 0; i < rows; i++)
+        for (i64 n = 0; n < width; n += VL)
+            store(to + i * width + n, load_part(table + code[i] * width + n, width - n));
+}
+
 /* --- A network in evaluation mode ------------------------------------------------------------- */
 
 /* A layer with batch normalisation behind it, gamma NULL where there is none. */
@@ -971,12 +990,9 @@ static void network_part(const void *args, i64 part) {
             for (i64 k = 0; k < t->order; k++)
                 __builtin_prefetch(t->weight + k * t->nodes + g->first[b]);
         }
-        if (t->code)
-            for (i64 b = b0; b < b1; b++)
-                for (i64 j = g->ptr[b]; j < g->ptr[b + 1]; j++)
-                    memcpy(now + (j - row0) * width,
-                           t->table + (i64)t->code[g->first[b] + j - g->ptr[b]] * width,
-                           sizeof(float) * (size_t)width);
+        for (i64 b = b0; b < b1 && t->code; b++)
+            embed_graph(t->table, width, t->code + g->first[b], g->ptr[b + 1] - g->ptr[b],
+                        now + (g->ptr[b] - row0) * width);
         for (i64 k = 0; k < t->depth; k++) {
             layer l = t->layers[k];
             /* Between layers X and Y are a tile's: row `row0` of the batch is their first. */
@@ -1032,8 +1048,9 @@ EXPORT void embed_nodes(const i64 *ptr, const i64 *first, i64 count, const int32
     for (i64 b = 0; b < count; b++) {
         if (b + AHEAD < count) __builtin_prefetch(code + first[b + AHEAD]);
         for (i64 i = ptr[b]; i < ptr[b + 1]; i++)
-            memcpy(x + i * h, table + (i64)code[first[b] + i - ptr[b]] * h,
-                   sizeof(float) * (size_t)h);
+            for (i64 n = 0; n < h; n += VL)
+                store_part(x + i * h + n, load_part(table + code[first[b] + i - ptr[b]] * h + n, h - n),
+                           h - n);
     }
 }
 

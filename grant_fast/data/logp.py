@@ -6,9 +6,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
-from multiprocessing import get_context
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError, require
+from ..workers import share_out
 from .progress import track
 from .smiles import CHUNK, import_rdkit
 
@@ -42,12 +41,9 @@ def penalized_logp(
     """
     _sa_scorer()  # a missing package is reported once, here, and not by every worker
     pieces = [smiles[start : start + CHUNK] for start in range(0, len(smiles), CHUNK)]
-    shown = partial(track, label="scoring molecules", total=len(pieces), show=progress)
-    if workers is None or workers == 1 or len(pieces) <= 1:
-        found = [value for part in shown(map(_score_chunk, pieces)) for value in part]
-    else:
-        with ProcessPoolExecutor(min(workers, len(pieces)), get_context("spawn")) as pool:
-            found = [value for part in shown(pool.map(_score_chunk, pieces)) for value in part]
+    parts = share_out(min(workers or 1, max(1, len(pieces))), _score_chunk, pieces)
+    shown = track(parts, "scoring molecules", len(pieces), progress)
+    found = [value for part in shown for value in part]
     return torch.tensor(found, dtype=torch.float32)
 
 

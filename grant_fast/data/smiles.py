@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import InputError, require
+from ..workers import share_out
 from .arrays import GraphArrays, batch_vector
 from .progress import track
 
@@ -121,35 +119,8 @@ def featurize(
     starts = range(0, len(smiles), CHUNK)
     pieces = [smiles[start : start + CHUNK] for start in starts]
 
-    def shown(chunks: Iterator[_Chunk]) -> list[_Chunk]:
-        return list(track(chunks, "reading molecules", len(pieces), progress))
-
-    if workers is None or workers == 1 or len(pieces) == 1:
-        return _join(shown(map(_featurize_chunk, starts, pieces)))
-    # Forking a process in which torch runs threads may deadlock: start fresh ones.
-    pool = ProcessPoolExecutor(min(workers, len(pieces)), get_context("spawn"))
-    try:
-        with _without_interrupts():
-            chunks = pool.map(_featurize_chunk, starts, pieces)
-        return _join(shown(chunks))
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach, even while they import: this one ends them.
-
-    A terminal sends it to all of them. What comes meanwhile is delivered here at the end.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    chunks = share_out(min(workers or 1, max(1, len(pieces))), _featurize_chunk, starts, pieces)
+    return _join(list(track(chunks, "reading molecules", len(pieces), progress)))
 
 
 def _join(chunks: list[_Chunk]) -> tuple[GraphArrays, list[Failure]]:
