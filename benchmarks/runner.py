@@ -139,8 +139,10 @@ class _Worker:
         self.read = 0
         self.current: tuple[str, float] | None = None
         command = [*workers.command, "--only", str(names), "--records", str(self.records)]
-        # Whoever calls may interpret kernels; what is measured is what runs.
-        environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+        # Whoever calls may interpret kernels, or be a test itself, beside which pytest-benchmark
+        # would measure nothing.
+        foreign = ("TRITON_INTERPRET", "PYTEST_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
         if workers.threads is not None:
             environment["OMP_NUM_THREADS"] = str(workers.threads)
         command += ["--until", str(workers.until), *workers.arguments]
