@@ -1,12 +1,13 @@
 """Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
 
 import os
-from functools import cache
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 
+from . import native
+from .adjacency import Adjacency
 from .errors import InputError
 
 BACKENDS = ("auto", "triton", "torch")
@@ -17,8 +18,12 @@ AUTO_TAKES_KERNELS = False
 #: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
 #: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
-HAS_TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+try:
+    HAS_TRITON = find_spec("triton") is not None
+except ModuleNotFoundError:  # an import hook refuses it
+    HAS_TRITON = False
 
 
 def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
@@ -34,10 +39,7 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
-    source = "backend"
-    if backend is None:
-        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    check_backend(backend, source)
+    source, backend = _chosen(backend)
     if backend == "torch" or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
         return False
     reason = why_not(x)
@@ -48,11 +50,30 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     return True
 
 
+def takes_native(
+    x: Tensor,
+    adjacency: Adjacency | None = None,
+    weight: Tensor | None = None,
+    backend: str | None = None,
+) -> bool:
+    """Whether the compiled CPU kernels do: where they can, unless another backend is asked for."""
+    return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
+
+
 def check_backend(backend: str | None, source: str = "backend") -> str | None:
     """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
     if backend is not None and backend not in BACKENDS:
         raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
     return backend
+
+
+def _chosen(backend: str | None) -> tuple[str, str]:
+    """Where the choice of a backend comes from, and the choice."""
+    source = "backend"
+    if backend is None:
+        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
+    check_backend(backend, source)
+    return source, backend
 
 
 def why_not(x: Tensor) -> str | None:
@@ -62,7 +83,7 @@ def why_not(x: Tensor) -> str | None:
         return f"x is on the {device.type}, not on a GPU"
     if not HAS_TRITON:
         return "triton is not installed"
-    if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
+    if device.type == "cuda" and not torch.version.hip and _major(device) < 8:
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
@@ -83,6 +104,6 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@cache
-def _capability(index: int | None) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def _major(device: torch.device) -> int:
+    # Not `get_device_capability`, of which torch.compile cannot make a constant.
+    return torch.cuda.get_device_properties(device).major

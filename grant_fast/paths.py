@@ -4,7 +4,7 @@ from typing import Any
 
 from .adjacency import Adjacency
 from .batch import BatchAdjacency, GraphBatch, LooseGraphs
-from .dispatch import is_fused, takes_kernels, why_not
+from .dispatch import is_fused, takes_kernels, takes_native, why_not
 from .nn import FlexConv, FlexGCN, as_graphs
 from .ops import is_one_kernel
 
@@ -35,21 +35,31 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
 
 
 def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | LooseGraphs) -> str:
-    packed = isinstance(graphs, GraphBatch)
-    if packed and layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
-        who = "Triton" if takes_kernels(conv.weight, conv.backend) else "PyTorch"
+    adjacency, weight = graphs.adjacency(model.normalize), conv.weight
+    if not isinstance(graphs, GraphBatch):
+        return _convolution(conv, adjacency)
+    if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
+        who = "Triton" if takes_kernels(weight, conv.backend) else _on_cpu(conv, adjacency)
         return f"pooled first, then one product a graph ({who})"
-    first = packed and layer == 0 and model.encoder is None and len(model.convs) > 1
-    weight, adjacency = conv.weight, graphs.adjacency(model.normalize)
+    first = layer == 0 and model.encoder is None and len(model.convs) > 1
     cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
-    if cached and graphs.hops(conv.order, model.normalize) is not None:
-        return "one product with the dataset's cached [X, ÂX, …] (PyTorch)"
-    return _convolution(conv, graphs.adjacency(model.normalize))
+    if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
+        who = _on_cpu(conv, adjacency)
+        return f"one product with the dataset's cached [X, ÂX, …] ({who})"
+    return _convolution(conv, adjacency)
+
+
+def _on_cpu(conv: FlexConv, adjacency: Adjacency) -> str:
+    """Who computes what Triton does not."""
+    native = takes_native(conv.weight, adjacency, conv.weight, conv.backend)
+    return "CPU kernels" if native else "PyTorch"
 
 
 def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     weight = conv.weight  # has the device and dtype that the layer's input will have
     if not takes_kernels(weight, conv.backend):
+        if takes_native(weight, adjacency, weight, conv.backend):
+            return "CPU kernels: hops, products and activation in cache"
         return f"PyTorch: {why_not(weight) or 'the backend is chosen so'}"
     tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
     if tiles is None:

@@ -24,8 +24,10 @@ import triton
 import triton.language as tl
 
 from .tile import (
+    add_others,
     add_sources,
     finish,
+    has_nan,
     load_block,
     load_columns,
     load_gradient,
@@ -45,6 +47,31 @@ def sum_sources(
 
     p_from: the graph's own rows, STRIDE numbers apart, scaled already or (SCALE) not.
     """
+    b_sum = sum_blocks(
+        p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+        WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, "all",
+    )  # fmt: skip
+    if REPAIR:
+        if has_nan(b_sum):
+            b_sum = sum_blocks(
+                p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+                WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, "finite",
+            )  # fmt: skip
+            b_others = sum_blocks(
+                p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+                WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, "others",
+            )  # fmt: skip
+            b_sum = add_others(b_sum, b_others)
+    return b_sum
+
+
+@triton.jit
+def sum_blocks(
+    p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
+    SCALE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr, WHAT: tl.constexpr,
+):  # fmt: skip
+    """`sum_sources` of all sources, of the finite ones, or of the others' kinds: `add_sources`."""
     o_row = top + tl.arange(0, ROWS)
     b_sum = tl.zeros([ROWS, BO], tl.float32)
     for left in range(0, size, SOURCES):
@@ -61,7 +88,7 @@ def sum_sources(
             p_word = p_bits + num_nodes * (left // 64) + node + o_row
             b_word = tl.load(p_word, mask=o_row < size, other=0) >> (left % 64)
             b_a = spread_bits(b_word, SOURCES, False)
-        b_sum = add_sources(b_sum, b_a, b_z, PRECISION, REPAIR)
+        b_sum = add_sources(b_sum, b_a, b_z, PRECISION, WHAT)
     return b_sum
 
 
@@ -115,25 +142,26 @@ def flex_conv_blocks(
         node = tl.load(p_ptr + graph)
         size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
         row = tl.load(p_row + i_graph)
-        for k in tl.static_range(ORDER - 1, -1, -1):
+        for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
+            k = ORDER - 1 - i
             p_from = p_scratch + (k + 1) % 2 * height * BO
             for top in range(0, size, ROWS):
                 o = top + tl.arange(0, ROWS)
                 m = o < size
                 b_scale = load_scale(p_scale, node + o, m, NORMALIZE)
                 b_y = tl.zeros([ROWS, BO], tl.float32)
-                if k < ORDER - 1:
+                if i > 0:
                     b_y = b_scale * sum_sources(
                         p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
                         BO, ROWS, SOURCES, BO, False, TRANSPOSE, PRECISION, True,
                     )  # fmt: skip
                 o_x = (node if DATASET_X else row) + o
-                p_w = p_weight + k * H_IN * H_OUT
+                p_w = p_weight + k * (H_IN * H_OUT)
                 for c in tl.static_range(0, H_IN, BI):
                     b_x = load_gradient(p_x, p_mask, o_x, m, c // BI, RELU_IN, H_IN, BI)
                     b_w = load_weight(p_w, c // BI, i_col, H_IN, H_OUT, BI, BO)
                     b_y = tl.dot(b_x, b_w, b_y, input_precision=PRECISION)
-                if k:
+                if k > 0:
                     store_block(p_scratch + k % 2 * height * BO, b_y * b_scale, o, m, 0, BO, BO)
                 else:
                     b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)

@@ -32,8 +32,10 @@ import triton
 import triton.language as tl
 
 from .tile import (
+    add_others,
     add_sources,
     finish,
+    has_nan,
     load_block,
     load_gradient,
     load_weight,
@@ -80,8 +82,13 @@ def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REP
     """Â Z of one tile: A Z between two diagonal scales."""
     if NORMALIZE:
         b_z = b_z * b_scale[:, None]
-    b_z = add_sources(tl.zeros_like(b_z), b_a, b_z, PRECISION, REPAIR)
-    return b_z * b_scale[:, None] if NORMALIZE else b_z
+    b_none = tl.zeros_like(b_z)
+    b_sum = add_sources(b_none, b_a, b_z, PRECISION, "all")
+    if REPAIR:
+        if has_nan(b_sum):
+            b_sum = add_sources(b_none, b_a, b_z, PRECISION, "finite")
+            b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, PRECISION, "others"))
+    return b_sum * b_scale[:, None] if NORMALIZE else b_sum
 
 
 @triton.jit
@@ -119,13 +126,15 @@ def flex_conv_tiles(
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):
         b_x = b_x + (load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI),)
+    p_weight += (ORDER - 1) * H_IN * H_OUT
     b_y = tl.zeros([ROWS, BO], tl.float32)
-    for k in tl.static_range(ORDER - 1, -1, -1):
-        if k < ORDER - 1:
+    for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
+        if i > 0:
             b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, True)
         for c in tl.static_range(0, H_IN, BI):
-            b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, i_col, H_IN, H_OUT, BI, BO)
+            b_w = load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO)
             b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
+        p_weight -= H_IN * H_OUT
     b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
 

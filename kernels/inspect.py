@@ -104,8 +104,10 @@ def _compile(job: Job) -> Compiled:
 
 def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tuple[int, int, int]:
     """(registers a thread, bytes spilled a thread, bytes of shared memory)."""
-    accurate = "tf32x3" if configuration.dtype == "fp32" else "tf32"
-    constants = {"PRECISION": accurate if gpu.backend == "cuda" else "ieee"}
+    accurate = kernel.accurate or configuration.dtype == "fp32"
+    constants = {
+        "PRECISION": ("tf32x3" if accurate else "tf32") if gpu.backend == "cuda" else "ieee"
+    }
     constants = {k: v for k, v in constants.items() if k in kernel.jit.arg_names}
     constants |= configuration.constants
     types = {arg: f"*{configuration.dtype}" for arg in kernel.jit.arg_names if arg[:2] == "p_"}

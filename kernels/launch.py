@@ -25,8 +25,8 @@ WARPS = {
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
 BY_THREADS = ("spmm_rows", "value_grad_rows")
-#: Kernels in which ptxas, left alone, stops at 168 registers, for a third program, and spills.
-UNLIMITED = ("flex_conv_blocks", "weight_grad_blocks")
+#: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
+REGISTERS = {"flex_conv_tiles": 168, "flex_conv_blocks": 255, "weight_grad_blocks": 255}
 
 
 def options(kernel: str, hip: bool) -> dict[str, int]:
@@ -34,8 +34,8 @@ def options(kernel: str, hip: bool) -> dict[str, int]:
     out = {"num_warps": WARPS[kernel], "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
-    if kernel in UNLIMITED and not hip:
-        out["maxnreg"] = 255
+    if kernel in REGISTERS and not hip:
+        out["maxnreg"] = REGISTERS[kernel]
     return out
 
 
@@ -50,6 +50,15 @@ def precision(dtype: torch.dtype, device: torch.device) -> str:
     if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32:
         return "tf32"
     return "tf32x3"
+
+
+def hop_precision(device: torch.device) -> str:
+    """The precision of kernels that do nothing but hop: float32's, whatever the features are.
+
+    They wait for memory, so that the second of two TF32 products is free. (With one alone, ptxas
+    needs twice as many registers, and spills.)
+    """
+    return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
 
 
 def on(device: torch.device) -> AbstractContextManager[Any]:

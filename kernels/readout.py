@@ -10,7 +10,7 @@ of a larger one, whose segments are then added up in their order by the same ker
       │ p_1 p_1 p_1               │           │ x     │
       └───────────────────────────┘           └───────┘
 
-Bytes in float32 for n nodes of width h and B graphs, 24 bytes of tables a graph aside:
+Bytes in float32 for n nodes of width h and B graphs, 32 bytes of tables a graph aside:
 
     kernel              must move                   moves
     readout_rows        4 h n + 4 κ n + 4 κ h B     the same, 4 κ n for each ⌈h/BLOCK⌉

@@ -97,51 +97,50 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
 
 
 @triton.jit
-def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
-    """b_sum + A @ Z for a block A of zeros and ones, in float32, as a sparse product has it.
+def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
+    """b_sum + A @ Z for a block A of zeros and ones, in float32.
 
     Such an A is exact in TF32, and Z is the sum of two TF32 halves but for float32's last half
     unit: two TF32 products make a float32 one. "tf32" leaves the small half out; "ieee" is for
     matrix units that take float32 (AMD's), and for the interpreter.
 
     A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
-    not finite would reach rows, and graphs, that have no edge from it. It then shows in the result,
-    and only then is the block summed again with care. The weights' gradient adds up all nodes, and
-    has the NaN of a column in its order 0 anyway: it goes without (REPAIR).
+    not finite reaches rows, and graphs, that have no edge from it. It always shows in the result
+    (`has_nan`); then the sum is made again of the finite sources (WHAT is "finite"), the others
+    are counted ("others"), and `add_others` puts both together. The weights' gradient goes
+    without: it adds up all nodes, and its order 0 has lost the column anyway.
     """
+    m_finite = tl.abs(b_z) < float("inf")
+    if WHAT == "others":  # at most 192 of a kind: three counts in one float32 sum, exactly
+        b_kind = tl.where(b_z > 0, 1.0, tl.where(b_z < 0, 256.0, 65536.0))
+        b_z = tl.where(m_finite, 0.0, b_kind)
+    if WHAT == "finite":
+        b_z = tl.where(m_finite, b_z, 0.0)
     if PRECISION == "ieee":
-        b_out = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
+        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
+    elif WHAT == "others":
+        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="tf32")
     else:
-        b_high = ((b_z.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-        b_out = b_sum
+        b_bits = b_z.to(tl.int32, bitcast=True)
+        if WHAT == "all":  # rounded; else cut: the largest numbers must not become infinite
+            b_bits += 0x1000
+        b_high = (b_bits & -0x2000).to(tl.float32, bitcast=True)
         if PRECISION == "tf32x3":
-            b_out = tl.dot(b_a, b_z - b_high, b_out, input_precision="tf32")
-        b_out = tl.dot(b_a, b_high, b_out, input_precision="tf32")
-    if REPAIR:
-        if tl.max((b_out != b_out).to(tl.int32)) > 0:
-            b_out = add_finite_sources(b_sum, b_a, b_z, PRECISION)
-    return b_out
+            b_sum = tl.dot(b_a, b_z - b_high, b_sum, input_precision="tf32")
+        b_sum = tl.dot(b_a, b_high, b_sum, input_precision="tf32")
+    return b_sum
 
 
 @triton.jit
-def add_finite_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
-    """`add_sources` where Z holds NaN or ±∞: finite sources are added, the others counted.
+def has_nan(b_sum):
+    """Whether a sum over all sources has to be made again; see `add_sources`."""
+    return tl.max((b_sum != b_sum).to(tl.int32)) > 0
 
-    A source is an edge's, of at most 192: three counts fit into one float32 sum, exactly.
-    """
-    m_finite = tl.abs(b_z) < float("inf")
-    b_clean = tl.where(m_finite, b_z, 0.0)
-    b_other = tl.where(b_z > 0, 1.0, tl.where(b_z < 0, 256.0, 65536.0))
-    b_other = tl.where(m_finite, 0.0, b_other)
-    if PRECISION == "ieee":
-        b_out = tl.dot(b_a, b_clean, b_sum, input_precision="ieee")
-        b_count = tl.dot(b_a, b_other, input_precision="ieee").to(tl.int32)
-    else:
-        # Cut here, not rounded: the largest numbers must not round to infinity.
-        b_high = (b_clean.to(tl.int32, bitcast=True) & -0x2000).to(tl.float32, bitcast=True)
-        b_out = tl.dot(b_a, b_clean - b_high, b_sum, input_precision="tf32")
-        b_out = tl.dot(b_a, b_high, b_out, input_precision="tf32")
-        b_count = tl.dot(b_a, b_other, input_precision="tf32").to(tl.int32)
-    b_out += tl.where((b_count & 255) > 0, float("inf"), 0.0)
-    b_out += tl.where(((b_count >> 8) & 255) > 0, -float("inf"), 0.0)
-    return tl.where(b_count >= 65536, float("nan"), b_out)
+
+@triton.jit
+def add_others(b_sum, b_others):
+    """A sum over finite sources, and what the counted others make of it."""
+    b_count = b_others.to(tl.int32)
+    b_sum += tl.where((b_count & 255) > 0, float("inf"), 0.0)
+    b_sum += tl.where(((b_count >> 8) & 255) > 0, -float("inf"), 0.0)
+    return tl.where(b_count >= 65536, float("nan"), b_sum)

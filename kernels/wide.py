@@ -18,7 +18,7 @@ from ..reference import backward_hops_at_output_width
 from ..tiles import SLOTS, TILE
 from . import hops
 from .csr_layer import affine, column_chunks, propagates_first
-from .launch import on, options, precision
+from .launch import hop_precision, on, options
 from .layer import Graphs, column_block
 
 
@@ -43,11 +43,9 @@ def forward(
         out = affine(x, weight[0], bias)
         return out.relu_() if relu else out
     if propagates_first(h_in, h_out):
-        out = None
         for c in column_chunks(h_in, order):
             z, w = powers(x[:, c], order, graphs, False), weight[:, c].flatten(0, 1)
-            out = affine(z, w, bias) if out is None else out.addmm_(z, w)
-        assert out is not None
+            out = affine(z, w, bias) if not c.start else out.addmm_(z, w)
         return out.relu_() if relu else out
     out = x.new_empty(x.shape[0], h_out)
     for c in column_chunks(h_out, order):
@@ -144,7 +142,7 @@ def _launch(
         "WIDTH": width,
         "NORMALIZE": graphs.scale is not None,
         "TRANSPOSE": transpose,
-        "PRECISION": precision(out.dtype, out.device),
+        "PRECISION": hop_precision(out.device),
     }
     structure = (graphs.ptr, graphs.bits, graphs.scale)
     num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]

@@ -2,43 +2,17 @@
 
 What a recording forbids is waiting for the device, shapes that depend on values, and copies from or
 to the host. The meta device stands in for an accelerator, as in `test_devices.py`; what the
-registered operators run inside is looked at on the CPU. On a device, `test_cuda.py` records.
+registered operators run inside is looked at in `kernels/test_operators.py`, and on a device
+`kernels/test_cuda.py` records.
 """
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from grant_fast import FlexConv, FlexGCN, Task, ops, reference
+from grant_fast import FlexConv, FlexGCN, Task
 from grant_fast.teaching import loss
-from tests.cases import Case, dense_graphs
-
-READS_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-
-
-class Recording(TorchDispatchMode):
-    """Refuses whatever operator a CUDA graph could not record."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if READS_VALUES & set(func.tags) and not _knows_its_size(func, args, kwargs):
-            raise AssertionError(f"{func} depends on values")
-        out = func(*args, **kwargs)
-        leaves = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]
-        devices = {t.device.type for t in leaves}
-        if len(devices) > 1:
-            raise AssertionError(f"{func} goes between {devices}")
-        return out
-
-
-def _knows_its_size(func, args, kwargs) -> bool:
-    """Whether an operator whose result may depend on values does not do so as it is called."""
-    if func is torch.ops.aten.repeat_interleave.Tensor:
-        return kwargs.get("output_size") is not None
-    if func is torch.ops.aten.index.Tensor:
-        return not any(i is not None and i.dtype == torch.bool for i in args[1])
-    return False
+from tests.cases import Case
+from tests.recording import Recording
 
 
 @pytest.fixture
@@ -98,48 +72,3 @@ def test_a_layer_on_pyg_tensors_records(request):
     with Recording():
         conv(x, edges, weight.requires_grad_()).sum().backward()
     assert conv.weight.grad is not None and weight.grad is not None
-
-
-@pytest.mark.parametrize("widths", [(5, 8), (8, 5)], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_the_sparse_operators_run_inside_records(widths, dtype):
-    adjacency = Case().graphs.batch(slice(None)).adjacency(True)
-    csr, csr_t = adjacency.csr, adjacency.transposed
-    x = torch.randn(adjacency.num_nodes, widths[0], dtype=dtype)
-    weight = torch.randn(3, *widths, dtype=dtype)
-    grad = torch.randn(adjacency.num_nodes, widths[1], dtype=dtype)
-    reference.spmm(*csr, x)  # builds the first sparse tensor of this process
-    with Recording():
-        reference.flex_conv(x, weight, None, *csr)
-        for needs_dx in (True, False):
-            reference.flex_conv_backward(grad, x, weight, *csr, *csr_t, needs_dx=needs_dx)
-        reference.flex_conv_value_grad(grad, x, weight, *csr, *csr_t)
-        reference.spmm(*csr_t, grad)
-
-
-@pytest.mark.parametrize("widths", [(5, 8), (8, 5)], ids=str)
-def test_what_the_kernels_operators_run_inside_records(widths, monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    batch = dense_graphs((3, 40, 0, 9, 17), widths[0]).batch([4, 1, 2, 3, 0])
-    adjacency = batch.adjacency(True)
-    x, weight = batch.x.requires_grad_(), torch.randn(3, *widths, requires_grad=True)
-    seen = []
-
-    class Inside(Recording):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            seen.append(func)
-            return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def recorded(implementation):
-        def run(*given, **named):
-            with Inside():
-                return implementation(*given, **named)
-
-        return run
-
-    from grant_fast.kernels import layer
-
-    for name in ("forward", "input_grad", "weight_grad"):
-        monkeypatch.setattr(layer, name, recorded(getattr(layer, name)))
-    ops.flex_conv(x, weight, None, adjacency, relu=True, backend="triton").sum().backward()
-    assert len(seen) > 10

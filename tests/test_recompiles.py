@@ -87,6 +87,14 @@ def test_sizes_of_0_and_1_compile_once_more_each():
     assert counters["stats"]["unique_graphs"] <= 4
 
 
+def test_sizes_that_are_equal_by_chance_compile_once_more():
+    fast = compiled(conv := FlexConv(5, 6, order=2))
+    for count in (1, 2, 3, 4):  # five nodes of five features, then more
+        arguments = inputs(0, count)[:3]
+        torch.testing.assert_close(fast(*arguments), conv(*arguments))
+    assert counters["stats"]["unique_graphs"] == 2
+
+
 @ONCE
 def test_the_test_sees_a_recompilation():
     conv = FlexConv(5, 6, order=3)

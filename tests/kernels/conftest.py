@@ -37,3 +37,9 @@ def untouched(tmp_path: Path) -> Callable[..., torch.Tensor]:
         return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
 
     return allocate
+
+
+@pytest.fixture
+def no_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no C compiler was at hand when the package was installed."""
+    monkeypatch.setattr("grant_fast.native.library", lambda: None)

@@ -92,7 +92,7 @@ def test_the_choice_shows_in_the_repr():
 
 
 @pytest.mark.parametrize("pool", ["mean", "max", None])
-def test_explain_takes_what_the_model_takes(pool):
+def test_explain_takes_what_the_model_takes(pool, no_cpu_kernels):
     case = Case(sizes=(3, 2))
     model = FlexGCN(5, [8, 6], 1, orders=[2, 2, 2], pool=pool)
     lines = explain(model, case.x, case.edge_index, case.edge_weight, case.batch, 2)
@@ -106,6 +106,17 @@ def test_explain_takes_what_the_model_takes(pool):
     assert conv[0].startswith("layer 0 (5 → 4, order 3): PyTorch")
     with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
         explain(model, case.x)
+
+
+def test_explain_names_the_kernels_of_the_cpu(batch, monkeypatch):
+    monkeypatch.setattr("grant_fast.native.why_not", lambda *_: None)
+    lines = explain(FlexGCN(5, 4, 2, orders=[2, 2, 2]), batch)
+    assert [line.split(": ")[1] for line in lines] == [
+        "one product with the dataset's cached [X, ÂX, …] (CPU kernels)",
+        "CPU kernels",
+        "pooled first, then one product a graph (CPU kernels)",
+    ]
+    assert "CPU kernels" not in " ".join(explain(FlexGCN(5, 4, 2, backend="torch"), batch))
 
 
 def test_the_doctor_shows_the_path_of_a_usual_model(monkeypatch):

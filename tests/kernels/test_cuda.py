@@ -10,7 +10,6 @@ import os
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops
 from grant_fast.teaching import loss
@@ -65,6 +64,34 @@ def test_a_batch_of_small_large_huge_and_repeating_graphs(dtype):
     other = PackedGraphs.from_arrays(torch.randn(2, 9), repeating, [0, 0], num_graphs=1)
     both = PackedGraphs.concat([graphs, other])
     check(both, 3, 5, dtype, relu=True, positions=[7, 2, 1, 0, 4, 3, 5, 2, 6])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("widths", [(70, 70), (9, 300), (512, 20)], ids=str)
+@pytest.mark.parametrize("order", [1, 3, 7])
+def test_wide_and_deep_layers(order, widths, dtype):
+    check(dense_graphs(SIZES, widths[0]), order, widths[1], dtype, relu=order == 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_weighted_and_repeated_edges(symmetric, dtype):
+    check(Case(symmetric=symmetric).graphs, 3, 7, dtype, relu=True)
+
+
+@pytest.mark.parametrize("widths", [(5, 8), (8, 5), (5, 70)], ids=str)
+def test_the_gradient_of_edge_weights(widths):
+    case = Case(num_features=widths[0])
+    conv = FlexConv(*widths, order=4)
+    exact = copy.deepcopy(conv).double()
+    conv, conv.backend, exact.backend = conv.to("cuda"), "triton", "torch"
+    grads = []
+    for layer, device, dtype in ((conv, "cuda", torch.float32), (exact, "cpu", torch.float64)):
+        weight = (case.edge_weight + 0.1).to(device, dtype).requires_grad_()
+        out = layer(case.x.to(device, dtype), case.edge_index.to(device), weight)
+        grads.append(torch.autograd.grad(out.square().sum(), weight)[0].cpu().double())
+    size = grads[1].abs().max().item()
+    torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[torch.float32] * size)
 
 
 def test_tf32_where_the_user_allows_it():
@@ -205,14 +232,3 @@ def test_a_compiled_layer_equals_the_layer_and_compiles_once(backend):
     adjacency = batch.adjacency(True)
     want = ops.flex_conv(batch.x, weight, None, adjacency, backend="torch")
     torch.testing.assert_close(layer(batch.x, adjacency), want, rtol=1e-4, atol=1e-5)
-
-
-def test_the_operator_passes_opcheck():
-    batch = dense_graphs((3, 0, 40, 1), 5).to("cuda").batch(slice(None))
-    graphs, tables = batch.graphs, batch.tiles[:-1]
-    leaves = [batch.x, torch.randn(3, 5, 4, device="cuda"), torch.randn(4, device="cuda")]
-    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
-    opcheck(
-        torch.ops.grant_fast.flex_conv_tiles,
-        (*leaves, graphs.scale, graphs.ptr, graphs.bits.bits, *tables, True, False),
-    )

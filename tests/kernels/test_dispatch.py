@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from torch.library import opcheck
 
 from grant_fast import FlexGCN, InputError, PackedGraphs, explain, ops
 from grant_fast.adjacency import Adjacency
@@ -73,32 +72,6 @@ def test_without_the_interpreter_a_cpu_says_why(case, monkeypatch):
         ops.flex_conv(*layer_arguments(case), backend="triton")
 
 
-def operator_arguments(case: Case, relu: bool):
-    *leaves, adjacency = layer_arguments(case)
-    return (*(leaf.requires_grad_() for leaf in leaves), *structure(adjacency), relu)
-
-
-@pytest.mark.parametrize("relu", [True, False])
-def test_the_operator_passes_opcheck(case, relu):
-    opcheck(torch.ops.grant_fast.flex_conv_tiles, operator_arguments(case, relu))
-
-
-def test_the_operator_with_a_rest_passes_opcheck():
-    case = Case(sizes=(3, 20), weighted=False)  # with repeated edges
-    assert case.graphs.batch(slice(None)).rest is not None
-    opcheck(torch.ops.grant_fast.flex_conv_tiles, operator_arguments(case, True))
-
-
-@pytest.mark.parametrize("learned", [True, False])
-def test_the_operator_over_csr_passes_opcheck(learned):
-    case = Case(sizes=(3, 0, 20))
-    x, weight, bias, adjacency = layer_arguments(case)
-    csr = [t.clone() for t in (*adjacency.csr, *adjacency.transposed)]
-    csr[2].requires_grad_(learned)
-    leaves = (t.requires_grad_() for t in (x, weight, bias))
-    opcheck(torch.ops.grant_fast.flex_conv_csr, (*leaves, *csr, learned))
-
-
 @pytest.mark.parametrize("width", [8, 80])
 def test_a_layer_keeps_one_copy_of_its_input_whatever_the_order(case, width):
     def kept(order: int) -> int:
@@ -133,16 +106,6 @@ def test_a_compiled_layer_takes_batches_of_any_shape(case):
         torch.testing.assert_close(layer(batch.x, adjacency), want, rtol=1e-5, atol=1e-5)
 
 
-def test_autocast_runs_the_kernels_in_its_dtype(case):
-    arguments = layer_arguments(case)
-    with torch.autocast("cpu", torch.bfloat16):
-        got = ops.flex_conv(*arguments, backend="triton")
-    assert got.dtype == torch.bfloat16
-    torch.testing.assert_close(
-        got.float(), ops.flex_conv(*arguments, backend="torch"), rtol=0.02, atol=0.05
-    )
-
-
 def test_kernels_are_imported_only_when_they_run():
     program = (
         "import sys, torch, grant_fast.ops, grant_fast.graphs; "
@@ -154,7 +117,7 @@ def test_kernels_are_imported_only_when_they_run():
     assert out.stdout.strip() == "False"
 
 
-def test_explain_names_the_path_of_every_layer_and_why(monkeypatch):
+def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kernels):
     graphs = dense_graphs((3, 40, 9, 200), 5)
     model = FlexGCN(5, [8, 80, 6, 4], 1, orders=[2, 2, 2, 3, 2])
     batch = graphs.batch(slice(None))
