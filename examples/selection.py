@@ -177,7 +177,7 @@ def probe(sampler: GraNTSampler, model: Any, wrong: Tensor) -> dict[str, float]:
         out |= {"positive_in_all": float(positive.float().mean())}
     if wrong.any():
         out["noisy"] = float(wrong[picked].float().mean())
-    return out
+    return {name: round(value, 4) for name, value in out.items()}
 
 
 def measure(names: list[str], seeds: int, data: Path, results: Path) -> None:
@@ -197,7 +197,7 @@ def measure(names: list[str], seeds: int, data: Path, results: Path) -> None:
                 runs.append({"set": name, "arm": arm, "seed": seed} | row)
                 about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
                 with atomic_path(results) as path:
-                    path.write_text(json.dumps({"about": about, "runs": runs}, indent=1) + "\n")
+                    path.write_text(json.dumps({"about": about, "runs": runs}) + "\n")
                 print(f"{name} {arm} {seed}: {row['metric']} {row['test']:.4f}", flush=True)
 
 
@@ -209,19 +209,19 @@ def tables(runs: list[dict[str, Any]]) -> str:
         by_arm = defaultdict(list)
         for run in mine:
             by_arm[run["arm"]].append(run)
-        full = {run["seed"]: run["seconds"] for run in by_arm["full"]}
         extra = [key for key in ("positive", "noisy") if key in mine[0]["probes"][0]]
         heads = ["arm", f"test {mine[0]['metric']}", "at the last epoch", "graphs seen"]
-        heads += ["time / full", "overlap", "chance"]
+        heads += ["overlap", "chance"]
         heads += [f"{key} among them" for key in extra]
-        text.append(f"**{name}** ({len(full)} seeds, {mine[0]['train_graphs']:,} training graphs)")
+        text.append(
+            f"**{name}** ({len(by_arm['full'])} seeds, {mine[0]['train_graphs']:,} training graphs)"
+        )
         rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
         for arm in (arm for arm in ARMS if arm in by_arm):
             group = by_arm[arm]
             early = [p for run in group for p in run["probes"] if p["share"] < 1]
-            ratio = mean(run["seconds"] / full[run["seed"]] for run in group)
             cells = [arm, spread(group, "test"), spread(group, "test_last")]
-            cells += [f"{mean(run['visits'] for run in group):,.0f}", f"{ratio:.2f}"]
+            cells.append(f"{mean(run['visits'] for run in group):,.0f}")
             for key in ("overlap", "share", *extra):
                 cells.append(f"{mean(p[key] for p in early):.1%}" if early else "–")
             rows.append(cells)
