@@ -145,6 +145,7 @@ def test_the_histogram_counts_every_score_and_selects_like_a_sort():
     assert int(counts[0].sum()) == len(SIZES)
 
 
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 def test_a_nan_names_the_graph_it_is_in_although_it_shares_a_tile():
     task = Task("regression")
     graphs = dense_graphs((3, 4, 5, 6), 5)
