@@ -12,9 +12,8 @@ from ..tasks import Task
 from ..tiles import TILE
 from .residuals import ResidualKind
 
-#: Widths of hidden layers, and of X and f, up to which nothing spills on any target; the weights
-#: then lie in the nearest caches. A first layer of two blocks of columns has an order less.
-MAX_HIDDEN, MAX_ENDS = 32, 64
+#: Widths of hidden layers and of f up to which nothing was seen to spill.
+MAX_HIDDEN, MAX_OUT = 32, 64
 #: Bytes of weights that every program reads.
 MOST_WEIGHTS = 128 << 10
 
@@ -33,11 +32,15 @@ def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
         return "the pooling is neither a mean nor a sum of each graph"
     if max((conv.out_channels for conv in convs[:-1]), default=0) > MAX_HIDDEN:
         return f"a hidden layer is wider than {MAX_HIDDEN}"
-    if max(convs[0].in_channels, convs[-1].out_channels) > MAX_ENDS:
-        return f"the features or outputs are more than {MAX_ENDS}"
-    most = dispatch.MAX_ORDER if convs[0].in_channels <= 32 else dispatch.MAX_ORDER - 1
-    if max(convs[0].order - most, *(conv.order - dispatch.MAX_ORDER for conv in convs)) > 0:
-        return f"an order is above {dispatch.MAX_ORDER}, or the first above {most}"
+    if convs[-1].out_channels > MAX_OUT:
+        return f"there are more than {MAX_OUT} outputs"
+    wide = convs[0].in_channels > MAX_HIDDEN  # two blocks of columns: then all else is small
+    if wide and (
+        convs[0].in_channels > 40 or max(c.out_channels for c in convs[:-1] or convs) > 16
+    ):
+        return "the features are wide, and the hidden layers not narrow"
+    if max(conv.order for conv in convs) > dispatch.MAX_ORDER - wide:
+        return "an order is too high"
     if 4 * sum(conv.weight.numel() for conv in convs) > MOST_WEIGHTS:
         return f"the weights take more than {MOST_WEIGHTS >> 10} KiB"
     if any(p.dtype != torch.float32 for p in model.parameters()):

@@ -105,7 +105,7 @@ def test_every_kind_of_task(task, level):
         ((1, 17, 1), (4, 1), "sum", True, None, True),
         ((40, 16, 64), (3, 2), "mean", False, "batch_norm", False),
         ((9, 27, 32, 33), (2, 3, 2), "mean", True, "batch_norm", True),
-        ((64, 9, 10), (4, 3), None, True, None, False),
+        ((40, 9, 10), (4, 3), None, True, None, False),
     ],
     ids=["narrow", "wide ends", "three layers", "nodes"],
 )
