@@ -109,6 +109,13 @@ class PackedGraphs:
         return int(self.host_ptr.diff().max()) if self.num_graphs else 0
 
     @kept_property
+    def class_range(self) -> tuple[int, int]:
+        """The smallest and the largest class in y, -100 (not measured) among them."""
+        assert self.y is not None and not self.y.is_floating_point()
+        low, high = torch.aminmax(self.y) if self.y.numel() else (0, 0)
+        return int(low), int(high)
+
+    @kept_property
     def min_nodes(self) -> int:
         """Nodes of the smallest graph; 0 where one is empty."""
         return int(self.host_ptr.diff().min()) if self.num_graphs else 0

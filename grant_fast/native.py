@@ -365,3 +365,18 @@ class _Embed(torch.autograd.Function):
 def embed_nodes(table: Tensor, code: Tensor, batch: GraphBatch) -> Tensor:
     """table[code] for the nodes of a batch, [n, h]; code is [N] int32, of the whole dataset."""
     return _Embed.apply(table, code, batch)
+
+
+def class_scores(pred: Tensor, y: Tensor, ptr: Tensor, first: Tensor | None = None) -> Tensor:
+    """‖softmax(f) − onehot(y)‖_F / n_i over the nodes of each graph that have a label, [B] float32.
+
+    Args:
+        pred: f, [n, C].
+        y: [n] int64, below 0 where a label is missing; with `first`, [N], of the whole dataset.
+        ptr: [B + 1] int64, the rows of each graph.
+        first: [B] int64, its first node in the dataset.
+    """
+    out = pred.new_empty(ptr.shape[0] - 1)
+    args = (out.shape[0], _threads(), pred.shape[1], pred.contiguous(), out)
+    _call("class_scores", ptr.contiguous(), first, y.contiguous(), *args)
+    return out

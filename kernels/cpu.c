@@ -1064,3 +1064,87 @@ EXPORT void embed_nodes_backward(const i64 *ptr, const i64 *first, i64 count, co
                            h - c);
         }
 }
+
+/* --- Scores of node-level classification ----------------------------------------------------- */
+
+/* e^x for x <= 0, to two units in the last place; 0 below -87. NaN stays NaN. */
+INLINE vec exponential(vec x) {
+    ivec tiny = (ivec)(x < -87.0f);
+    x = (vec)(((ivec)(zero() - 87.0f) & tiny) | ((ivec)x & ~tiny));
+    vec n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* rounds to a whole number */
+    vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    vec p = r * 1.9875691e-4f + 1.3981999e-3f;
+    p = p * r + 8.3334519e-3f;
+    p = p * r + 4.1665795e-2f;
+    p = p * r + 1.6666665e-1f;
+    p = p * r + 5.0000001e-1f;
+    p = p * r * r + r + 1.0f;
+    ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
+    return (vec)(((ivec)(p * (vec)power)) & ~tiny);
+}
+
+typedef struct {
+    const i64 *ptr, *first; /* [B + 1], [B]: rows of a batch, nodes of the dataset */
+    const i64 *label;       /* [N], or where `first` is NULL [n]; below 0: missing */
+    const float *f;         /* [n, classes] */
+    i64 graphs, classes;
+    float *out;             /* [B] */
+} class_task;
+
+#define KEPT_CLASSES 32 /* classes whose outputs are read once */
+
+INLINE vec one_class(const float *const f[VL], i64 c) {
+    vec v;
+    for (int i = 0; i < VL; i++) v[i] = f[i][c];
+    return v;
+}
+
+/* |softmax(f) - onehot(y)|_F over the nodes of a graph, divided by the number of those with a label.
+ * With e = exp(f - max), S and Q the sums of e and of e^2 over the wrong classes, a node's square is
+ * (Q + S^2) / (S + e_y)^2. A register holds one class of VL nodes. */
+static void class_part(const void *args, i64 part) {
+    const class_task *t = args;
+    for (i64 b = part * READOUT_GRAPHS; b < min64(t->graphs, (part + 1) * READOUT_GRAPHS); b++) {
+        i64 end = t->ptr[b + 1];
+        const i64 *y = t->label + (t->first ? t->first[b] - t->ptr[b] : 0);
+        vec squares = zero(), counts = zero();
+        for (i64 first = t->ptr[b]; first < end; first += VL) {
+            const float *f[VL];
+            ivec label;
+            for (int i = 0; i < VL; i++) {
+                i64 row = min64(first + i, end - 1);
+                f[i] = t->f + row * t->classes;
+                label[i] = first + i < end ? (int32_t)y[row] : -1;
+            }
+            vec most = zero(), wrong = zero(), right = zero(), wrong_squares = zero();
+            vec kept[KEPT_CLASSES];
+            for (i64 c = 0; c < t->classes; c++) {
+                vec v = one_class(f, c);
+                if (c < KEPT_CLASSES) kept[c] = v;
+                ivec above = c ? ~(ivec)(v <= most) : ~(ivec){0}; /* a NaN is above all */
+                most = (vec)(((ivec)v & above) | ((ivec)most & ~above));
+            }
+            for (i64 c = 0; c < t->classes; c++) {
+                vec e = exponential((c < KEPT_CLASSES ? kept[c] : one_class(f, c)) - most);
+                ivec is_right = label == (int32_t)c;
+                vec other = (vec)((ivec)e & ~is_right);
+                right += (vec)((ivec)e & is_right);
+                wrong += other;
+                wrong_squares += other * other;
+            }
+            vec total = wrong + right, square = (wrong_squares + wrong * wrong) / (total * total);
+            ivec known = label >= 0;
+            squares += (vec)((ivec)square & known);
+            counts += (vec)((ivec)(zero() + 1.0f) & known);
+        }
+        double sum = 0, count = 0;
+        for (int i = 0; i < VL; i++) sum += squares[i], count += counts[i];
+        t->out[b] = (float)__builtin_sqrt(sum) / (count > 1 ? (float)count : 1.0f);
+    }
+}
+
+EXPORT void class_scores(const i64 *ptr, const i64 *first, const i64 *label, i64 count,
+                         int threads, i64 classes, const float *f, float *out) {
+    class_task t = {ptr, first, label, f, count, classes, out};
+    parallel(class_part, &t, (count + READOUT_GRAPHS - 1) / READOUT_GRAPHS, threads);
+}

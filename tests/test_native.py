@@ -216,6 +216,29 @@ def test_embedding(build):
     close(torch.autograd.grad(x, table, grad)[0], want)
 
 
+@pytest.mark.parametrize("classes", [2, 10, 17])
+def test_class_scores(build, classes):
+    sizes = torch.tensor([0, 1, 16, 33, 100, 5])
+    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    pred = 30 * torch.randn(int(ptr[-1]), classes)
+    pred[7] = 1000.0  # no overflow, and no winner
+    pred[8, 1] = -1e30
+    y = torch.randint(classes, (len(pred),))
+    y[::7] = -100
+    y[-5:] = -100  # a graph without a label
+    got = native.class_scores(pred, y, ptr)
+    errors = pred.double().softmax(1) - nn.functional.one_hot(y.clamp(min=0), classes)
+    squares = torch.where(y >= 0, errors.square().sum(1), 0.0)
+    graph = torch.repeat_interleave(torch.arange(6), sizes)
+    sums = torch.zeros(6, dtype=torch.float64).index_add(0, graph, squares)
+    count = torch.zeros(6).index_add(0, graph, (y >= 0).float()).clamp(min=1)
+    torch.testing.assert_close(got.double(), sums.sqrt() / count, rtol=1e-5, atol=1e-7)
+    pred[20, 0] = float("nan")
+    y[20] = 1
+    dirty = native.class_scores(pred, y, ptr)
+    assert dirty.isnan().nonzero().flatten().tolist() == [3]
+
+
 def test_what_it_does_not_take():
     case = Case()
     adjacency = case.graphs.batch(slice(None)).adjacency(True)

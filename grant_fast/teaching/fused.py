@@ -118,7 +118,8 @@ def _network(model: FlexGCN):  # type: ignore[no-untyped-def]
 
     flat, convs = [], [cast(FlexConv, conv) for conv in model.convs]
     for conv, norm in zip(convs, [*model.norms, None], strict=True):
-        weight, bias = conv.weight, conv.bias
+        weight: torch.Tensor = conv.weight
+        bias: torch.Tensor | None = conv.bias
         if isinstance(norm, BatchNorm):
             weight, bias = norm.folded_into(weight, bias)
         zero = weight.new_zeros(conv.out_channels)

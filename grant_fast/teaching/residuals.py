@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import native
+from ..dispatch import takes_native
 from ..errors import InputError
 from ..tasks import NOT_MEASURED, Task
 
@@ -147,6 +149,9 @@ def graph_residuals(
         InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
     """
     if task.kind == "multiclass" and kind == "gradient":
+        if task.level == "node" and takes_native(pred):
+            f, classes = _aligned(pred, y, task)
+            return native.class_scores(f, classes, _checked_ptr(ptr, f))
         squares, labelled = _class_squares(*_aligned(pred, y, task), overwrite)
     else:
         errors, measured = _errors(pred, y, task, kind)

@@ -17,7 +17,7 @@ from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Pass, Positions, Predict
-from .selection import sample_graphs, select_graphs
+from .selection import SelectMode, sample_graphs, select_graphs
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 
@@ -168,7 +168,7 @@ class GraNTSampler(Sampler[list[int]]):
                 dealt = deal(size, self.batch_size, self.seed, at)
                 whole = self.mode == "batch"
                 count = share_size(self.ratio, self._num_batches(size)) if whole else m
-                by = "batch" if whole else "graph"
+                by: SelectMode = "batch" if whole else "graph"
                 batches = dealt.to(scores.device)
                 picked = select_graphs(scores, count, by, batches=batches).cpu()
                 batch_of = dealt[picked] if whole else None
