@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,14 +18,14 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
-from .cache import cached_graphs
+from .cache import SMALLEST, cached_graphs
 from .infer import make_task
 from .logp import penalized_logp
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import Failure, featurize
 from .splits import PARTS, random_split, scaffold_split
-from .stream import packed
+from .stream import Part
 from .table import read_smi, read_table
 
 Split = Literal["random", "scaffold"]
@@ -117,7 +117,7 @@ def load_dataset(
         num_graphs: only so many: generated, or the first of a file. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
-        workers: processes that read SMILES, see `featurize`.
+        workers: processes that read SMILES or draw 10,000 graphs and more, see `in_order`.
         progress: show progress bars.
 
     Raises:
@@ -291,15 +291,16 @@ def _generated(name: str, options: _Options) -> Dataset:
         raise InputError(f"{name} is a {kind} task, not {options.task}: leave the task out")
     num_graphs = options.num_graphs or 50_000
 
-    def make() -> PackedGraphs:
-        chunks = graphon.generate_chunks(
-            name, num_graphs, seed=options.seed, progress=options.progress
+    def draw() -> Iterable[Part]:
+        # Fewer graphs are drawn before more processes have started.
+        workers = options.workers if num_graphs >= SMALLEST else None
+        return graphon.generate_parts(
+            name, num_graphs, seed=options.seed, workers=workers, progress=options.progress
         )
-        return packed(chunks)
 
     return Dataset(
         name=name,
-        graphs=cached_graphs(name, num_graphs, options.seed, make),
+        graphs=cached_graphs(name, num_graphs, options.seed, draw),
         task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
         split=random_split(num_graphs, GENERATED_FRACTIONS, options.seed),
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.

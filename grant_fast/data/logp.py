@@ -6,9 +6,7 @@ import importlib.util
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
-from multiprocessing import get_context
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError, require
-from .progress import track
+from .parallel import in_order
 from .smiles import CHUNK, import_rdkit
 
 LONG_CYCLE = 6  # atoms; a ring of more counts
@@ -42,12 +40,9 @@ def penalized_logp(
     """
     _sa_scorer()  # a missing package is reported once, here, and not by every worker
     pieces = [smiles[start : start + CHUNK] for start in range(0, len(smiles), CHUNK)]
-    shown = partial(track, label="scoring molecules", total=len(pieces), show=progress)
-    if workers is None or workers == 1 or len(pieces) <= 1:
-        found = [value for part in shown(map(_score_chunk, pieces)) for value in part]
-    else:
-        with ProcessPoolExecutor(min(workers, len(pieces)), get_context("spawn")) as pool:
-            found = [value for part in shown(pool.map(_score_chunk, pieces)) for value in part]
+    label = "scoring molecules"
+    parts = in_order(_score_chunk, pieces, workers, label=label, progress=progress)
+    found = [value for part in parts for value in part]
     return torch.tensor(found, dtype=torch.float32)
 
 

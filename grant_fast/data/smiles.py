@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -15,7 +12,7 @@ import torch
 
 from ..errors import InputError, require
 from .arrays import GraphArrays, batch_vector
-from .progress import track
+from .parallel import in_order
 
 # What OGB's columns may hold, from 0: atomic number, chirality, degree, formal charge, hydrogens,
 # radical electrons, hybridisation, aromatic, in a ring. Written down so that a model can be built
@@ -62,7 +59,8 @@ def _atom_featurizer() -> Callable[[Any], list[int]]:
         return require("ogb.utils.features", "smiles").atom_to_feature_vector
 
 
-def _featurize_chunk(first_row: int, smiles: Sequence[str]) -> _Chunk:
+def _featurize_chunk(job: tuple[int, Sequence[str]]) -> _Chunk:
+    first_row, smiles = job
     chem, rd_base = import_rdkit()
     atom_features = _atom_featurizer()
     atoms: list[list[int]] = []
@@ -99,9 +97,8 @@ def featurize(
 
     Args:
         smiles: one molecule each.
-        workers: processes to share the work; None or 1 stays in this one. More of them start by
-            importing the main module, so a script needs `if __name__ == "__main__":`, as for any
-            multiprocessing. Worth it from about 10,000 molecules (3 s in one process).
+        workers: processes to share the work, see `in_order`. Worth it from about 10,000 molecules
+            (3 s in one process).
         progress: show a progress bar.
 
     Returns:
@@ -112,49 +109,19 @@ def featurize(
         InputError: something among `smiles` is not a string, or `workers` is below 1.
         MissingExtraError: rdkit or ogb is not installed.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers={workers}: give 1 or more")
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")
     _atom_featurizer()  # a missing package is reported once, here, and not by every worker
-    starts = range(0, len(smiles), CHUNK)
-    pieces = [smiles[start : start + CHUNK] for start in starts]
-
-    def shown(chunks: Iterator[_Chunk]) -> list[_Chunk]:
-        return list(track(chunks, "reading molecules", len(pieces), progress))
-
-    if workers is None or workers == 1 or len(pieces) == 1:
-        return _join(shown(map(_featurize_chunk, starts, pieces)))
-    # Forking a process in which torch runs threads may deadlock: start fresh ones.
-    pool = ProcessPoolExecutor(min(workers, len(pieces)), get_context("spawn"))
-    try:
-        with _without_interrupts():
-            chunks = pool.map(_featurize_chunk, starts, pieces)
-        return _join(shown(chunks))
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach, even while they import: this one ends them.
-
-    A terminal sends it to all of them. What comes meanwhile is delivered here at the end.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    jobs = [(start, smiles[start : start + CHUNK]) for start in range(0, len(smiles), CHUNK)]
+    label = "reading molecules"
+    chunks = in_order(_featurize_chunk, jobs, workers, label=label, progress=progress)
+    return _join(list(chunks))
 
 
 def _join(chunks: list[_Chunk]) -> tuple[GraphArrays, list[Failure]]:
     if not chunks:
-        chunks = [_featurize_chunk(0, [])]
+        chunks = [_featurize_chunk((0, []))]
     offsets = np.cumsum([0] + [len(atoms) for atoms, _, _, _ in chunks])
     sizes = np.concatenate([sizes for _, _, sizes, _ in chunks])
     bonds = [bonds + offset for (_, bonds, _, _), offset in zip(chunks, offsets, strict=False)]
