@@ -29,7 +29,7 @@ app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="gen-reg, gen-cls, a *.csv of SMILES, a *.smi, a *.gfast, QM9 or ogbg-mol*."
+        help="gen-reg, gen-cls, a *.csv of SMILES, a *.smi, a *.gfast, QM9, ZINC or ogbg-mol*."
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]

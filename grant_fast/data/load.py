@@ -31,7 +31,7 @@ from .table import read_smi, read_table
 Split = Literal["random", "scaffold"]
 SOURCES = (
     'gen-reg, gen-cls, a "*.csv" of SMILES, a "*.smi" file, a packed "*.gfast" file, QM9, '
-    "an ogbg-mol* name, or twin:NAME"
+    "ZINC, an ogbg-mol* name, or twin:NAME"
 )
 DEFAULT_METRIC = {
     "regression": "mae",
@@ -105,13 +105,13 @@ def load_dataset(
     Args:
         source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
             SMILES a line, as ZINC's: the target is the penalised logP), a packed "*.gfast" file,
-            "QM9" or "ogbg-mol*" (from the folder `dataset`, downloaded on first use), or
+            "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`, downloaded on first use), or
             "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
         target: columns of a CSV file, `["all"]` for all; by default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0.
-        split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol* and QM9,
+        split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.
         num_graphs: only so many: generated, or the first of a file. Default: all; 50,000 generated.
@@ -255,7 +255,7 @@ def _from_smi(path: Path, options: _Options) -> Dataset:
 
 
 def _from_pyg(name: str, options: _Options) -> Dataset:
-    loaded = load_pyg(name)
+    loaded = load_pyg(name, progress=options.progress)
     assert loaded.graphs.y is not None
     task, y = make_task(loaded.graphs.y, "graph", loaded.targets, options.task or "regression")
     dataset = Dataset(
