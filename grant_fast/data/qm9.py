@@ -71,7 +71,9 @@ def read_qm9(raw: Path, progress: bool = False) -> GraphArrays:
                 f"{raw / _STRUCTURES} has {len(supplier):,} molecules and {_TARGETS} "
                 f"{len(names):,} rows: delete both and fetch them again"
             )
-        atoms, bonds, sizes, y = [], [], [], []
+        atoms: list[tuple[int, bool, int]] = []
+        bonds: list[tuple[int, int]] = []
+        sizes, y = [], []
         for row, molecule in enumerate(track(supplier, "reading QM9", len(supplier), progress)):
             if row in skipped:
                 continue

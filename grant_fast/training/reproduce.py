@@ -112,6 +112,7 @@ def reproduce(
             part.out,
             arms=part.arms,
             controls=(),
+            equal_budget=False,
             seeds=seeds,
             resume=resume,
             observer=observer,
@@ -200,6 +201,8 @@ def known_differences(
         found.append(f"The data come from {Path(config.source).name}, not from {recipe.source}.")
     if dataset.encoder == "atom" and not recipe.name.startswith("ogbg-mol"):
         found.append("Atoms are embedded from OGB's nine columns, not the paper's features.")
+    if config.source.lower().endswith(".smi"):
+        found.append("The penalised logP is not normalised, as the published one is.")
     if seeds == 1:
         found.append("One seed: nobody can tell a difference between arms from chance.")
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
