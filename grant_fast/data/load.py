@@ -114,7 +114,8 @@ def load_dataset(
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.
-        num_graphs: only so many: generated, or the first of a file. Default: all; 50,000 generated.
+        num_graphs: only so many: generated, the first of a file, or the first of each part of a
+            published split. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
         workers: processes that read SMILES or draw 10,000 graphs and more, see `in_order`.
@@ -265,7 +266,7 @@ def _from_pyg(name: str, options: _Options) -> Dataset:
         split=loaded.split,
         metric=DEFAULT_METRIC[task.kind],
     )
-    return _with_split(_first(dataset, options.num_graphs), options)
+    return _with_split(_fewer(dataset, options.num_graphs), options)
 
 
 def _from_twin(name: str, options: _Options) -> Dataset:
@@ -323,7 +324,7 @@ def _from_ogb(name: str, options: _Options) -> Dataset:
         metric=loaded.metric if task.kind == natural else DEFAULT_METRIC[task.kind],
         encoder="atom",
     )
-    return _with_split(_first(dataset, options.num_graphs), options)
+    return _with_split(_fewer(dataset, options.num_graphs), options)
 
 
 def _from_packed(path: Path, options: _Options) -> Dataset:
@@ -356,6 +357,19 @@ def _first(dataset: Dataset, num_graphs: int | None) -> Dataset:
         graphs=dataset.graphs.subset(slice(0, num_graphs)),
         split={part: p[p < num_graphs] for part, p in dataset.split.items()},
     )
+
+
+def _fewer(dataset: Dataset, num_graphs: int | None) -> Dataset:
+    """The first graphs of each part of a published split, in the parts' proportion."""
+    total = dataset.graphs.num_graphs
+    if num_graphs is None or num_graphs >= total:
+        return dataset
+    sizes = {part: max(1, num_graphs * len(p) // total) for part, p in dataset.split.items()}
+    sizes["train"] = num_graphs - sizes["valid"] - sizes["test"]
+    kept = {part: positions[: sizes[part]] for part, positions in dataset.split.items()}
+    order = torch.cat(list(kept.values())).sort().values
+    split = {part: torch.searchsorted(order, positions) for part, positions in kept.items()}
+    return replace(dataset, graphs=dataset.graphs.subset(order), split=split)
 
 
 def _with_split(dataset: Dataset, options: _Options) -> Dataset:

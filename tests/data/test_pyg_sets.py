@@ -197,6 +197,19 @@ def test_zinc_is_a_data_set_to_train_on(zinc_root, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("num_graphs", "ids"), [(3, [0, 3, 4]), (5, [0, 1, 2, 3, 4]), (9, [*range(6)])]
+)
+def test_fewer_graphs_are_the_first_of_each_part(zinc_root, monkeypatch, num_graphs, ids):
+    (zinc_root / "dataset").symlink_to(zinc_root)
+    monkeypatch.chdir(zinc_root)
+    dataset = load_dataset("ZINC", num_graphs=num_graphs, progress=False)
+    assert dataset.graphs.ids.tolist() == ids
+    found = {part: dataset.graphs.ids[p].tolist() for part, p in dataset.split.items()}
+    whole = {"train": [0, 1, 2], "valid": [3], "test": [4, 5]}
+    assert found == {part: [i for i in all_ids if i in ids] for part, all_ids in whole.items()}
+
+
+@pytest.mark.parametrize(
     ("content", "culprit"),
     [
         ({"a": 1}, r"does not hold a list of 1 molecules"),
