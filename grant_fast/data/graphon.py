@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..workers import share_out
 from .arrays import GraphArrays, batch_vector, concatenate
-from .parallel import in_order
+from .progress import track
 from .stream import Part, pack_part
 
 NAMES = ("gen-reg", "gen-cls")
@@ -239,10 +240,10 @@ def generate_parts(
     workers: int | None = None,
     progress: bool = False,
 ) -> Iterable[Part]:
-    """The data set in packed parts, drawn by `workers` processes (see `in_order`), in order."""
+    """The data set in packed parts, in order, drawn by `workers` processes (see `share_out`)."""
     chunks = chunks_of(name, num_graphs, seed=seed)
-    label = f"generating {name}"
-    return in_order(_draw_part, chunks, workers, label=label, progress=progress)
+    parts = share_out(min(workers or 1, len(chunks)), _draw_part, chunks)
+    return track(parts, f"generating {name}", len(chunks), progress)
 
 
 def _draw_part(chunk: Chunk) -> Part:
@@ -283,4 +284,5 @@ def generate(
         InputError: an unknown name or family, or a number out of range.
     """
     chunks = chunks_of(name, num_graphs, seed=seed, family=family, resolution=resolution)
-    return concatenate(in_order(Chunk.draw, chunks, label=f"generating {name}", progress=progress))
+    drawn = (chunk.draw() for chunk in chunks)
+    return concatenate(track(drawn, f"generating {name}", len(chunks), progress))

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError, require
-from .parallel import in_order
+from ..workers import share_out
+from .progress import track
 from .smiles import CHUNK, import_rdkit
 
 LONG_CYCLE = 6  # atoms; a ring of more counts
@@ -40,9 +41,9 @@ def penalized_logp(
     """
     _sa_scorer()  # a missing package is reported once, here, and not by every worker
     pieces = [smiles[start : start + CHUNK] for start in range(0, len(smiles), CHUNK)]
-    label = "scoring molecules"
-    parts = in_order(_score_chunk, pieces, workers, label=label, progress=progress)
-    found = [value for part in parts for value in part]
+    parts = share_out(min(workers or 1, max(1, len(pieces))), _score_chunk, pieces)
+    shown = track(parts, "scoring molecules", len(pieces), progress)
+    found = [value for part in shown for value in part]
     return torch.tensor(found, dtype=torch.float32)
 
 
