@@ -378,7 +378,7 @@ def pack(
     **given: Any,
 ) -> None:
     """Read or generate a data set once, into one file that loads at once."""
-    from .data.load import save_dataset
+    from .data.dataset import save_dataset
 
     dataset = _load(RunConfig(source=source, **given))
     save_dataset(dataset, out)

@@ -10,7 +10,7 @@ import torch
 from rich import box
 from rich.table import Table
 
-from ..data.load import Dataset
+from ..data.dataset import Dataset
 from ..data.twin import PREFIX as TWIN
 from ..files import atomic_write_text
 from ..teaching.residuals import loss
