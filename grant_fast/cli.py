@@ -317,16 +317,15 @@ def reproduce(
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.model import resolve_device
-    from .training.recipe import load_recipe
-    from .training.reproduce import (
-        ARMS,
-        BASELINES,
+    from .training.paper_table import (
         cells,
         known_differences,
         terminal_table,
         title_of,
         write_reproduction,
     )
+    from .training.recipe import load_recipe
+    from .training.reproduce import ARMS, BASELINES
     from .training.reproduce import reproduce as run_all
 
     recipe = load_recipe(name)

@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from grant_fast.cli import app
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.training.paper_table import cells, known_differences
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
-from grant_fast.training.reproduce import ARMS, BASELINES, cells, known_differences, reproduce
+from grant_fast.training.reproduce import ARMS, BASELINES, reproduce
 
 
 def run(*words):
