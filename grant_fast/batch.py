@@ -1,7 +1,7 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -84,6 +84,11 @@ class GraphBatch:
     @kept_property
     def _host_edge_ptr(self) -> Tensor:
         return sizes_to_ptr(self._host[3])
+
+    @property
+    def host_rows(self) -> tuple[Tensor, Tensor]:
+        """First row [B + 1] and first node in the dataset [B] of each graph, int64 on the CPU."""
+        return self._host_ptr, self._host[0]
 
     @kept_property
     def num_nodes(self) -> int:
@@ -224,16 +229,6 @@ class GraphBatch:
         weight = self.graphs.adj.weight
         return None if weight is None else take(weight, self.edges)
 
-    def coded(self) -> tuple[Tensor, Tensor] | None:
-        """The distinct rows of the dataset's X, [m, F], and which of them each node has, [n]."""
-        kinds = self.graphs.kinds
-        return None if kinds is None else (kinds[0], take(kinds[1], self.nodes))
-
-    def hops(self, order: int, normalize: bool) -> Tensor | None:
-        """[X, ÂX, …, Â^{κ-1}X], [n, κF], from the dataset's cache; None where it keeps none."""
-        cached = self.graphs.hops(order, normalize)
-        return None if cached is None else take(cached, self.nodes)
-
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
@@ -258,6 +253,26 @@ class GraphBatch:
         return self.graphs.subset(self._positions).to(device).batch(slice(None))
 
 
+class DatasetEdges(NamedTuple):
+    """The edges of a batch's graphs in the arrays of their dataset, by target and by source.
+
+    Graph b owns rows ptr[b] … ptr[b+1]-1 of the batch and as many nodes of the dataset from
+    first[b] on; `rowptr` runs over the dataset's nodes, `row` (None where nodes have many edges)
+    and `col` count within a graph, and `value` is None where every edge weighs 1.
+    """
+
+    ptr: Tensor
+    first: Tensor
+    rowptr: Tensor
+    row: Tensor | None
+    col: Tensor
+    value: Tensor | None
+    rowptr_t: Tensor
+    row_t: Tensor | None
+    col_t: Tensor
+    value_t: Tensor | None
+
+
 class BatchAdjacency(Adjacency):
     """The propagation matrix of a batch: its CSR is gathered when asked for, its tiles likewise.
 
@@ -273,6 +288,20 @@ class BatchAdjacency(Adjacency):
     @property
     def num_nodes(self) -> int:
         return self.num_cols
+
+    @kept_property
+    def in_dataset(self) -> DatasetEdges:
+        """The same edges where the dataset holds them: nothing is gathered."""
+        graphs = self.batch.graphs
+        sides: list[Any] = []
+        for transposed in (False, True):
+            csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
+            rows, values = (
+                graphs.edge_rows(transposed),
+                graphs.edge_values(self.normalize, transposed),
+            )
+            sides += [csr.rowptr, rows, csr.col, values]
+        return DatasetEdges(*self.batch.host_rows, *sides)
 
     @kept_property
     def csr(self) -> CSRTensors:
@@ -317,9 +346,6 @@ class LooseGraphs:
         dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
         out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
         return out.normalized() if normalize else out
-
-    def hops(self, order: int, normalize: bool) -> None:
-        return None
 
     def pooling(self, mean: bool) -> Adjacency:
         dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from . import native
 from .adjacency import Adjacency
 from .batch import BatchAdjacency
 from .errors import InputError
@@ -32,17 +33,33 @@ def takes_kernels(
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
-    source = "backend"
-    if backend is None:
-        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    if backend not in BACKENDS:
-        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    source, backend = _chosen(backend)
     if backend != "triton":
         return False
     reason = why_not(x, weight, adjacency)
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
+
+
+def takes_native(
+    x: Tensor,
+    adjacency: Adjacency | None = None,
+    weight: Tensor | None = None,
+    backend: str | None = None,
+) -> bool:
+    """Whether the compiled CPU kernels do: where they can, unless "torch" is asked for."""
+    return _chosen(backend)[1] != "torch" and native.takes(x, adjacency, weight)
+
+
+def _chosen(backend: str | None) -> tuple[str, str]:
+    """Where the choice of a backend comes from, and the choice."""
+    source = "backend"
+    if backend is None:
+        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
+    if backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    return source, backend
 
 
 def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:

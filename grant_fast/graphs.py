@@ -104,6 +104,11 @@ class PackedGraphs:
         return self.ptr.cpu()
 
     @kept_property
+    def max_nodes(self) -> int:
+        """Nodes of the largest graph."""
+        return int(self.host_ptr.diff().max()) if self.num_graphs else 0
+
+    @kept_property
     def host_edge_ptr(self) -> Tensor:
         """Where each graph's edges begin, [G + 1] int64, on the CPU."""
         return self.adj.rowptr[self.ptr].cpu()
@@ -259,6 +264,20 @@ class PackedGraphs:
                 value = row_scale.mul_(take(scale, col + first))
                 out[part.edges] = value if weight is None else value.mul_(weight)
             self._cache[key] = out
+        return self._cache[key]
+
+    @kept
+    @torch.no_grad()
+    def edge_rows(self, transposed: bool) -> Tensor | None:
+        """The row, within its graph, of each stored edge, [E] int32; None above 8 edges a node."""
+        if self.num_edges > 8 * self.num_nodes:
+            return None
+        csr = self.adj_t if transposed and self.adj_t is not None else self.adj
+        key = ("rows", csr is self.adj)
+        if key not in self._cache:
+            first = repeat(self.ptr[:-1], self.num_nodes_per_graph, self.num_nodes, self.device)
+            row = torch.arange(self.num_nodes, device=self.device).sub_(first).int()
+            self._cache[key] = repeat(row, csr.rowptr.diff(), self.num_edges, self.device)
         return self._cache[key]
 
     @kept

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import ops
+from . import native, ops
 from .adjacency import Adjacency
 from .batch import GraphBatch, LooseGraphs
 from .errors import InputError
@@ -207,13 +207,6 @@ class AtomEncoder(nn.Module):
         return f"{self.out_channels}, columns={len(self.cardinalities)}"
 
 
-class Dropout(nn.Dropout):
-    """`nn.Dropout`, cheaper on the CPU."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.dropout(x, self.p) if self.training else x
-
-
 class FlexGCN(nn.Module):
     """A flexible GCN (paper §4.1): L layers of their own orders κ_ℓ, then pooling.
 
@@ -279,7 +272,7 @@ class FlexGCN(nn.Module):
         )
         self.norms = nn.ModuleList(choose("norm", norm, NORMS)(width) for width in hidden)
         self.act = act if isinstance(act, nn.Module) else choose("act", act, ACTIVATIONS)()
-        self.dropouts = nn.ModuleList(Dropout(rate) for rate in rates)
+        self.dropouts = nn.ModuleList(nn.Dropout(rate) for rate in rates)
 
     def reset_parameters(self) -> None:
         """Draw every parameter anew."""
@@ -315,20 +308,61 @@ class FlexGCN(nn.Module):
             raise InputError("give a GraphBatch, or x and edge_index")
         else:
             graphs = LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
+        if isinstance(graphs, GraphBatch) and not torch.is_grad_enabled():
+            out = self._in_one_pass(graphs)
+            if out is not None:
+                return out
         h = None
         for layer in range(len(self.norms)):
             h = self._hidden_layer(layer, h, graphs)
         return self._last_layer(self._encode(graphs) if h is None else h, graphs)
+
+    def _in_one_pass(self, graphs: GraphBatch) -> Tensor | None:
+        """The whole network by the compiled kernels, in evaluation mode; None where they cannot."""
+        modules = (*self.norms, *self.dropouts)
+        plain = all(type(norm) in (BatchNorm, nn.Identity) for norm in self.norms)
+        if any(module.training for module in modules) or not (plain and modules):
+            return None
+        adjacency = graphs.adjacency(self.normalize)
+        if self.pool == "max" or not isinstance(self.act, nn.ReLU):
+            return None
+        if not ops.takes_network(self._conv(0).weight, adjacency):
+            return None
+        layers = [
+            native.Layer(self._conv(i).weight, self._conv(i).bias, norm, relu=True)
+            for i, norm in enumerate(self.norms)
+        ]
+        x, source = self._source(graphs)
+        if source == "hops":
+            layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
+        if x.dtype != torch.float32 or x.shape[1] != layers[0].weight.shape[1]:
+            return None
+        last, mean = self._conv(-1), self.pool == "mean"
+        if self.pool is None:
+            layers.append(native.Layer(last.weight, last.bias, nn.Identity(), relu=False))
+            return native.network(layers, x, source, adjacency, None)
+        weights = graphs.graphs.pool_weights(last.order, self.normalize, mean)
+        return self._pooled(native.network(layers, x, source, adjacency, weights), graphs)
+
+    def _source(self, graphs: GraphBatch) -> tuple[Tensor, str]:
+        """The first layer's input, and what its rows are, as `native.network` takes them."""
+        kinds, first = graphs.graphs.kinds, self._conv(0)
+        if isinstance(self.encoder, AtomEncoder) and kinds is not None:
+            return self.encoder(kinds[0]), "kinds"
+        if self.encoder is None:
+            hops = graphs.graphs.hops(first.order, self.normalize)
+            if hops is not None:
+                return hops, "hops"
+        return self._encode(graphs).contiguous(), "batch"
 
     def _conv(self, layer: int) -> FlexConv:
         return cast(FlexConv, self.convs[layer])
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         if isinstance(self.encoder, AtomEncoder) and isinstance(graphs, GraphBatch):
-            coded = graphs.coded()
-            if coded is not None:  # a few hundred kinds of atoms: embed the kinds, then copy
-                kinds, code = coded
-                return F.embedding(code, self.encoder(kinds))
+            kinds = graphs.graphs.kinds
+            if kinds is not None:  # a few hundred kinds of atoms: embed the kinds, then copy
+                return ops.embed(self.encoder(kinds[0]), graphs)
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x
@@ -344,33 +378,31 @@ class FlexGCN(nn.Module):
         folded = isinstance(norm, BatchNorm) and not norm.training
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
-        first = h is None and self.encoder is None
-        hops = graphs.hops(conv.order, self.normalize) if first else None
+        dropout = cast(nn.Dropout, self.dropouts[layer])
+        p = dropout.p if dropout.training else 0.0
+        rectified = isinstance(self.act, nn.ReLU)
         plain = folded or isinstance(norm, nn.Identity)
-        relu = plain and isinstance(self.act, nn.ReLU)
-        if hops is None:
+        relu = plain and rectified and not p
+        y = None
+        if h is None and self.encoder is None and isinstance(graphs, GraphBatch):
+            y = ops.hops_product(graphs, weight, bias, self.normalize, relu)
+        if y is None:
             x = self._encode(graphs) if h is None else h
-            h = ops.flex_conv(x, weight, bias, graphs.adjacency(self.normalize), relu=relu)
-            if relu:
-                return self.dropouts[layer](h)
-        elif hops.shape[1] == conv.order * conv.in_channels:
-            h = F.linear(hops, weight.flatten(0, 1).T, bias)
-        else:
-            features = hops.shape[1] // conv.order
-            raise InputError(f"x has {features} features, but in_channels={conv.in_channels}")
-        return self.dropouts[layer](self.act(h if plain else norm(h)))
+            y = ops.flex_conv(x, weight, bias, graphs.adjacency(self.normalize), relu=relu)
+        if relu:
+            return y
+        if rectified and (plain or type(norm) is BatchNorm):
+            h = ops.norm_relu_dropout(y, None if plain else cast(BatchNorm, norm), p)
+            if h is not None:
+                return h
+        return dropout(self.act(y if plain else norm(y)))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"
         if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
-            readout = graphs.readout(conv.order, self.normalize, mean)
-            pooled = torch.cat([ops.spmm(h, rho) for rho in readout], dim=1)
-            out = F.linear(pooled, conv.flat_weight().T)
-            if conv.bias is None:
-                return out
-            count = graphs.sizes.clamp(max=1) if mean else graphs.sizes
-            return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
+            pooled = ops.readout(h, graphs, conv.order, self.normalize, mean)
+            return self._pooled(pooled, graphs)
         out = conv(h, graphs.adjacency(self.normalize))
         if self.pool is None:
             return out
@@ -379,6 +411,15 @@ class FlexGCN(nn.Module):
             zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
             return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
         return ops.spmm(out, graphs.pooling(mean))
+
+    def _pooled(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
+        """The last layer's product with what was pooled for it, [B, κh]."""
+        conv = self._conv(-1)
+        out = F.linear(pooled, conv.flat_weight().T)
+        if conv.bias is None:
+            return out
+        count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
+        return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
 
 
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:

@@ -9,10 +9,11 @@ meaning.
 import torch
 from torch import Tensor
 from torch.library import custom_op
+from torch.nn import BatchNorm1d
 
-from . import dispatch, reference
+from . import dispatch, native, reference
 from .adjacency import Adjacency
-from .batch import BatchAdjacency
+from .batch import BatchAdjacency, GraphBatch, take
 from .errors import InputError
 from .tiled import flex_conv_tiles
 
@@ -185,6 +186,8 @@ def _flex_conv_by(
     backend: str | None,
 ) -> Tensor:
     if not dispatch.takes_kernels(x, weight, adjacency, backend):
+        if dispatch.takes_native(x, adjacency, weight, backend):
+            return native.flex_conv(x, weight, bias, adjacency, relu)
         csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
         out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
         return out.relu_() if relu else out
@@ -217,36 +220,75 @@ def _transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
     return adjacency.transposed if torch.is_grad_enabled() else (None, None, None)
 
 
-class _CpuDropout(torch.autograd.Function):
-    """Dropout whose mask is cut from 64-bit random words, four elements a word.
+def hops_product(
+    batch: GraphBatch, weight: Tensor, bias: Tensor | None, normalize: bool, relu: bool
+) -> Tensor | None:
+    """act(Σ_{k<κ} Â^k X W_k + b) of constant features: one product with the cached [X, ÂX, …].
 
-    torch draws a full random number an element on the CPU, which is a fifth of a training step
-    on molecules. Sixteen bits resolve p to 1/65536; the scale uses the resolved p, so that the
-    expectation is exact.
+    Args:
+        batch: B graphs of n nodes in all.
+        weight: W, [κ, h_in, h_out].  bias: b, [h_out] or None.
+        normalize, relu: as for `flex_conv`.
+
+    Returns:
+        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`).
+
+    Raises:
+        InputError: the dataset's features are not h_in wide.
     """
-
-    @staticmethod
-    def forward(ctx, x: Tensor, p: float) -> Tensor:  # type: ignore[no-untyped-def]
-        level = round(p * 65536)
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        ctx.bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-        ctx.threshold, ctx.scale = level - 32768, 65536 / (65536 - level)
-        return _CpuDropout._masked(ctx, x)
-
-    @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[no-untyped-def]
-        return _CpuDropout._masked(ctx, grad), None
-
-    @staticmethod
-    def _masked(ctx, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        mask = torch.empty(x.shape, dtype=x.dtype)
-        torch.ge(ctx.bits, ctx.threshold, out=mask)
-        return mask.mul_(x).mul_(ctx.scale)
+    order, h_in, _ = weight.shape
+    hops = batch.graphs.hops(order, normalize)
+    if hops is None:
+        return None
+    if hops.shape[1] != order * h_in:
+        raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
+    flat = weight.flatten(0, 1)
+    adjacency = batch.adjacency(normalize)
+    if not _autocasts(hops) and dispatch.takes_native(hops, adjacency, weight):
+        return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)
+    out = torch.nn.functional.linear(take(hops, batch.nodes), flat.T, bias)
+    return out.relu_() if relu else out
 
 
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Zero each element of `x` with probability `p` (to 1/65536 on the CPU), scale the rest."""
-    fast = x.device.type == "cpu" and x.dtype == torch.float32 and round(p * 65536) < 65536
-    if p == 0 or not fast or torch.compiler.is_compiling():
-        return torch.nn.functional.dropout(x, p)
-    return _CpuDropout.apply(x, p)
+def readout(x: Tensor, batch: GraphBatch, order: int, normalize: bool, mean: bool) -> Tensor:
+    """[ρX, ρÂX, …, ρÂ^{κ-1}X], [B, κh]: what a pooled last layer of order κ is a product with.
+
+    Args:
+        x: [n, h].
+        mean: ρ is the mean over each graph instead of the sum; an empty graph gives 0.
+    """
+    adjacency = batch.adjacency(normalize)
+    if not _autocasts(x) and dispatch.takes_native(x, adjacency):
+        return native.pool_nodes(x, batch.graphs.pool_weights(order, normalize, mean), batch)
+    return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
+
+
+def embed(table: Tensor, batch: GraphBatch) -> Tensor:
+    """table[kind], [n, h]: one row of `table` for each kind of node (`PackedGraphs.kinds`)."""
+    kinds = batch.graphs.kinds
+    assert kinds is not None, "the dataset has kinds of nodes"
+    if dispatch.takes_native(table, batch.adjacency(False)):
+        return native.embed_nodes(table, kinds[1], batch)
+    return torch.nn.functional.embedding(take(kinds[1], batch.nodes), table)
+
+
+def takes_network(weight: Tensor, adjacency: Adjacency) -> bool:
+    """Whether a network with this first weight can run in one pass (`native.network`)."""
+    return not _autocasts(weight) and dispatch.takes_native(weight, adjacency)
+
+
+def norm_relu_dropout(y: Tensor, norm: BatchNorm1d | None, p: float) -> Tensor | None:
+    """dropout(relu(norm(y)), p) in training in one pass each way; None where torch must do it.
+
+    Args:
+        y: [n, h].
+        norm: batch normalisation with learned scale and shift and running averages, or None.
+        p: the probability of dropout.
+    """
+    if y.shape[0] < 2 or not dispatch.takes_native(y):
+        return None
+    if norm is not None and (
+        norm.momentum is None or not (norm.affine and norm.track_running_stats)
+    ):
+        return None
+    return native.norm_relu_dropout(y, norm, p)
