@@ -19,6 +19,7 @@ _HOME = {
     "InputError": "errors",
     "PackedGraphs": "graphs",
     "Task": "tasks",
+    "explain": "paths",
     "score_graphs": "teaching",
 }
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "PackedGraphs",
     "Task",
     "__version__",
+    "explain",
     "score_graphs",
 ]
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from .errors import InputError
     from .graphs import PackedGraphs
     from .nn import AtomEncoder, FlexConv, FlexGCN
+    from .paths import explain
     from .tasks import Task
     from .teaching import GraNTSampler, score_graphs
 

@@ -12,7 +12,7 @@ from .adjacency import Adjacency, CSRTensors, count_to_ptr, index_dtype
 from .caching import kept, kept_property
 from .errors import InputError
 from .reference import expand_rows
-from .tiles import Tiles, tile_batch
+from .tiles import Segments, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
     from .graphs import PackedGraphs
@@ -199,6 +199,11 @@ class GraphBatch:
             return None
         sizes, first_rows = self._host[1], self._host_ptr[:-1]
         return tile_batch(sizes, self._host_positions, first_rows, bits.fits, self.device)
+
+    @kept_property
+    def segments(self) -> Segments:
+        """How the readout's kernels take this batch."""
+        return segment_batch(self._host[1], self._host[0], self.device)
 
     @kept_property
     def _host_positions(self) -> Tensor:

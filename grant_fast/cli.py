@@ -413,14 +413,28 @@ def predict(
 
 @app.command()
 @_readable
-def doctor() -> None:
-    """Say what is installed and what works here."""
-    from .training.doctor import examine
+def doctor(
+    compile_kernels: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Compile the Triton kernels for NVIDIA and AMD targets, too; needs no GPU.",
+        ),
+    ] = False,
+) -> None:
+    """Say what is installed, what works here, and who computes a usual model."""
+    from .training.doctor import compiled_kernels, examine
 
     checks = examine()
     for check in checks:
         print(f"{ {None: ' ', True: '✓', False: '✗'}[check.ok] } {check.name:<28} {check.detail}")
-    if any(check.ok is False for check in checks):
+    sound = all(check.ok is not False for check in checks)
+    if compile_kernels:
+        print()
+        for line, passed in compiled_kernels():
+            print(line, flush=True)
+            sound &= passed
+    if not sound:
         raise typer.Exit(1)
 
 

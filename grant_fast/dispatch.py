@@ -1,7 +1,6 @@
 """Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
 
 import os
-from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -9,34 +8,43 @@ from torch import Tensor
 
 from . import native
 from .adjacency import Adjacency
-from .batch import BatchAdjacency
 from .errors import InputError
 
 BACKENDS = ("auto", "triton", "torch")
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
-#: Beyond these a layer's state does not fit in registers: the BLAS and the sparse library take it.
+#: Whether "auto" takes the kernels on a GPU: True once a device has run them.
+AUTO_TAKES_KERNELS = False
+#: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
+#: registers: the BLAS computes its products, and kernels its hops.
 MAX_WIDTH, MAX_ORDER = 64, 5
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
+try:
+    HAS_TRITON = find_spec("triton") is not None
+except ModuleNotFoundError:  # an import hook refuses it
+    HAS_TRITON = False
 
-def takes_kernels(
-    x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None = None
-) -> bool:
-    """Whether the kernels compute this layer.
+
+def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
+    """Whether the kernels compute what is asked of X: a layer, or a readout.
 
     Args:
-        backend: "triton" takes the kernels, "torch" never does. "auto" chooses by what has been
-            measured; no device has run the kernels yet, so today it means "torch". None reads the
-            environment variable GRANT_FAST_BACKEND, "auto" where that is not set.
+        x: features, of any shape; device and dtype decide.
+        backend: "triton" takes the kernels, "torch" never does: there the hops are the vendor's
+            sparse products. "auto" chooses by what has been measured; no device has run the
+            kernels yet, so today it means "torch". None reads the environment variable
+            GRANT_FAST_BACKEND, "auto" where that is not set.
 
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
     source, backend = _chosen(backend)
-    if backend != "triton":
+    if backend == "torch" or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
         return False
-    reason = why_not(x, weight, adjacency)
+    reason = why_not(x)
+    if backend == "auto":
+        return reason is None
     if reason is not None:
         raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
     return True
@@ -48,8 +56,15 @@ def takes_native(
     weight: Tensor | None = None,
     backend: str | None = None,
 ) -> bool:
-    """Whether the compiled CPU kernels do: where they can, unless "torch" is asked for."""
-    return _chosen(backend)[1] != "torch" and native.takes(x, adjacency, weight)
+    """Whether the compiled CPU kernels do: where they can, unless another backend is asked for."""
+    return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
+
+
+def check_backend(backend: str | None, source: str = "backend") -> str | None:
+    """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
+    if backend is not None and backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    return backend
 
 
 def _chosen(backend: str | None) -> tuple[str, str]:
@@ -57,32 +72,31 @@ def _chosen(backend: str | None) -> tuple[str, str]:
     source = "backend"
     if backend is None:
         source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
-    if backend not in BACKENDS:
-        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    check_backend(backend, source)
     return source, backend
 
 
-def why_not(x: Tensor, weight: Tensor, adjacency: Adjacency) -> str | None:
-    """Why the kernels cannot compute this layer, or None where they can."""
-    order, h_in, h_out = weight.shape
+def why_not(x: Tensor) -> str | None:
+    """Why the kernels cannot compute on X, or None where they can: any graphs, width and order."""
     device = x.device
-    if not isinstance(adjacency, BatchAdjacency):
-        return "the graphs are no GraphBatch of a PackedGraphs"
     if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
         return f"x is on the {device.type}, not on a GPU"
-    if find_spec("triton") is None:
+    if not HAS_TRITON:
         return "triton is not installed"
-    if device.type == "cuda" and not torch.version.hip and _capability(device.index) < (8, 0):
+    if device.type == "cuda" and not torch.version.hip and _major(device) < 8:
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
-    if max(h_in, h_out) > MAX_WIDTH:
-        return f"the layer is {max(h_in, h_out)} wide (the kernels take up to {MAX_WIDTH})"
-    if order > MAX_ORDER:
-        return f"the order is {order} (the kernels take up to {MAX_ORDER})"
-    if adjacency.batch.tiles is None:
-        return "the edges have weights"
     return None
+
+
+def is_fused(weight: Tensor) -> bool:
+    """Whether a layer of these weights [κ, h_in, h_out] is one kernel where bits hold the graphs.
+
+    Otherwise the BLAS computes its products, and kernels its hops.
+    """
+    order, h_in, h_out = weight.shape
+    return order <= MAX_ORDER and max(h_in, h_out) <= MAX_WIDTH
 
 
 def is_interpreting() -> bool:
@@ -90,6 +104,6 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@cache
-def _capability(index: int | None) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(index)
+def _major(device: torch.device) -> int:
+    # Not `get_device_capability`, of which torch.compile cannot make a constant.
+    return torch.cuda.get_device_properties(device).major

@@ -109,6 +109,11 @@ class PackedGraphs:
         return int(self.host_ptr.diff().max()) if self.num_graphs else 0
 
     @kept_property
+    def min_nodes(self) -> int:
+        """Nodes of the smallest graph; 0 where one is empty."""
+        return int(self.host_ptr.diff().min()) if self.num_graphs else 0
+
+    @kept_property
     def host_edge_ptr(self) -> Tensor:
         """Where each graph's edges begin, [G + 1] int64, on the CPU."""
         return self.adj.rowptr[self.ptr].cpu()

@@ -31,13 +31,26 @@ BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The build for this CPU; None where none was made."""
+def _found() -> tuple[str, str] | None:
+    """Name and path of the build for this CPU."""
     for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_cpu",)):
         found = find_spec(f"{__package__}.{name}")
         if found is not None and found.origin is not None:
-            return ctypes.CDLL(found.origin)
+            return name, found.origin
     return None
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The build for this CPU; None where none was made."""
+    found = _found()
+    return None if found is None else ctypes.CDLL(found[1])
+
+
+def build() -> str | None:
+    """Its name: `_cpu_v4` for AVX-512, `_cpu_v3` for AVX2, `_cpu` for any CPU; or None."""
+    found = _found()
+    return None if found is None else found[0]
 
 
 def takes(x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None) -> bool:

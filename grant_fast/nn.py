@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from . import native, ops
 from .adjacency import Adjacency
 from .batch import GraphBatch, LooseGraphs
+from .dispatch import check_backend
 from .errors import InputError
 
 #: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
@@ -68,6 +69,10 @@ class FlexConv(nn.Module):
         order: κ, the number of terms; 1 is a linear layer on the nodes.
         normalize: use :math:`\hat A` instead of A.
         bias: learn b.
+        backend: who computes it: "triton" (our kernels), "torch", or "auto", see
+            `grant_fast.explain`. None: what the environment variable GRANT_FAST_BACKEND says,
+            "auto" where that is not set. The result means the same, and no saved weights depend
+            on it; the attribute may be set anew at any time.
 
     **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
     [order, in_channels, out_channels], `bias` [out_channels].
@@ -80,6 +85,7 @@ class FlexConv(nn.Module):
         order: int = 4,
         normalize: bool = True,
         bias: bool = True,
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         for name, value in (
@@ -90,6 +96,7 @@ class FlexConv(nn.Module):
             check_positive(name, value)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.order, self.normalize = order, normalize
+        self.backend = check_backend(backend)
         self.weight = nn.Parameter(torch.empty(order, in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
         self.reset_parameters()
@@ -112,12 +119,13 @@ class FlexConv(nn.Module):
             edge_weight: [E], may require gradients; None is 1 everywhere.
 
         Raises:
-            InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
+            InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
+                cannot compute this, and why not.
         """
         if not isinstance(edge_index, Adjacency):
             structure = LooseGraphs(x, edge_index, edge_weight, None, None)
             edge_index = structure.adjacency(self.normalize)
-        return ops.flex_conv(x, self.weight, self.bias, edge_index)
+        return ops.flex_conv(x, self.weight, self.bias, edge_index, backend=self.backend)
 
     def flat_weight(self) -> Tensor:
         """The weights as the paper stacks them, [κ · in_channels, out_channels]."""
@@ -148,9 +156,10 @@ class FlexConv(nn.Module):
         return out
 
     def extra_repr(self) -> str:
+        chosen = "" if self.backend is None else f", backend={self.backend!r}"
         return (
             f"{self.in_channels}, {self.out_channels}, order={self.order}, "
-            f"normalize={self.normalize}, bias={self.bias is not None}"
+            f"normalize={self.normalize}, bias={self.bias is not None}{chosen}"
         )
 
 
@@ -230,6 +239,8 @@ class FlexGCN(nn.Module):
         normalize: propagate with D^{-1/2} A D^{-1/2} instead of A.
         bias: learn a bias in every convolution.
         encoder: a module applied to X first ("atom": an `AtomEncoder` of width `in_channels`).
+        backend: as for `FlexConv`, of every convolution and of the pooled last layer. A first
+            layer that is one product with cached features is PyTorch's whatever is chosen.
 
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
     """
@@ -247,6 +258,7 @@ class FlexGCN(nn.Module):
         normalize: bool = True,
         bias: bool = True,
         encoder: nn.Module | str | None = None,
+        backend: str | None = None,
     ) -> None:
         super().__init__()
         if isinstance(orders, int) or not orders:
@@ -267,12 +279,22 @@ class FlexGCN(nn.Module):
         self.encoder: nn.Module | None = encoder
         widths = [in_channels, *hidden, out_channels]
         self.convs = nn.ModuleList(
-            FlexConv(a, b, order=order, normalize=normalize, bias=bias)
+            FlexConv(a, b, order=order, normalize=normalize, bias=bias, backend=backend)
             for a, b, order in zip(widths, widths[1:], orders, strict=False)
         )
         self.norms = nn.ModuleList(choose("norm", norm, NORMS)(width) for width in hidden)
         self.act = act if isinstance(act, nn.Module) else choose("act", act, ACTIVATIONS)()
         self.dropouts = nn.ModuleList(nn.Dropout(rate) for rate in rates)
+
+    @property
+    def backend(self) -> str | None:
+        """Who computes the convolutions; setting it sets it for all of them."""
+        return self._conv(0).backend
+
+    @backend.setter
+    def backend(self, backend: str | None) -> None:
+        for layer in range(len(self.convs)):
+            self._conv(layer).backend = check_backend(backend)
 
     def reset_parameters(self) -> None:
         """Draw every parameter anew."""
@@ -302,12 +324,7 @@ class FlexGCN(nn.Module):
         Raises:
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
         """
-        if isinstance(x, GraphBatch):
-            graphs: GraphBatch | LooseGraphs = x
-        elif edge_index is None:
-            raise InputError("give a GraphBatch, or x and edge_index")
-        else:
-            graphs = LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
+        graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
         if isinstance(graphs, GraphBatch) and not torch.is_grad_enabled():
             out = self._in_one_pass(graphs)
             if out is not None:
@@ -326,7 +343,7 @@ class FlexGCN(nn.Module):
         adjacency = graphs.adjacency(self.normalize)
         if self.pool == "max" or not isinstance(self.act, nn.ReLU):
             return None
-        if not ops.takes_network(self._conv(0).weight, adjacency):
+        if not ops.takes_network(self._conv(0).weight, adjacency, self.backend):
             return None
         layers = [
             native.Layer(self._conv(i).weight, self._conv(i).bias, norm, relu=True)
@@ -385,10 +402,11 @@ class FlexGCN(nn.Module):
         relu = plain and rectified and not p
         y = None
         if h is None and self.encoder is None and isinstance(graphs, GraphBatch):
-            y = ops.hops_product(graphs, weight, bias, self.normalize, relu)
+            y = ops.hops_product(graphs, weight, bias, self.normalize, relu, conv.backend)
         if y is None:
             x = self._encode(graphs) if h is None else h
-            y = ops.flex_conv(x, weight, bias, graphs.adjacency(self.normalize), relu=relu)
+            adjacency = graphs.adjacency(self.normalize)
+            y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
         if relu:
             return y
         if rectified and (plain or type(norm) is BatchNorm):
@@ -401,7 +419,7 @@ class FlexGCN(nn.Module):
         conv, mean = self._conv(-1), self.pool == "mean"
         if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
-            pooled = ops.readout(h, graphs, conv.order, self.normalize, mean)
+            pooled = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
             return self._pooled(pooled, graphs)
         out = conv(h, graphs.adjacency(self.normalize))
         if self.pool is None:
@@ -415,11 +433,27 @@ class FlexGCN(nn.Module):
     def _pooled(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
         """The last layer's product with what was pooled for it, [B, κh]."""
         conv = self._conv(-1)
-        out = F.linear(pooled, conv.flat_weight().T)
-        if conv.bias is None:
-            return out
+        weight = conv.flat_weight().T
+        if conv.bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):
+            return F.linear(pooled, weight, conv.bias)
+        out = F.linear(pooled, weight)
         count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
         return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
+
+
+def as_graphs(
+    x: Tensor | GraphBatch,
+    edge_index: Any = None,
+    edge_weight: Tensor | None = None,
+    batch: Tensor | None = None,
+    batch_size: int | None = None,
+) -> GraphBatch | LooseGraphs:
+    """What a model was called with, in one view; arguments and errors as `FlexGCN.forward`."""
+    if isinstance(x, GraphBatch):
+        return x
+    if edge_index is None:
+        raise InputError("give a GraphBatch, or x and edge_index")
+    return LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
 
 
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:

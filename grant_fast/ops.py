@@ -2,8 +2,8 @@
 
 Each is registered with `torch.library`, with a fake and an autograd formula, so that
 `torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; the Triton
-kernels (`tiled.py`) stand beside it, `dispatch.py` chooses, and the choice never changes the
-meaning.
+kernels (`tiled.py`, `sparse.py`) stand beside it, `dispatch.py` chooses, and the choice never
+changes the meaning.
 """
 
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.library import custom_op
 from torch.nn import BatchNorm1d
 
-from . import dispatch, native, reference
+from . import dispatch, native, pooled, reference
 from .adjacency import Adjacency
 from .batch import BatchAdjacency, GraphBatch, take
 from .errors import InputError
+from .sparse import flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_tiles
 
 
@@ -76,11 +77,7 @@ def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
     x, weight, *csr = ctx.saved_tensors
-    if csr[3] is None:
-        raise RuntimeError(
-            "this FlexConv output was computed without the transposed adjacency: "
-            "run the forward pass with gradients enabled"
-        )
+    require_transpose(csr[3])
     needs_dx, _, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
     dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
         grad, x, weight, *csr, needs_dx, needs_dvalue
@@ -185,25 +182,27 @@ def _flex_conv_by(
     relu: bool,
     backend: str | None,
 ) -> Tensor:
-    if not dispatch.takes_kernels(x, weight, adjacency, backend):
+    if not dispatch.takes_kernels(x, backend):
         if dispatch.takes_native(x, adjacency, weight, backend):
             return native.flex_conv(x, weight, bias, adjacency, relu)
-        csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+        csr = (*adjacency.csr, *transposed_if_needed(adjacency))
         out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
         return out.relu_() if relu else out
-    assert isinstance(adjacency, BatchAdjacency)
-    out = flex_conv_tiles(x, weight, bias, adjacency, relu)
-    if adjacency.batch.rest is None:
-        return out
-    others, rows = adjacency.batch.rest
-    part = others.adjacency(adjacency.normalize)
-    rest = _flex_conv_by(x.index_select(0, rows), weight, bias, part, relu, "torch")
-    return out.index_copy(0, rows, rest)
+    if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
+        return flex_conv_tiles(x, weight, bias, adjacency, relu)
+    return flex_conv_csr(x, weight, bias, adjacency, relu)
+
+
+def is_one_kernel(x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
+    """Whether `flex_conv` is one kernel that reads each row of X once, whatever the order."""
+    if not isinstance(adjacency, BatchAdjacency) or not dispatch.takes_kernels(x, backend):
+        return False
+    return dispatch.is_fused(weight) and adjacency.batch.tiles is not None
 
 
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
-    csr = (*adjacency.csr, *_transposed_if_needed(adjacency))
+    csr = (*adjacency.csr, *transposed_if_needed(adjacency))
     if not _autocasts(x):
         return torch.ops.grant_fast.spmm(x, *csr)
     with torch.autocast(x.device.type, enabled=False):
@@ -212,53 +211,67 @@ def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
 
 def _autocasts(x: Tensor) -> bool:
     device = x.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-
-
-def _transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
-    # The transpose serves the backward pass alone; making it may cost a sort.
-    return adjacency.transposed if torch.is_grad_enabled() else (None, None, None)
+    # `is_autocast_available` would be the question, but torch 2.11 cannot compile it.
+    return device != "meta" and torch.is_autocast_enabled(device)
 
 
 def hops_product(
-    batch: GraphBatch, weight: Tensor, bias: Tensor | None, normalize: bool, relu: bool
+    batch: GraphBatch,
+    weight: Tensor,
+    bias: Tensor | None,
+    normalize: bool,
+    relu: bool,
+    backend: str | None = None,
 ) -> Tensor | None:
     """act(Σ_{k<κ} Â^k X W_k + b) of constant features: one product with the cached [X, ÂX, …].
 
     Args:
         batch: B graphs of n nodes in all.
         weight: W, [κ, h_in, h_out].  bias: b, [h_out] or None.
-        normalize, relu: as for `flex_conv`.
+        normalize, relu, backend: as for `flex_conv`.
 
     Returns:
-        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`).
+        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`), or where a
+        kernel hops on chip: it reads X alone, and the cache is κ times as wide.
 
     Raises:
         InputError: the dataset's features are not h_in wide.
     """
     order, h_in, _ = weight.shape
+    adjacency = batch.adjacency(normalize)
+    if is_one_kernel(weight, weight, adjacency, backend):
+        return None
     hops = batch.graphs.hops(order, normalize)
     if hops is None:
         return None
     if hops.shape[1] != order * h_in:
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
     flat = weight.flatten(0, 1)
-    adjacency = batch.adjacency(normalize)
-    if not _autocasts(hops) and dispatch.takes_native(hops, adjacency, weight):
+    if not _autocasts(hops) and dispatch.takes_native(hops, adjacency, weight, backend):
         return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)
     out = torch.nn.functional.linear(take(hops, batch.nodes), flat.T, bias)
     return out.relu_() if relu else out
 
 
-def readout(x: Tensor, batch: GraphBatch, order: int, normalize: bool, mean: bool) -> Tensor:
+def readout(
+    x: Tensor,
+    batch: GraphBatch,
+    order: int,
+    normalize: bool,
+    mean: bool,
+    backend: str | None = None,
+) -> Tensor:
     """[ρX, ρÂX, …, ρÂ^{κ-1}X], [B, κh]: what a pooled last layer of order κ is a product with.
 
     Args:
-        x: [n, h].
+        x: [n, h], the batch's nodes; differentiable in it.
         mean: ρ is the mean over each graph instead of the sum; an empty graph gives 0.
+        backend: as for `flex_conv`.
     """
+    if dispatch.takes_kernels(x, backend):
+        return pooled.readout(x, batch, order, normalize, mean)
     adjacency = batch.adjacency(normalize)
-    if not _autocasts(x) and dispatch.takes_native(x, adjacency):
+    if not _autocasts(x) and dispatch.takes_native(x, adjacency, backend=backend):
         return native.pool_nodes(x, batch.graphs.pool_weights(order, normalize, mean), batch)
     return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
 
@@ -272,9 +285,9 @@ def embed(table: Tensor, batch: GraphBatch) -> Tensor:
     return torch.nn.functional.embedding(take(kinds[1], batch.nodes), table)
 
 
-def takes_network(weight: Tensor, adjacency: Adjacency) -> bool:
+def takes_network(weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
     """Whether a network with this first weight can run in one pass (`native.network`)."""
-    return not _autocasts(weight) and dispatch.takes_native(weight, adjacency)
+    return not _autocasts(weight) and dispatch.takes_native(weight, adjacency, backend=backend)
 
 
 def norm_relu_dropout(y: Tensor, norm: BatchNorm1d | None, p: float) -> Tensor | None:

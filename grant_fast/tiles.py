@@ -20,6 +20,8 @@ TILE = 32
 SLOTS = 8
 #: Nodes of the largest graph kept as bits: beyond, a dense A costs more than its edges do.
 LARGEST = 192
+#: Nodes that one program of the readout adds up.
+SEGMENT = 2048
 
 _CHUNK = 1 << 24  # edges turned into bits at a time, to bound temporary memory
 
@@ -117,6 +119,42 @@ def tile_batch(
         pick(first_rows, large),
         rest if rest.numel() else None,
     )
+
+
+class Segments(NamedTuple):
+    """How the readout's kernels take a batch of B graphs: its rows in S ≥ B runs, on the device.
+
+    ptr: [S + 1] int64, where each segment's rows begin.  start: [S] int64, its first node.
+    graph: [S] int64, the graph it belongs to, of the batch.
+    graph_ptr: [B + 1] int64, where each graph's segments begin; None where each has one.
+    """
+
+    ptr: Tensor
+    start: Tensor
+    graph: Tensor
+    graph_ptr: Tensor | None
+
+
+def segment_batch(sizes: Tensor, starts: Tensor, device: torch.device) -> Segments:
+    """Cut graphs of more than `SEGMENT` nodes into segments; the others are one each.
+
+    Args:
+        sizes, starts: [B] int64 on the CPU, each graph's nodes and its first node.
+    """
+    n = sizes.numpy()
+    parts = np.maximum(1, -(-n // SEGMENT))
+    graph = np.repeat(np.arange(n.size), parts)
+    graph_ptr = np.concatenate([[0], np.cumsum(parts)])
+    first = (np.arange(graph.size) - graph_ptr[graph]) * SEGMENT  # within its graph
+    length = np.minimum(n[graph] - first, SEGMENT)
+    ptr = np.concatenate([[0], np.cumsum(length)])
+
+    def move(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(device, non_blocking=True)
+
+    several = graph.size > n.size
+    start = starts.numpy()[graph] + first
+    return Segments(move(ptr), move(start), move(graph), move(graph_ptr) if several else None)
 
 
 def pack(sizes: np.ndarray, height: int, slots: int) -> tuple[np.ndarray, np.ndarray]:

@@ -24,8 +24,12 @@ import triton
 import triton.language as tl
 
 from .tile import (
+    add_others,
     add_sources,
+    finish,
+    has_nan,
     load_block,
+    load_columns,
     load_gradient,
     load_weight,
     spread_bits,
@@ -35,17 +39,47 @@ from .tile import (
 
 @triton.jit
 def sum_sources(
-    p_from, p_bits, num_nodes, node, size, top,
-    ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
-    TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+    p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
+    SCALE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr,
 ):  # fmt: skip
-    """Rows top … top + ROWS - 1 of A @ from (or Aᵀ @ from) of the graph that begins at `node`."""
+    """Rows top … top + ROWS - 1 of A @ from (or Aᵀ @ from) of the graph that begins at `node`.
+
+    p_from: the graph's own rows, STRIDE numbers apart, scaled already or (SCALE) not.
+    """
+    b_sum = sum_blocks(
+        p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+        WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, "all",
+    )  # fmt: skip
+    if REPAIR:
+        if has_nan(b_sum):
+            b_sum = sum_blocks(
+                p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+                WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, "finite",
+            )  # fmt: skip
+            b_others = sum_blocks(
+                p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+                WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, "others",
+            )  # fmt: skip
+            b_sum = add_others(b_sum, b_others)
+    return b_sum
+
+
+@triton.jit
+def sum_blocks(
+    p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
+    SCALE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr, WHAT: tl.constexpr,
+):  # fmt: skip
+    """`sum_sources` of all sources, of the finite ones, or of the others' kinds: `add_sources`."""
     o_row = top + tl.arange(0, ROWS)
     b_sum = tl.zeros([ROWS, BO], tl.float32)
     for left in range(0, size, SOURCES):
         o_source = left + tl.arange(0, SOURCES)
         m_source = o_source < size
-        b_z = load_block(p_from, o_source, m_source, 0, BO, BO)
+        b_z = load_columns(p_from, o_source.to(tl.int64), m_source, i_col, STRIDE, WIDTH, BO)
+        if SCALE:
+            b_z *= load_scale(p_scale, node + o_source, m_source, True)
         if TRANSPOSE:
             p_word = p_bits + num_nodes * (top // 64) + node + o_source
             b_word = tl.load(p_word, mask=m_source, other=0) >> (top % 64)
@@ -54,7 +88,7 @@ def sum_sources(
             p_word = p_bits + num_nodes * (left // 64) + node + o_row
             b_word = tl.load(p_word, mask=o_row < size, other=0) >> (left % 64)
             b_a = spread_bits(b_word, SOURCES, False)
-        b_sum = add_sources(b_sum, b_a, b_z, PRECISION)
+        b_sum = add_sources(b_sum, b_a, b_z, PRECISION, WHAT)
     return b_sum
 
 
@@ -108,33 +142,29 @@ def flex_conv_blocks(
         node = tl.load(p_ptr + graph)
         size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
         row = tl.load(p_row + i_graph)
-        for k in tl.static_range(ORDER - 1, -1, -1):
+        for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
+            k = ORDER - 1 - i
             p_from = p_scratch + (k + 1) % 2 * height * BO
             for top in range(0, size, ROWS):
                 o = top + tl.arange(0, ROWS)
                 m = o < size
                 b_scale = load_scale(p_scale, node + o, m, NORMALIZE)
                 b_y = tl.zeros([ROWS, BO], tl.float32)
-                if k < ORDER - 1:
+                if i > 0:
                     b_y = b_scale * sum_sources(
-                        p_from, p_bits, num_nodes, node, size, top,
-                        ROWS, SOURCES, BO, TRANSPOSE, PRECISION,
+                        p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
+                        BO, ROWS, SOURCES, BO, False, TRANSPOSE, PRECISION, True,
                     )  # fmt: skip
                 o_x = (node if DATASET_X else row) + o
-                p_w = p_weight + k * H_IN * H_OUT
+                p_w = p_weight + k * (H_IN * H_OUT)
                 for c in tl.static_range(0, H_IN, BI):
                     b_x = load_gradient(p_x, p_mask, o_x, m, c // BI, RELU_IN, H_IN, BI)
                     b_w = load_weight(p_w, c // BI, i_col, H_IN, H_OUT, BI, BO)
                     b_y = tl.dot(b_x, b_w, b_y, input_precision=PRECISION)
-                if k:
+                if k > 0:
                     store_block(p_scratch + k % 2 * height * BO, b_y * b_scale, o, m, 0, BO, BO)
                 else:
-                    if BIAS:
-                        o_col = i_col * BO + tl.arange(0, BO)
-                        b_bias = tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)
-                        b_y += b_bias.to(tl.float32)[None, :]
-                    if RELU:
-                        b_y = tl.where(b_y < 0, 0, b_y)
+                    b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
                     store_block(p_y, b_y, row + o, m, i_col, H_OUT, BO)
             tl.debug_barrier()  # every row is written before any is read, and read before rewritten
 
@@ -192,8 +222,8 @@ def weight_grad_blocks(
                     b_db += tl.sum(b_g, 0)
                 else:
                     b_g = b_scale * sum_sources(
-                        p_from, p_bits, num_nodes, node, size, top,
-                        ROWS, SOURCES, BO, True, PRECISION,
+                        p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
+                        BO, ROWS, SOURCES, BO, False, True, PRECISION, False,
                     )  # fmt: skip
                 b_x = load_block(p_x, (node if DATASET_X else row) + o, m, i_in, H_IN, BI)
                 b_sum = tl.dot(tl.trans(b_x), b_g, b_sum, input_precision=PRECISION)

@@ -256,7 +256,7 @@ typedef struct {
 
 /* Row by row: the sum stays in registers. */
 INLINE void hop_rows(const int NV, i64 rows, const i64 *rowptr, const int32_t *col,
-                     const float *value, const float *from, float *to, i64 ld) {
+                     const float *value, const float *from, i64 from_ld, float *to, i64 ld) {
     for (i64 i = 0; i < rows; i++, to += ld) {
         vec acc[4], odd[4];
 #pragma GCC unroll 4
@@ -265,13 +265,13 @@ INLINE void hop_rows(const int NV, i64 rows, const i64 *rowptr, const int32_t *c
         for (; e + 1 < end; e += 2) /* two sums: each edge need not wait for the one before */
 #pragma GCC unroll 4
             for (int v = 0; v < NV; v++) {
-                acc[v] += load(from + col[e] * ld + v * VL) * (value ? value[e] : 1.0f);
-                odd[v] += load(from + col[e + 1] * ld + v * VL) * (value ? value[e + 1] : 1.0f);
+                acc[v] += load(from + col[e] * from_ld + v * VL) * (value ? value[e] : 1.0f);
+                odd[v] += load(from + col[e + 1] * from_ld + v * VL) * (value ? value[e + 1] : 1.0f);
             }
         if (e < end)
 #pragma GCC unroll 4
             for (int v = 0; v < NV; v++)
-                acc[v] += load(from + col[e] * ld + v * VL) * (value ? value[e] : 1.0f);
+                acc[v] += load(from + col[e] * from_ld + v * VL) * (value ? value[e] : 1.0f);
 #pragma GCC unroll 4
         for (int v = 0; v < NV; v++) store(to + v * VL, acc[v] + odd[v]);
     }
@@ -280,9 +280,9 @@ INLINE void hop_rows(const int NV, i64 rows, const i64 *rowptr, const int32_t *c
 /* Edge by edge: rows of two or three edges, as atoms have, end where no
  * processor can foresee, and a wrong guess costs more than an edge. */
 INLINE void hop_edges(const int NV, i64 edges, const int32_t *row, const int32_t *col,
-                      const float *value, const float *from, float *to, i64 ld) {
+                      const float *value, const float *from, i64 from_ld, float *to, i64 ld) {
     for (i64 e = 0; e < edges; e++) {
-        const float *source = from + col[e] * ld;
+        const float *source = from + col[e] * from_ld;
         float *target = to + row[e] * ld, weight = value ? value[e] : 1.0f;
 #pragma GCC unroll 4
         for (int v = 0; v < NV; v++)
@@ -292,20 +292,22 @@ INLINE void hop_edges(const int NV, i64 edges, const int32_t *row, const int32_t
 
 #define HOPS(NV)                                                                                   \
     static void hop_##NV(i64 rows, const i64 *rowptr, const int32_t *row, const int32_t *col,      \
-                         const float *value, const float *from, float *to, i64 ld) {               \
+                         const float *value, const float *from, i64 from_ld, float *to, i64 ld) {  \
         i64 e = rowptr[0], edges = rowptr[rows] - e;                                               \
         if (row)                                                                                   \
-            hop_edges(NV, edges, row + e, col + e, value ? value + e : NULL, from, to, ld);        \
+            hop_edges(NV, edges, row + e, col + e, value ? value + e : NULL, from, from_ld, to,    \
+                      ld);                                                                         \
         else                                                                                       \
-            hop_rows(NV, rows, rowptr, col, value, from, to, ld);                                  \
+            hop_rows(NV, rows, rowptr, col, value, from, from_ld, to, ld);                         \
     }
 HOPS(1) HOPS(2) HOPS(3) HOPS(4)
 
-/* to = A from, or init + A from, for the graphs of a tile: [rows, ld], `width` whole vectors. */
-static void hop(const graphs *g, int transposed, i64 b0, i64 b1, const float *from, float *to,
-                i64 ld, i64 width, const float *init, i64 init_ld) {
+/* to = A from, or init + A from, for the graphs of a tile, at `width` whole vectors. Of `from` and
+ * `init` lanes beyond the layer's width may be anything: they are never read out of `to`. */
+static void hop(const graphs *g, int transposed, i64 b0, i64 b1, const float *from, i64 from_ld,
+                float *to, i64 ld, i64 width, const float *init, i64 init_ld) {
     static void (*const hops[4])(i64, const i64 *, const int32_t *, const int32_t *, const float *,
-                                 const float *, float *, i64) = {hop_1, hop_2, hop_3, hop_4};
+                                 const float *, i64, float *, i64) = {hop_1, hop_2, hop_3, hop_4};
     const i64 *rowptr = transposed ? g->rowptr_t : g->rowptr;
     const int32_t *row = transposed ? g->row_t : g->row;
     const int32_t *col = transposed ? g->col_t : g->col;
@@ -314,10 +316,11 @@ static void hop(const graphs *g, int transposed, i64 b0, i64 b1, const float *fr
         for (i64 n = 0; n < width; n += VL)
             store(to + i * ld + n, init ? load(init + i * init_ld + n) : zero());
     for (i64 b = b0; b < b1; b++) {
-        i64 start = (g->ptr[b] - g->ptr[b0]) * ld, rows = g->ptr[b + 1] - g->ptr[b];
+        i64 start = g->ptr[b] - g->ptr[b0], rows = g->ptr[b + 1] - g->ptr[b];
         for (i64 n = 0; n < width; n += 4 * VL)
             hops[min64((width - n) / VL, 4) - 1](rows, rowptr + g->first[b], row, col, value,
-                                                 from + start + n, to + start + n, ld);
+                                                 from + start * from_ld + n, from_ld,
+                                                 to + start * ld + n, ld);
     }
 }
 
@@ -465,22 +468,20 @@ static void propagate(const layer *l, const graphs *g, i64 b0, i64 b1, float *z)
         b = end - 1;
     }
     for (i64 k = 1; k < l->order; k++)
-        hop(g, 0, b0, b1, z + (k - 1) * in, z + k * in, ld, in, NULL, 0);
+        hop(g, 0, b0, b1, z + (k - 1) * in, ld, z + k * in, ld, in, NULL, 0);
 }
 
 /* Horner's rule over blocks u_k of `width` in rows of `ld`: u_0 + A(u_1 + A(u_2 + ...)), padded, in
  * one of the two halves of `pair`, which is returned. */
-static float *horner(const graphs *g, int transposed, i64 b0, i64 b1, i64 order, const float *u,
-                     i64 ld, i64 width, float *pair) {
-    i64 rows = g->ptr[b1] - g->ptr[b0], step = padded(width);
-    float *now = pair, *next = pair + rows * step;
-    for (i64 i = 0; i < rows; i++)
-        for (i64 n = 0; n < width; n += VL)
-            store(now + i * step + n, load(u + i * ld + (order - 1) * width + n));
-    for (i64 k = order - 2; k >= 0; k--) {
-        hop(g, transposed, b0, b1, now, next, step, step, u + k * width, ld);
-        float *swap = now;
-        now = next, next = swap;
+static const float *horner(const graphs *g, int transposed, i64 b0, i64 b1, i64 order,
+                           const float *u, i64 ld, i64 width, float *pair) {
+    i64 rows = g->ptr[b1] - g->ptr[b0], step = padded(width), now_ld = ld;
+    const float *now = u + (order - 1) * width;
+    float *next = pair, *other = pair + rows * step;
+    for (i64 k = order - 2; k >= 0; k--, now_ld = step) {
+        hop(g, transposed, b0, b1, now, now_ld, next, step, step, u + k * width, ld);
+        float *swap = next;
+        now = next, next = other, other = swap;
     }
     return now;
 }
@@ -556,7 +557,7 @@ static void backward_by_grad(const layer *l, const graphs *g, i64 b0, i64 b1, fl
     take_grad(l, row0, rows, now, db);
     place(now, l->h_out, z, ld, 0, rows);
     for (i64 k = 1; k < l->order; k++) {
-        hop(g, 1, b0, b1, now, next, out, out, NULL, 0);
+        hop(g, 1, b0, b1, now, out, next, out, out, NULL, 0);
         place(next, l->h_out, z, ld, k, rows);
         float *swap = now;
         now = next, next = swap;
@@ -941,6 +942,13 @@ EXPORT void pool_nodes_backward(const i64 *ptr, const i64 *first, i64 count, int
     parallel(readout_grad_part, &t, (count + READOUT_GRAPHS - 1) / READOUT_GRAPHS, threads);
 }
 
+/* Rows of a table. Written in whole vectors: what spills over is the next row's, written after. */
+INLINE void embed_graph(const float *table, i64 width, const int32_t *code, i64 rows, float *to) {
+    for (i64 i = 0; i < rows; i++)
+        for (i64 n = 0; n < width; n += VL)
+            store(to + i * width + n, load_part(table + code[i] * width + n, width - n));
+}
+
 /* --- A network in evaluation mode ------------------------------------------------------------- */
 
 /* A layer with batch normalisation behind it, gamma NULL where there is none. */
@@ -982,12 +990,9 @@ static void network_part(const void *args, i64 part) {
             for (i64 k = 0; k < t->order; k++)
                 __builtin_prefetch(t->weight + k * t->nodes + g->first[b]);
         }
-        if (t->code)
-            for (i64 b = b0; b < b1; b++)
-                for (i64 j = g->ptr[b]; j < g->ptr[b + 1]; j++)
-                    memcpy(now + (j - row0) * width,
-                           t->table + (i64)t->code[g->first[b] + j - g->ptr[b]] * width,
-                           sizeof(float) * (size_t)width);
+        for (i64 b = b0; b < b1 && t->code; b++)
+            embed_graph(t->table, width, t->code + g->first[b], g->ptr[b + 1] - g->ptr[b],
+                        now + (g->ptr[b] - row0) * width);
         for (i64 k = 0; k < t->depth; k++) {
             layer l = t->layers[k];
             /* Between layers X and Y are a tile's: row `row0` of the batch is their first. */
@@ -1043,8 +1048,9 @@ EXPORT void embed_nodes(const i64 *ptr, const i64 *first, i64 count, const int32
     for (i64 b = 0; b < count; b++) {
         if (b + AHEAD < count) __builtin_prefetch(code + first[b + AHEAD]);
         for (i64 i = ptr[b]; i < ptr[b + 1]; i++)
-            memcpy(x + i * h, table + (i64)code[first[b] + i - ptr[b]] * h,
-                   sizeof(float) * (size_t)h);
+            for (i64 n = 0; n < h; n += VL)
+                store_part(x + i * h + n, load_part(table + code[first[b] + i - ptr[b]] * h + n, h - n),
+                           h - n);
     }
 }
 

@@ -25,9 +25,6 @@ block (BI inputs, BO outputs); s = 4 where normalised, else 0:
 
 Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
 gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
-
-A is dense here, and 0 · NaN is NaN: a node whose features overflowed spoils the graphs of its tile
-as well, where PyTorch's sparse product spoils its own graph's neighbours only.
 """
 
 # mypy: ignore-errors
@@ -35,7 +32,10 @@ import triton
 import triton.language as tl
 
 from .tile import (
+    add_others,
     add_sources,
+    finish,
+    has_nan,
     load_block,
     load_gradient,
     load_weight,
@@ -67,12 +67,28 @@ def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: 
 
 
 @triton.jit
-def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr):
+def tile_matrix(
+    p_bits, p_scale, o_node, o_start, m_row,
+    ROWS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+):  # fmt: skip
+    """A (or Aᵀ) of one tile, [ROWS, ROWS], and the scale of its rows, [ROWS], or 1."""
+    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
+    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
+    return spread_bits(b_word, ROWS, TRANSPOSE), b_scale
+
+
+@triton.jit
+def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
     """Â Z of one tile: A Z between two diagonal scales."""
     if NORMALIZE:
         b_z = b_z * b_scale[:, None]
-    b_z = add_sources(tl.zeros_like(b_z), b_a, b_z, PRECISION)
-    return b_z * b_scale[:, None] if NORMALIZE else b_z
+    b_none = tl.zeros_like(b_z)
+    b_sum = add_sources(b_none, b_a, b_z, PRECISION, "all")
+    if REPAIR:
+        if has_nan(b_sum):
+            b_sum = add_sources(b_none, b_a, b_z, PRECISION, "finite")
+            b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, PRECISION, "others"))
+    return b_sum * b_scale[:, None] if NORMALIZE else b_sum
 
 
 @triton.jit
@@ -105,25 +121,21 @@ def flex_conv_tiles(
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
     o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
-    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
-    b_a = spread_bits(b_word, ROWS, TRANSPOSE)
+    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
     o_x = o_node if DATASET_X else o_row
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):
         b_x = b_x + (load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI),)
+    p_weight += (ORDER - 1) * H_IN * H_OUT
     b_y = tl.zeros([ROWS, BO], tl.float32)
-    for k in tl.static_range(ORDER - 1, -1, -1):
-        if k < ORDER - 1:
-            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION)
+    for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
+        if i > 0:
+            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, True)
         for c in tl.static_range(0, H_IN, BI):
-            b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, i_col, H_IN, H_OUT, BI, BO)
+            b_w = load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO)
             b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
-    if BIAS:
-        o_col = i_col * BO + tl.arange(0, BO)
-        b_y += tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0).to(tl.float32)[None, :]
-    if RELU:
-        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+        p_weight -= H_IN * H_OUT
+    b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
 
 
@@ -163,17 +175,13 @@ def weight_grad_tiles(
         o_node, o_row, o_start, m_row = tile_rows(
             p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS
         )
-        b_scale = (
-            tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
-        )
-        b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
-        b_a = spread_bits(b_word, ROWS, True)
+        b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, True)
         b_x = tl.trans(load_block(p_x, o_node if DATASET_X else o_row, m_row, i_in, H_IN, BI))
         b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
         b_db += tl.sum(b_g, 0)
         b_sum = (tl.dot(b_x, b_g, b_dw[0], input_precision=PRECISION),)
         for k in tl.static_range(1, ORDER):
-            b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION)
+            b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION, False)
             b_sum = b_sum + (tl.dot(b_x, b_g, b_dw[k], input_precision=PRECISION),)
         b_dw = b_sum
     p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)

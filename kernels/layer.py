@@ -4,7 +4,6 @@ Every choice here is a pure function of shapes, dtype and target, and none depen
 nodes or edges: a new batch never compiles anything.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ..tiles import SLOTS, TILE
 from . import blocks, fused
+from .launch import on, options, precision
 
 #: Programs that share the weights' gradient, and the larger graphs: about four a multiprocessor.
 PROGRAMS = 512
@@ -46,7 +46,9 @@ def tile_shape(h_in: int, h_out: int) -> dict[str, int]:
 
 
 def block_shape(h_in: int, h_out: int) -> dict[str, int]:
-    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
+    # Two blocks of 32 inputs would leave too few registers for a hop on sm_80: 24 bytes spilled.
+    inputs = column_block(h_in) if h_in <= 32 else 16
+    return {"BI": inputs, "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
 
 
 def tile_grad_shape(h_out: int) -> dict[str, int]:
@@ -56,37 +58,6 @@ def tile_grad_shape(h_out: int) -> dict[str, int]:
 
 def block_grad_shape(h_out: int) -> dict[str, int]:
     return {"BI": 16, "BO": column_block(h_out), "ROWS": 32, "SOURCES": 32}
-
-
-#: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
-WARPS = {
-    "flex_conv_tiles": 2,
-    "weight_grad_tiles": 4,
-    "flex_conv_blocks": 4,
-    "weight_grad_blocks": 4,
-}
-
-
-def options(kernel: str, hip: bool) -> dict[str, int]:
-    """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
-    out = {"num_warps": WARPS[kernel], "num_stages": 1}
-    if kernel.endswith("blocks") and not hip:
-        # Left alone, ptxas stops at 168 registers, for a third program, and spills some bytes.
-        out["maxnreg"] = 255
-    return out
-
-
-def precision(dtype: torch.dtype, device: torch.device) -> str:
-    """How products reach the accuracy of `dtype`.
-
-    float32: three TF32 products on NVIDIA, one where the user allowed TF32 through PyTorch, and
-    float32's own matrix instructions on AMD. Half precision is exact in TF32.
-    """
-    if device.type != "cuda" or torch.version.hip:
-        return "ieee"
-    if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32:
-        return "tf32"
-    return "tf32x3"
 
 
 def forward(
@@ -143,7 +114,7 @@ def _convolve(
     structure = (graphs.ptr, graphs.bits, graphs.scale)
     num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
     columns = triton.cdiv(h_out, column_block(h_out))
-    with _on(x.device):
+    with on(x.device):
         if num_tiles:
             fused.flex_conv_tiles[(num_tiles, columns)](
                 *layer, *structure, graphs.tile, graphs.graph, graphs.row,
@@ -192,7 +163,7 @@ def weight_grad(
     }
     structure = (graphs.ptr, graphs.bits, graphs.scale)
     num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
-    with _on(x.device):
+    with on(x.device):
         if num_tiles:
             shape = tile_grad_shape(h_out)
             grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
@@ -217,8 +188,3 @@ def weight_grad(
 def _scratch(x: Tensor, height: int, columns: int, order: int, *programs: int) -> Tensor:
     size = (*programs, 2, height, columns) if order > 1 else (0,)
     return x.new_empty(size, dtype=torch.float32)
-
-
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    # Triton launches on the current device, whichever the tensors are on.
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

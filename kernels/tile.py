@@ -14,19 +14,50 @@ import triton.language as tl
 
 
 @triton.jit
-def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Columns [i_col · BLOCK, …) of these rows of a matrix of WIDTH columns: float32, 0 outside."""
+def load_columns(p, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Columns [i_col · BLOCK, …) of WIDTH in rows STRIDE numbers apart: float32, 0 outside."""
     o_col = i_col * BLOCK + tl.arange(0, BLOCK)
     mask = m_row[:, None] & (o_col < WIDTH)[None, :]
-    return tl.load(p + o_row[:, None] * WIDTH + o_col[None, :], mask=mask, other=0).to(tl.float32)
+    return tl.load(p + o_row[:, None] * STRIDE + o_col[None, :], mask=mask, other=0).to(tl.float32)
+
+
+@triton.jit
+def store_columns(p, b, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The reverse of `load_columns`, rounded to the stored dtype."""
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
+    tl.store(p + o_row[:, None] * STRIDE + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def load_block(p, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """`load_columns` of a matrix that has WIDTH columns and no gaps."""
+    return load_columns(p, o_row, m_row, i_col, WIDTH, WIDTH, BLOCK)
 
 
 @triton.jit
 def store_block(p, b, o_row, m_row, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The reverse of `load_block`, rounded to the stored dtype."""
-    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
-    mask = m_row[:, None] & (o_col < WIDTH)[None, :]
-    tl.store(p + o_row[:, None] * WIDTH + o_col[None, :], b.to(p.dtype.element_ty), mask=mask)
+    """`store_columns` of a matrix that has WIDTH columns and no gaps."""
+    store_columns(p, b, o_row, m_row, i_col, WIDTH, WIDTH, BLOCK)
+
+
+@triton.jit
+def finish(
+    b_y,
+    p_bias,
+    i_col,
+    BIAS: tl.constexpr,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """act(b_y + bias)."""
+    if BIAS:
+        o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+        b_y += tl.load(p_bias + o_col, mask=o_col < WIDTH, other=0).to(tl.float32)[None, :]
+    if RELU:
+        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    return b_y
 
 
 @triton.jit
@@ -66,18 +97,50 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
 
 
 @triton.jit
-def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr):
+def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
     """b_sum + A @ Z for a block A of zeros and ones, in float32.
 
     Such an A is exact in TF32, and Z is the sum of two TF32 halves but for float32's last half
     unit: two TF32 products make a float32 one. "tf32" leaves the small half out; "ieee" is for
     matrix units that take float32 (AMD's), and for the interpreter.
+
+    A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
+    not finite reaches rows, and graphs, that have no edge from it. It always shows in the result
+    (`has_nan`); then the sum is made again of the finite sources (WHAT is "finite"), the others
+    are counted ("others"), and `add_others` puts both together. The weights' gradient goes
+    without: it adds up all nodes, and its order 0 has lost the column anyway.
     """
+    m_finite = tl.abs(b_z) < float("inf")
+    if WHAT == "others":  # at most 192 of a kind: three counts in one float32 sum, exactly
+        b_kind = tl.where(b_z > 0, 1.0, tl.where(b_z < 0, 256.0, 65536.0))
+        b_z = tl.where(m_finite, 0.0, b_kind)
+    if WHAT == "finite":
+        b_z = tl.where(m_finite, b_z, 0.0)
     if PRECISION == "ieee":
         b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
+    elif WHAT == "others":
+        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="tf32")
     else:
-        b_high = ((b_z.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        b_bits = b_z.to(tl.int32, bitcast=True)
+        if WHAT == "all":  # rounded; else cut: the largest numbers must not become infinite
+            b_bits += 0x1000
+        b_high = (b_bits & -0x2000).to(tl.float32, bitcast=True)
         if PRECISION == "tf32x3":
             b_sum = tl.dot(b_a, b_z - b_high, b_sum, input_precision="tf32")
         b_sum = tl.dot(b_a, b_high, b_sum, input_precision="tf32")
     return b_sum
+
+
+@triton.jit
+def has_nan(b_sum):
+    """Whether a sum over all sources has to be made again; see `add_sources`."""
+    return tl.max((b_sum != b_sum).to(tl.int32)) > 0
+
+
+@triton.jit
+def add_others(b_sum, b_others):
+    """A sum over finite sources, and what the counted others make of it."""
+    b_count = b_others.to(tl.int32)
+    b_sum += tl.where((b_count & 255) > 0, float("inf"), 0.0)
+    b_sum += tl.where(((b_count >> 8) & 255) > 0, -float("inf"), 0.0)
+    return tl.where(b_count >= 65536, float("nan"), b_sum)

@@ -10,6 +10,14 @@ import torch
 # a warning is an error here, in whichever test happens to be running.
 os.environ["OUTDATED_IGNORE"] = "1"
 
+
+# Triton decides when a kernel is defined whether to interpret it.
+def pytest_configure(config: pytest.Config) -> None:
+    """Kernels run in Triton's interpreter, whatever the machine, but for `pytest -m cuda`."""
+    if config.option.markexpr != "cuda":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 

@@ -302,23 +302,6 @@ def test_autocast_runs_both_lanes_in_low_precision(pool, dtype):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_compiled_model_equals_eager_for_every_batch_shape():
-    case = Case(sizes=(5, 3, 9, 4))
-    model = FlexGCN(5, 6, 2, orders=[3, 2])
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
-    for count in (4, 3, 2):
-        nodes = sum(case.sizes[:count])
-        keep = case.edge_index[0] < nodes
-        args = (
-            case.x[:nodes],
-            case.edge_index[:, keep],
-            case.edge_weight[keep],
-            case.batch[:nodes],
-            count,
-        )
-        torch.testing.assert_close(compiled(*args), model(*args))
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, at a graph break
 @pytest.mark.parametrize("pool", ["mean", "max", None])
 def test_compiled_model_takes_packed_batches(pool):

@@ -1,17 +1,22 @@
 """What is installed here, what runs here, and whether it computes what it should."""
 
+import os
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ..data.progress import track
+from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
+from ..paths import explain
 from .checkpoints import load_checkpoint, load_weights, save_checkpoint
 from .model import resolve_device
 
@@ -46,13 +51,41 @@ def examine() -> list[Check]:
     for index in range(torch.cuda.device_count()):
         names.append(f"cuda:{index}")
         checks.append(Check(None, names[-1], torch.cuda.get_device_name(index)))
-    default = resolve_device("auto")
-    checks.append(Check(None, "a model runs on", f"{default}, with PyTorch's own operators"))
+    checks.append(Check(None, "a model runs on", str(resolve_device("auto"))))
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
         checks.append(_check(f"FlexGCN on {name}", lambda name=name: _compute(name), remedy))  # type: ignore[misc]
+        checks += _paths(name)
     remedy = "set TMPDIR to a writable folder with room"
     return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
+
+
+def compiled_kernels() -> Iterator[tuple[str, bool]]:
+    """The table of every kernel on every target: a line, and whether what it says is good.
+
+    Compiled in as many processes as there are cores, with a progress bar on a terminal.
+
+    Raises:
+        InputError: Triton is missing, or its interpreter stands where its compiler should.
+    """
+    if find_spec("triton") is None:
+        raise InputError(
+            "triton is not installed, so there is nothing to compile with: GPU builds of torch "
+            "bring it, and on Linux `pip install triton` does without a GPU"
+        )
+    from ..kernels import inspect
+
+    work = inspect.jobs()
+    rows = inspect.compile_all(work, min(os.cpu_count() or 1, len(work)))
+    yield f"{'kernel':20} {'configuration':26} target registers spills shared   limit", True
+    failed = 0
+    for row in track(rows, "compiling", len(work), True):
+        failed += row.verdict != "pass"
+        numbers = f"{row.registers:9} {row.spills:6} {row.shared:6} {row.limit:7}"
+        line = f"{row.kernel:20} {row.configuration:26} {row.target:6} {numbers}  {row.verdict}"
+        yield line, row.verdict == "pass"
+    verdict = f"{failed} of them fail" if failed else "all of them pass"
+    yield f"{len(work)} configurations compiled: {verdict}", not failed
 
 
 def _version(package: str, purpose: str | None) -> str:
@@ -60,6 +93,19 @@ def _version(package: str, purpose: str | None) -> str:
         return version(package)
     except PackageNotFoundError:
         return "missing" if purpose is None else f"not installed ({purpose})"
+
+
+def _paths(device: str) -> list[Check]:
+    """Who computes the layers of a usual model on `device`."""
+    model = FlexGCN(3, [27, 18, 18], 1, orders=[4, 3, 2, 2]).to(device)
+    try:
+        lines = explain(model, _two_graphs().to(device).batch([0, 1]))
+    except InputError as error:  # the environment asks for a backend that cannot run here
+        return [Check(False, f"usual layers on {device}", str(error))]
+    return [
+        Check(None, f"usual layers on {device}" if not i else "", line)
+        for i, line in enumerate(lines)
+    ]
 
 
 def _check(name: str, run: Callable[[], str], remedy: str) -> Check:

@@ -1,11 +1,8 @@
-"""The kernels run in Triton's interpreter here, whatever the machine.
+"""What a kernel leaves unwritten shows."""
 
-Triton decides when a kernel is defined, so the variable is set before anything imports one.
-"""
-
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
+import math
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,3 +26,20 @@ def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             empty_like(t, **kw).fill_(torch.nan) if t.is_floating_point() else empty_like(t, **kw)
         ),
     )
+
+
+@pytest.fixture
+def untouched(tmp_path: Path) -> Callable[..., torch.Tensor]:
+    """Makes tensors in sparse files: of any size, and only what is written takes space."""
+
+    def allocate(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        path, size = tmp_path / str(len(list(tmp_path.iterdir()))), math.prod(shape)
+        return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
+
+    return allocate
+
+
+@pytest.fixture
+def no_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no C compiler was at hand when the package was installed."""
+    monkeypatch.setattr("grant_fast.native.library", lambda: None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
-from grant_fast.kernels import layer
+from grant_fast.kernels import csr, layer, readout, wide
 from grant_fast.tiles import SLOTS
 from tests.cases import dense_graphs
 
@@ -48,6 +48,10 @@ class Traffic:
 @pytest.fixture
 def traffic(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Traffic]:
     return lambda: Traffic(monkeypatch)
+
+
+def column_blocks(width: int, block: int) -> int:
+    return -(-width // block)
 
 
 def tables(sizes: tuple[int, ...], width: int):
@@ -120,3 +124,92 @@ def test_larger_graphs_write_y_once_and_read_x_once_an_order(traffic):
     assert seen.of(graphs.x) == 3 * 4 * 27 * n
     # A word serves two blocks of 32 sources: 3 blocks for 70 nodes, 4 for 100; two hops.
     assert seen.of(packed.bits) == 2 * 8 * (3 * 70 + 4 * 100)
+
+
+@pytest.mark.parametrize("order", [2, 4])
+def test_wide_hops_of_small_graphs_move_each_number_once(order, traffic):
+    graphs, packed = tables(SMALL, 40)
+    n, blocks = graphs.num_nodes, 2
+    around = blocks * (12 * n + table_bytes(packed))
+    t, y = torch.randn(n, order * 40), torch.empty(n, 40)
+    seen = traffic()
+    wide.horner(t, order, None, packed, y, False, True)
+    assert seen.of(t) == 4 * order * 40 * n
+    assert seen.of(y) == 4 * 40 * n
+    assert seen.total() == seen.of(t) + seen.of(y) + around
+    seen = traffic()
+    z = wide.powers(graphs.x, order, packed, True)
+    assert seen.of(graphs.x) == 4 * 40 * n
+    assert seen.of(z) == 4 * order * 40 * n
+    assert seen.total() == seen.of(graphs.x) + seen.of(z) + around
+
+
+def test_wide_hops_of_larger_graphs_write_each_number_once(traffic):
+    graphs, packed = tables((70, 100), 20)
+    n, order, hops = graphs.num_nodes, 4, 3
+    # Read again by a hop: once for each block of 64 rows, of which both graphs have two.
+    gathered = hops * 2 * 4 * 20 * n
+    t, y = torch.randn(n, order * 20), torch.empty(n, 20)
+    seen = traffic()
+    wide.horner(t, order, None, packed, y, False, False)
+    assert seen.of(y) == 4 * 20 * n
+    terms, states = hops * 4 * 20 * n, (order - 2) * 4 * 20 * n
+    assert seen.of(t) == terms + states + gathered
+    seen = traffic()
+    z = wide.powers(graphs.x, order, packed, False)
+    assert seen.of(graphs.x) == 4 * 20 * n
+    assert seen.of(z) == 4 * order * 20 * n + gathered
+
+
+@pytest.mark.parametrize("width", [5, 150])
+def test_a_hop_over_csr_moves_what_it_states(width, traffic):
+    graphs = dense_graphs((30, 9, 40), width)
+    matrix = csr.CSR(*graphs.batch(slice(None)).adjacency(True).csr)
+    n, e = graphs.num_nodes, graphs.num_edges
+    term, bias, out = torch.randn(n, width), torch.randn(width), torch.empty(n, width)
+    seen = traffic()
+    csr.spmm(matrix, graphs.x, out=out, term=term, bias=bias)
+    blocks = column_blocks(width, 128)
+    assert seen.of(matrix.rowptr) == blocks * 8 * n
+    assert seen.of(matrix.col) + seen.of(matrix.value) == blocks * 8 * e
+    assert seen.of(graphs.x) == 4 * width * e
+    assert seen.of(term) == seen.of(out) == 4 * width * n
+    programs = column_blocks(n, csr.spmm_shape(width)["ROWS"])
+    assert seen.total() - programs * 4 * width == (  # the bias, from the cache
+        blocks * 8 * (n + e) + 4 * width * (e + 2 * n)
+    )
+
+
+def test_the_gradient_of_edge_weights_moves_what_it_states(traffic):
+    graphs = dense_graphs((30, 9, 40), 70)
+    matrix = csr.CSR(*graphs.batch(slice(None)).adjacency(True).csr)
+    n, e = graphs.num_nodes, graphs.num_edges
+    dz, out = torch.randn(n, 70), torch.empty(e)
+    seen = traffic()
+    csr.value_grad(matrix, dz, graphs.x, out, add=False)
+    assert seen.of(matrix.rowptr) == 8 * n
+    assert seen.of(matrix.col) == seen.of(out) == 4 * e
+    assert seen.of(graphs.x) == 4 * 70 * e
+    reads = (-(-matrix.rowptr.diff() // csr.EDGES)).sum().item()
+    assert seen.of(dz) == 4 * 70 * reads
+    assert seen.total() == 8 * n + 8 * e + 4 * 70 * (e + reads)
+
+
+@pytest.mark.parametrize("order", [1, 4])
+def test_the_readout_reads_x_once_and_its_gradient_writes_dx_once(order, traffic):
+    graphs = dense_graphs((30, 0, 9, 40), 20)
+    n, b, width = graphs.num_nodes, graphs.num_graphs, 20
+    weights = graphs.pool_weights(order, True, True)
+    ptr, start, graph, _ = graphs.batch(slice(None)).segments
+    seen = traffic()
+    out = readout.readout(graphs.x, weights, ptr, start, None)
+    assert seen.of(graphs.x) == 4 * width * n
+    assert seen.of(weights) == 4 * order * n
+    assert seen.of(out) == 4 * order * width * b
+    assert seen.total() == 4 * (width + order) * n + (4 * order * width + 24) * b
+    grad, dx = torch.randn(b, order * width), torch.empty(n, width)
+    seen = traffic()
+    readout.readout_grad(grad, weights, ptr, start, graph, dx)
+    assert seen.of(grad) == 4 * order * width * b
+    assert seen.of(dx) == 4 * width * n
+    assert seen.total() == 4 * (width + order) * n + (4 * order * width + 32) * b

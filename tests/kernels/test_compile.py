@@ -1,43 +1,106 @@
 """The kernels compile for every target, without a GPU, within registers and shared memory."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
+
+from grant_fast.cli import app
+from grant_fast.kernels import inspect
+from grant_fast.kernels.inspect import KERNELS, TARGETS, Compiled, Job, jobs
 
 # The interpreter is set in this process, so the compiler runs in one where it is not.
 PROGRAM = """
 import dataclasses, json, sys
-from grant_fast.kernels.inspect import compile_table
-layers, targets, dtypes = json.loads(sys.argv[1])
-rows = compile_table([tuple(layer) for layer in layers], targets, dtypes)
-print(json.dumps([dataclasses.asdict(row) | {"fits": row.fits} for row in rows]))
+from grant_fast.kernels.inspect import Job, compile_all
+if __name__ == "__main__":
+    rows = compile_all([Job(*job) for job in json.loads(sys.argv[1])], workers=int(sys.argv[2]))
+    print(json.dumps([dataclasses.asdict(row) for row in rows]))
 """
 
 
-def table(layers, targets, dtypes=("fp32",)):
+def compiled(work: list[Job], workers: int = 1) -> list[Compiled]:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    arguments = [sys.executable, "-c", PROGRAM, json.dumps([layers, targets, dtypes])]
-    out = subprocess.run(arguments, capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-c", PROGRAM, json.dumps(work), str(workers)]
+    out = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert out.returncode == 0, out.stderr
-    return json.loads(out.stdout)
+    return [Compiled(**row) for row in json.loads(out.stdout)]
 
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "gfx90a", "gfx942"])
 def test_every_kernel_fits_every_target(target):
-    rows = table([(3, 27, 18)], [target])
-    assert len(rows) == 6
-    assert not [row for row in rows if not row["fits"]]
-    assert all(row["registers"] > 0 for row in rows)
+    work = jobs([target], representative=True)
+    assert {job.kernel for job in work} == set(KERNELS)
+    rows = compiled(work)
+    assert [(row.kernel, row.target) for row in rows] == [(job.kernel, target) for job in work]
+    assert not [row for row in rows if row.verdict != "pass"]
+    assert all(row.registers > 0 for row in rows)
 
 
-def test_the_widest_and_deepest_layers_fit():
-    rows = table([(5, 64, 64)], ["sm_90", "gfx90a"])
-    assert not [row for row in rows if not row["fits"]]
+def test_the_table_holds_every_kernel_on_every_target_once():
+    work = jobs()
+    assert len(set(work)) == len(work)
+    assert {(job.kernel, job.target) for job in work} == {(k, t) for k in KERNELS for t in TARGETS}
+    for kernel in KERNELS.values():
+        words = [configuration.words for configuration in kernel.configurations]
+        assert len(set(words)) == len(words), kernel.name
 
 
-def test_half_precision_fits():
-    rows = table([(2, 9, 16)], ["sm_90", "gfx942"], ["bf16"])
-    assert not [row for row in rows if not row["fits"]]
+def test_a_kernel_that_does_not_compile_is_a_row_that_says_so(monkeypatch):
+    job = jobs()[0]
+    kernel = KERNELS[job.kernel]
+    broken = dataclasses.replace(kernel, jit=None)
+    monkeypatch.setitem(KERNELS, job.kernel, broken)
+    monkeypatch.setattr(type(broken), "name", job.kernel)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    (row,) = inspect.compile_all([job])
+    assert row.verdict.startswith("AttributeError: ")
+
+
+def test_the_interpreter_is_no_compiler():
+    result = CliRunner().invoke(app, ["doctor", "--compile"])
+    assert result.exit_code == 1
+    assert "error: TRITON_INTERPRET is 1, so nothing is compiled: unset it" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        ({}, "pass"),
+        ({"shared": 65_537}, "too much shared memory"),
+        ({"spills": 4}, "spills"),
+        ({"error": "no such target"}, "no such target"),
+    ],
+    ids=["pass", "shared", "spills", "error"],
+)
+def test_the_doctor_prints_the_table_and_fails_where_a_kernel_does(row, verdict, monkeypatch):
+    rows = [
+        Compiled(
+            "flex_conv_tiles", "Y", "gfx90a", **{"registers": 9, "spills": 0, "shared": 8} | row
+        )
+    ]
+    monkeypatch.setattr(inspect, "jobs", lambda: jobs()[:1])
+    monkeypatch.setattr(inspect, "compile_all", lambda work, workers: iter(rows))
+    result = CliRunner().invoke(app, ["doctor", "--compile"])
+    assert result.exit_code == (verdict != "pass")
+    assert f"65536  {verdict}\n" in result.stdout
+    summary = "all of them pass" if verdict == "pass" else "1 of them fail"
+    assert f"1 configurations compiled: {summary}" in result.stdout
+
+
+def test_the_doctor_says_where_triton_is_missing(monkeypatch):
+    monkeypatch.setattr("grant_fast.training.doctor.find_spec", lambda name: None)
+    result = CliRunner().invoke(app, ["doctor", "--compile"])
+    assert result.exit_code == 1
+    assert "error: triton is not installed" in result.stderr
+    assert "`pip install triton`" in result.stderr
+
+
+def test_processes_share_the_work_in_order():
+    work = jobs(["sm_80"], representative=True)[::4]
+    alone, shared = compiled(work), compiled(work, workers=2)
+    assert alone == shared

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 import torch
-from torch.library import opcheck
 
-from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, ops
+from grant_fast import FlexGCN, InputError, PackedGraphs, explain, ops
+from grant_fast.adjacency import Adjacency
 from grant_fast.dispatch import takes_kernels
-from grant_fast.explain import explain
+from grant_fast.tiled import structure
 from tests.cases import Case, dense_graphs
 
 
@@ -34,41 +34,36 @@ def test_the_backend_never_changes_the_meaning(case):
 
 
 def test_the_environment_chooses_where_the_argument_does_not(case, monkeypatch):
-    x, weight, _, adjacency = layer_arguments(case)
-    assert not takes_kernels(x, weight, adjacency)  # "auto" never interprets
+    assert not takes_kernels(case.x)  # "auto" never interprets
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    assert takes_kernels(x, weight, adjacency)
-    assert not takes_kernels(x, weight, adjacency, "torch")
+    assert takes_kernels(case.x)
+    assert not takes_kernels(case.x, "torch")
     monkeypatch.setenv("GRANT_FAST_BACKEND", "cuda")
     with pytest.raises(InputError, match="GRANT_FAST_BACKEND is 'cuda': choose one of auto"):
-        takes_kernels(x, weight, adjacency)
+        takes_kernels(case.x)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"x": torch.ones(44, 5).double(), "weight": torch.ones(2, 5, 4).double()}, "x is .*64"),
-        ({"weight": torch.ones(2, 5, 65)}, "the layer is 65 wide .* up to 64"),
-        ({"weight": torch.ones(6, 5, 4)}, "the order is 6 .* up to 5"),
-    ],
-    ids=["float64", "width", "order"],
-)
-def test_an_impossible_choice_says_why(case, change, reason):
+def test_an_impossible_choice_says_why(case):
     x, weight, bias, adjacency = layer_arguments(case)
-    arguments = {"x": x, "weight": weight, "bias": bias, "adjacency": adjacency} | change
-    with pytest.raises(InputError, match=f"backend is 'triton', but {reason}"):
-        ops.flex_conv(**arguments, backend="triton")
+    with pytest.raises(InputError, match=r"backend is 'triton', but x is torch\.float64"):
+        ops.flex_conv(x.double(), weight.double(), bias.double(), adjacency, backend="triton")
 
 
-def test_loose_and_weighted_graphs_say_why(case):
-    conv = FlexConv(5, 4)
-    loose = case.graphs.batch(slice(None)).adjacency(True).transpose()
-    with pytest.raises(InputError, match="no GraphBatch"):
-        ops.flex_conv(case.x, conv.weight, None, loose, backend="triton")
-    weighted = Case().graphs
-    adjacency = weighted.batch(slice(None)).adjacency(True)
-    with pytest.raises(InputError, match="the edges have weights"):
-        ops.flex_conv(weighted.x, conv.weight, None, adjacency, backend="triton")
+@pytest.mark.parametrize("kind", ["loose", "weighted", "wide", "deep"])
+def test_kernels_take_every_kind_of_layer(kind):
+    graphs = Case().graphs if kind == "weighted" else dense_graphs((3, 40, 0, 9, 200), 5)
+    batch = graphs.batch([4, 1, 2, 0])
+    adjacency = batch.adjacency(True)
+    if kind == "loose":
+        adjacency = Adjacency(*adjacency.csr, batch.num_nodes)
+    weight = torch.randn(6 if kind == "deep" else 2, 5, 70 if kind == "wide" else 4) / 3
+    results = []
+    for backend in ("torch", "triton"):
+        leaves = [batch.x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        out = ops.flex_conv(*leaves, None, adjacency, backend=backend)
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_without_the_interpreter_a_cpu_says_why(case, monkeypatch):
@@ -77,31 +72,11 @@ def test_without_the_interpreter_a_cpu_says_why(case, monkeypatch):
         ops.flex_conv(*layer_arguments(case), backend="triton")
 
 
-def operator_arguments(case: Case, relu: bool):
-    x, weight, bias, adjacency = layer_arguments(case)
-    graphs, layout = case.graphs, adjacency.batch.tiles
-    tables = (graphs.scale, graphs.ptr, graphs.bits.bits, *layout[:-1])
-    return (
-        x.requires_grad_(),
-        weight.requires_grad_(),
-        bias.requires_grad_(),
-        *tables,
-        relu,
-        False,
-    )
-
-
-@pytest.mark.parametrize("relu", [True, False])
-def test_the_operator_passes_opcheck(case, relu):
-    opcheck(torch.ops.grant_fast.flex_conv_tiles, operator_arguments(case, relu))
-
-
-def test_a_layer_keeps_one_copy_of_its_input_whatever_the_order(case):
+@pytest.mark.parametrize("width", [8, 80])
+def test_a_layer_keeps_one_copy_of_its_input_whatever_the_order(case, width):
     def kept(order: int) -> int:
-        x, weight, bias, adjacency = layer_arguments(case, order, width=8)
-        graphs = case.graphs
-        structure = (graphs.scale, graphs.ptr, graphs.bits.bits, *adjacency.batch.tiles[:-1])
-        known = {t.data_ptr() for t in (*structure, weight)}
+        x, weight, bias, adjacency = layer_arguments(case, order, width)
+        known = {t.data_ptr() for t in (*structure(adjacency), weight) if t is not None}
         sizes = []
 
         def pack(tensor):
@@ -131,16 +106,6 @@ def test_a_compiled_layer_takes_batches_of_any_shape(case):
         torch.testing.assert_close(layer(batch.x, adjacency), want, rtol=1e-5, atol=1e-5)
 
 
-def test_autocast_runs_the_kernels_in_its_dtype(case):
-    arguments = layer_arguments(case)
-    with torch.autocast("cpu", torch.bfloat16):
-        got = ops.flex_conv(*arguments, backend="triton")
-    assert got.dtype == torch.bfloat16
-    torch.testing.assert_close(
-        got.float(), ops.flex_conv(*arguments, backend="torch"), rtol=0.02, atol=0.05
-    )
-
-
 def test_kernels_are_imported_only_when_they_run():
     program = (
         "import sys, torch, grant_fast.ops, grant_fast.graphs; "
@@ -152,22 +117,28 @@ def test_kernels_are_imported_only_when_they_run():
     assert out.stdout.strip() == "False"
 
 
-def test_explain_names_the_path_of_every_layer_and_why(monkeypatch):
+def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kernels):
     graphs = dense_graphs((3, 40, 9, 200), 5)
     model = FlexGCN(5, [8, 80, 6, 4], 1, orders=[2, 2, 2, 3, 2])
     batch = graphs.batch(slice(None))
     assert explain(model, batch) == [
         "layer 0 (5 → 8, order 2): one product with the dataset's cached [X, ÂX, …] (PyTorch)",
-        "layer 1 (8 → 80, order 2): PyTorch: the layer is 80 wide (the kernels take up to 64)",
-        "layer 2 (80 → 6, order 2): PyTorch: the layer is 80 wide (the kernels take up to 64)",
+        "layer 1 (8 → 80, order 2): PyTorch: the backend is chosen so",
+        "layer 2 (80 → 6, order 2): PyTorch: the backend is chosen so",
         "layer 3 (6 → 4, order 3): PyTorch: the backend is chosen so",
         "layer 4 (4 → 1, order 2): pooled first, then one product a graph (PyTorch)",
     ]
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    narrow = FlexGCN(5, 8, 1, orders=[2, 2, 2])
-    assert explain(narrow, batch)[1] == (
-        "layer 1 (8 → 8, order 2): Triton: 2 graphs in 1 tiles, 1 larger graphs block by block, "
-        "1 with repeated edges or too large through CSR"
+    tiles = "2 graphs in 1 tiles, 1 larger graphs block by block"
+    rest = "1 with repeated edges or too large over CSR"
+    assert [line.split("Triton: ")[1] for line in explain(model, batch)[1:4]] == [
+        f"products by the BLAS, hops of {tiles}, {rest}",
+        f"products by the BLAS, hops of {tiles}, {rest}",
+        f"{tiles}, {rest}",
+    ]
+    weighted = Case().graphs.batch(slice(None))
+    assert explain(FlexGCN(5, 8, 1, orders=[2, 2, 2]), weighted)[1].endswith(
+        "Triton: products by the BLAS, hops over CSR"
     )
 
 

@@ -1,60 +1,15 @@
 """The kernels against the definition in float64, in Triton's interpreter."""
 
-import math
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grant_fast import PackedGraphs, ops, reference
+from grant_fast import PackedGraphs, ops
 from grant_fast.kernels import layer
-from tests.cases import dense_graphs, to_dense
-
-SIZES = (0, 1, 2, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 128, 0)
-SMALL_SIZES = (0, 1, 15, 16, 17, 2, 32, 33, 0, 0)
-
-
-def check_layer(
-    graphs: PackedGraphs,
-    order: int,
-    h_out: int,
-    normalize: bool = True,
-    relu: bool = False,
-    positions: list[int] | slice = slice(None),
-    dtype: torch.dtype = torch.float32,
-    tolerance: float = 4e-6,
-) -> None:
-    """Y, dX, dW and db of the kernels equal those of the definition."""
-    batch = graphs.batch(positions)
-    adjacency = batch.adjacency(normalize)
-    weight = (torch.randn(order, graphs.num_features, h_out) / (order * h_out) ** 0.5).to(dtype)
-    inputs = [batch.x.to(dtype), weight, torch.randn(h_out).to(dtype)]
-    exact = [t.double().requires_grad_() for t in inputs]
-    mine = [t.clone().requires_grad_() for t in inputs]
-    rowptr, col, value = adjacency.csr
-    dense = to_dense(rowptr, col, value, batch.num_nodes).double()
-    want = reference.dense_flex_conv(*exact, dense)
-    want = want.relu() if relu else want
-    got = ops.flex_conv(*mine, adjacency, relu=relu, backend="triton")
-    close(got, want, tolerance)
-    # An expanded, strided gradient: what a sum over a transposed output sends back.
-    grad = torch.randn(h_out, 1).to(dtype).expand(h_out, batch.num_nodes).T
-    if relu:  # where rounding decides on which side of 0 a value falls, no gradient can agree
-        grad = grad * (want.detach().abs() > 1e-3 * (dtype == torch.float32))
-        grad = grad if dtype == torch.float32 else grad * (got.detach() > 0).eq(want.detach() > 0)
-    got_grads = torch.autograd.grad(got, mine, grad)
-    want_grads = torch.autograd.grad(want, exact, grad.double())
-    for g, w in zip(got_grads, want_grads, strict=True):
-        close(g, w, tolerance)
-
-
-def close(got: Tensor, want: Tensor, tolerance: float) -> None:
-    assert got.shape == want.shape
-    scale = want.abs().max().item() if want.numel() else 1.0
-    torch.testing.assert_close(got.double(), want, rtol=0, atol=tolerance * max(scale, 1e-3))
+from tests.cases import dense_graphs
+from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer
 
 
 @pytest.mark.parametrize("width", [1, 3, 9, 16, 27, 64])
@@ -176,34 +131,30 @@ def test_any_layer_on_any_graphs(sizes, widths, order, normalize, relu, seed):
     check_layer(graphs, order, widths[1], normalize, relu)
 
 
-def untouched(folder: Path, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor in a sparse file: of any size, and only what is written takes space."""
-    path, size = folder / str(len(list(folder.iterdir()))), math.prod(shape)
-    return torch.from_file(str(path), shared=True, size=size, dtype=dtype).view(shape)
-
-
 @pytest.mark.parametrize("size", [20, 40])
 @pytest.mark.parametrize("dataset_x", [True, False])
-def test_offsets_beyond_31_bits(size, dataset_x, tmp_path):
-    far = 1 << 25  # times 64 columns is 2^31
-    graphs = dense_graphs((size,), 64)
+def test_offsets_beyond_31_bits(size, dataset_x, untouched):
+    check_far_offsets(size, dataset_x, untouched)
+
+
+def test_planes_of_bits_beyond_31_bits(untouched):
+    far, size = 1 << 30, 70  # the second plane begins after this many nodes and these
+    graphs = dense_graphs((size,), 2)
     near = layer.Graphs(
         graphs.scale, graphs.ptr, graphs.bits.bits, *graphs.batch(slice(None)).tiles[:-1]
     )
-    scale = untouched(tmp_path, far + size)
-    bits = untouched(tmp_path, 2, far + size, dtype=torch.int64)
-    x, dy, y, dx = (untouched(tmp_path, far + size, 64) for _ in range(4))
-    scale[far:], bits[: near.bits.shape[0], far:], x[far:] = graphs.scale, near.bits, graphs.x
-    rows = {"row": near.row + far, "large_row": near.large_row + far}
-    there = near._replace(scale=scale, bits=bits, ptr=near.ptr + far, **rows)
-    weight = torch.randn(2, 64, 64)
-    want = layer.forward(graphs.x, weight, None, near, graphs.x.clone(), relu=True, dataset_x=False)
-    layer.forward(x, weight, None, there, y, relu=True, dataset_x=dataset_x)
-    assert torch.equal(y[far:], want)
-    dy[far:] = torch.randn(size, 64)
-    want = layer.input_grad(dy[far:], y[far:], weight, near, graphs.x.clone())
-    assert torch.equal(layer.input_grad(dy, y, weight, there, dx)[far:], want)
-    got = layer.weight_grad(x, dy, y, 2, there, dataset_x=dataset_x)
-    want = layer.weight_grad(graphs.x, dy[far:], y[far:], 2, near, dataset_x=False)
-    assert torch.equal(got[0], want[0])
-    assert torch.equal(got[1], want[1])
+    bits = untouched(torch.int64, 2, far + size)
+    scale, x = untouched(torch.float32, far + size), untouched(torch.float32, far + size, 2)
+    bits[:, far:], scale[far:], x[far:] = near.bits, graphs.scale, graphs.x
+    there = near._replace(scale=scale, bits=bits, ptr=near.ptr + far)
+    weight, dy = torch.randn(3, 2, 2), torch.randn(size, 2)
+
+    def run(x: Tensor, tables: layer.Graphs, dataset_x: bool) -> tuple[Tensor, ...]:
+        y = layer.forward(
+            x, weight, None, tables, torch.empty(size, 2), relu=False, dataset_x=dataset_x
+        )
+        dx = layer.input_grad(dy, None, weight, tables, torch.empty(size, 2))
+        return y, dx, *layer.weight_grad(x, dy, None, 3, tables, dataset_x=dataset_x)
+
+    for got, want in zip(run(x, there, True), run(graphs.x, near, False), strict=True):
+        assert torch.equal(got, want)

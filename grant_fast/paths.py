@@ -1,0 +1,75 @@
+"""Which path each layer of a model takes on a batch, in words."""
+
+from typing import Any
+
+from .adjacency import Adjacency
+from .batch import BatchAdjacency, GraphBatch, LooseGraphs
+from .dispatch import is_fused, takes_kernels, takes_native, why_not
+from .nn import FlexConv, FlexGCN, as_graphs
+from .ops import is_one_kernel
+
+
+def explain(model: FlexGCN | FlexConv, *inputs: Any) -> list[str]:
+    """One line a layer: its shape, who computes it, and why.
+
+    Args:
+        model: a `FlexGCN`, or one `FlexConv`.
+        inputs: what the model is called with: a `GraphBatch`, or PyG's tensors.
+
+    Raises:
+        InputError: what calling the model raises of its inputs or of its backend.
+    """
+    if isinstance(model, FlexConv):
+        x, edges, *weight = inputs
+        if not isinstance(edges, Adjacency):
+            edges = as_graphs(x, edges, *weight).adjacency(model.normalize)
+        return [_line(0, model, _convolution(model, edges))]
+    graphs = as_graphs(*inputs)
+    convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
+    paths = [_path(model, layer, conv, graphs) for layer, conv in enumerate(convs)]
+    return [_line(layer, *both) for layer, both in enumerate(zip(convs, paths, strict=True))]
+
+
+def _line(layer: int, conv: FlexConv, path: str) -> str:
+    return f"layer {layer} ({conv.in_channels} → {conv.out_channels}, order {conv.order}): {path}"
+
+
+def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | LooseGraphs) -> str:
+    adjacency, weight = graphs.adjacency(model.normalize), conv.weight
+    if not isinstance(graphs, GraphBatch):
+        return _convolution(conv, adjacency)
+    if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
+        who = "Triton" if takes_kernels(weight, conv.backend) else _on_cpu(conv, adjacency)
+        return f"pooled first, then one product a graph ({who})"
+    first = layer == 0 and model.encoder is None and len(model.convs) > 1
+    cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
+    if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
+        who = _on_cpu(conv, adjacency)
+        return f"one product with the dataset's cached [X, ÂX, …] ({who})"
+    return _convolution(conv, adjacency)
+
+
+def _on_cpu(conv: FlexConv, adjacency: Adjacency) -> str:
+    """Who computes what Triton does not."""
+    native = takes_native(conv.weight, adjacency, conv.weight, conv.backend)
+    return "CPU kernels" if native else "PyTorch"
+
+
+def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
+    weight = conv.weight  # has the device and dtype that the layer's input will have
+    if not takes_kernels(weight, conv.backend):
+        if takes_native(weight, adjacency, weight, conv.backend):
+            return "CPU kernels: hops, products and activation in cache"
+        return f"PyTorch: {why_not(weight) or 'the backend is chosen so'}"
+    tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
+    if tiles is None:
+        return "Triton: products by the BLAS, hops over CSR"
+    how = "" if is_fused(conv.weight) else "products by the BLAS, hops of "
+    small, large = tiles.graph.shape[0], tiles.large_graph.shape[0]
+    rest = 0 if tiles.rest is None else tiles.rest.shape[0]
+    parts = [
+        f"{small} graphs in {tiles.tile.shape[0] - 1} tiles" if small else "",
+        f"{large} larger graphs block by block" if large else "",
+        f"{rest} with repeated edges or too large over CSR" if rest else "",
+    ]
+    return f"Triton: {how}" + (", ".join(filter(None, parts)) or "no nodes")

@@ -1,0 +1,139 @@
+"""The flexible layer over any CSR matrix: the operator that the Triton kernels for CSR compute.
+
+Registered with a fake and an autograd formula, so that `torch.compile` takes it whole. The kernels
+are imported when it first runs.
+"""
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from .adjacency import Adjacency
+
+
+@custom_op("grant_fast::flex_conv_csr", mutates_args=())
+def _flex_conv_csr(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor | None,
+    col_t: Tensor | None,
+    value_t: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """Y, [n, h_out]."""
+    from .kernels import csr, csr_layer
+
+    bias = None if bias is None else bias.contiguous()
+    matrix = csr.CSR(rowptr, col, value)
+    return csr_layer.forward(x, weight.contiguous(), bias, matrix, relu=relu)
+
+
+@_flex_conv_csr.register_fake
+def _(x, weight, bias, rowptr, col, value, rowptr_t, col_t, value_t, relu):  # type: ignore[no-untyped-def]
+    return x.new_empty(x.shape[0], weight.shape[2])
+
+
+@custom_op("grant_fast::flex_conv_csr_backward", mutates_args=())
+def _flex_conv_csr_backward(
+    grad: Tensor,
+    x: Tensor,
+    y: Tensor | None,
+    weight: Tensor,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    rowptr_t: Tensor,
+    col_t: Tensor,
+    value_t: Tensor,
+    needs_dx: bool,
+    needs_dvalue: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(dX, dW, db, dvalue); what is not needed is empty. `y` is the output of a ReLU."""
+    from .kernels import csr, csr_layer
+
+    grad = masked(grad, y)
+    matrix, transposed = csr.CSR(rowptr, col, value), csr.CSR(rowptr_t, col_t, value_t)
+    operands = (grad, x, weight.contiguous(), matrix, transposed)
+    if needs_dvalue:
+        dx, dw, dvalue = csr_layer.backward_with_values(*operands)
+        return dx, dw, grad.sum(0), dvalue
+    part, dw = csr_layer.backward(*operands, needs_dx=needs_dx)
+    return x.new_empty(0) if part is None else part, dw, grad.sum(0), value.new_empty(0)
+
+
+@_flex_conv_csr_backward.register_fake
+def _(  # type: ignore[no-untyped-def]
+    grad,
+    x,
+    y,
+    weight,
+    rowptr,
+    col,
+    value,
+    rowptr_t,
+    col_t,
+    value_t,
+    needs_dx,
+    needs_dvalue,
+):
+    dx = torch.empty_like(x) if needs_dx or needs_dvalue else x.new_empty(0)
+    dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    return dx, dw, weight.new_empty(weight.shape[2]), value.new_empty(needs_dvalue * len(value))
+
+
+def masked(grad: Tensor, y: Tensor | None) -> Tensor:
+    """dY before a ReLU whose output was `y`, contiguous; `grad` itself where there was none."""
+    grad = grad.contiguous()
+    return grad if y is None else torch.ops.aten.threshold_backward(grad, y, 0)
+
+
+def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    x, weight, bias, *csr, relu = inputs
+    # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
+    ctx.save_for_backward(x, output if relu else None, weight, *csr)
+    ctx.has_bias = bias is not None
+
+
+def _grad(ctx, grad):  # type: ignore[no-untyped-def]
+    require_transpose(ctx.saved_tensors[-3])
+    needs_dx, needs_dw, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
+    dx, dw, db, dvalue = torch.ops.grant_fast.flex_conv_csr_backward(
+        grad, *ctx.saved_tensors, needs_dx, needs_dvalue
+    )
+    return (
+        dx if needs_dx else None,
+        dw if needs_dw else None,
+        db if needs_db and ctx.has_bias else None,
+        None,
+        None,
+        dvalue if needs_dvalue else None,
+        *[None] * 4,
+    )
+
+
+_flex_conv_csr.register_autograd(_grad, setup_context=_setup)
+
+
+def require_transpose(rowptr_t: Tensor | None) -> None:
+    if rowptr_t is None:
+        raise RuntimeError(
+            "this FlexConv output was computed without the transposed adjacency: "
+            "run the forward pass with gradients enabled"
+        )
+
+
+def flex_conv_csr(
+    x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency, relu: bool
+) -> Tensor:
+    """act(Σ_k Â^k X W_k + b) over any square matrix, by the kernels for CSR."""
+    csr = (*adjacency.csr, *transposed_if_needed(adjacency))
+    return torch.ops.grant_fast.flex_conv_csr(x.contiguous(), weight, bias, *csr, relu)
+
+
+def transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
+    # The transpose serves the backward pass alone; making it may cost a sort.
+    return adjacency.transposed if torch.is_grad_enabled() else (None, None, None)

@@ -1,0 +1,189 @@
+"""Every configuration in which dispatch may launch a kernel: what the table of `inspect.py` holds.
+
+A new kernel, or a new way to specialise one, is entered here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, NamedTuple
+
+from . import blocks, csr, fused, hops, layer, readout, wide
+
+
+class Configuration(NamedTuple):
+    """One way to specialise a kernel.
+
+    words: what the table calls it.
+    constants: its `tl.constexpr`s; PRECISION is the target's, and is filled in.
+    dtype: of the features, as Triton calls it.
+    representative: compiled by `make test`, too.
+    """
+
+    words: str
+    constants: dict[str, Any]
+    dtype: str = "fp32"
+    representative: bool = False
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, all configurations it is compiled in, and the types of its arguments.
+
+    accurate: its products are float32's even where the features are of half precision.
+
+    Pointers begin with `p_` and point to features unless `types` knows better; what is neither
+    pointer nor constant is an i32.
+    """
+
+    jit: Any
+    configurations: tuple[Configuration, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
+    accurate: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.jit.fn.__name__
+
+
+class Layer(NamedTuple):
+    """A layer as the configurations of a kernel are made of it."""
+
+    order: int
+    h_in: int
+    h_out: int
+    dtype: str = "fp32"
+    plain: bool = False  # not normalised, without a ReLU and a bias
+    representative: bool = False
+
+    def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
+        kind = " plain" if self.plain else ""
+        words = f"{role} κ={self.order} {self.h_in}→{self.h_out} {self.dtype}{kind}"
+        constants = {"NORMALIZE": not self.plain, "DATASET_X": False} | constants
+        return Configuration(words, constants, self.dtype, self.representative)
+
+
+#: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
+#: 32) and gives out (16 or 32), by the order and by the dtype. In float32 all of the blocks are
+#: here, forward and backward, at the lowest order, a usual one and the highest, each with all that
+#: adds to a kernel: the norm, the bias, the ReLU. Without those, and in half precision, a kernel
+#: does less of the same: the usual layer and the largest stand for all.
+LAYERS = (
+    *(
+        Layer(order, *widths, representative=(order, *widths) in ((3, 27, 18), (5, 64, 64)))
+        for order in (1, 3, 5)
+        for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64))
+    ),
+    *(
+        Layer(*sizes, dtype, representative=(*sizes, dtype) == (3, 27, 18, "bf16"))
+        for sizes in ((3, 27, 18), (5, 64, 64))
+        for dtype in ("bf16", "fp16")
+    ),
+    Layer(3, 27, 18, plain=True),
+)
+
+_Shape = Callable[..., dict[str, int]]
+
+
+def _convolutions(shape: _Shape) -> Iterator[Configuration]:
+    for sizes in LAYERS:
+        order, h_in, h_out, full = *sizes[:3], not sizes.plain
+        forward = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "BIAS": full, "RELU": full}
+        forward |= {"TRANSPOSE": False, "RELU_IN": False}
+        yield sizes.configuration("Y", forward | shape(h_in, h_out))
+        backward = {"ORDER": order, "H_IN": h_out, "H_OUT": h_in, "BIAS": False, "RELU": False}
+        backward |= {"TRANSPOSE": True, "RELU_IN": full}
+        yield sizes.configuration("dX", backward | shape(h_out, h_in))
+
+
+def _weight_gradients(shape: _Shape) -> Iterator[Configuration]:
+    for sizes in LAYERS:
+        order, h_in, h_out = sizes[:3]
+        gradient = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "RELU": not sizes.plain}
+        yield sizes.configuration("dW", gradient | shape(h_out))
+
+
+#: What a hop of a wide layer is made of: its columns (one block of 16 or of 32, whole or not), the
+#: dtype, all or nothing of norm, bias and ReLU. It runs forwards and backwards.
+_COLUMNS = (
+    *product((16, 32, 80, 44), ("fp32",), (True,)),
+    *product((32,), ("bf16", "fp16"), (True,)),
+    (32, "fp32", False),
+)
+
+
+def _hops(shape: _Shape, horner: bool) -> Iterator[Configuration]:
+    for (width, dtype, full), transpose in product(_COLUMNS, (False, True)):
+        constants = {"WIDTH": width, "NORMALIZE": full, "TRANSPOSE": transpose} | shape(width)
+        constants |= {"Y_STRIDE" if horner else "X_STRIDE": 4 * width}
+        if horner:
+            constants |= dict.fromkeys(("BIAS", "RELU"), full and not transpose)
+        words = f"{'Âᵀ' if transpose else 'Â'} {width} {dtype}{'' if full else ' plain'}"
+        usual = (width, dtype, full, transpose) == (32, "fp32", True, False)
+        yield Configuration(words, constants, dtype, usual)
+
+
+#: Widths of rows that are gathered: each block of columns there is, and ones that do not fill it.
+_ROWS = (
+    *product((1, 2, 4, 8, 9, 16, 27, 64, 128, 300), ("fp32",)),
+    *product((64,), ("bf16", "fp16")),
+)
+
+
+def _rows() -> Iterator[Configuration]:
+    for (width, dtype), full in product(_ROWS, (True, False)):
+        if not full and width not in (1, 64):
+            continue
+        strides = dict.fromkeys(("Z_STRIDE", "TERM_STRIDE", "OUT_STRIDE"), width)
+        flags = dict.fromkeys(("TERM", "BIAS", "RELU"), full)
+        words = f"{width} {dtype}{'' if full else ' plain'}"
+        constants = {"WIDTH": width} | strides | flags | csr.spmm_shape(width)
+        yield Configuration(words, constants, dtype, full and (width, dtype) == (64, "fp32"))
+
+
+def _value_gradients() -> Iterator[Configuration]:
+    for (width, dtype), add in product(_ROWS, (True, False)):
+        if not add and width not in (1, 64):
+            continue
+        strides = dict.fromkeys(("DZ_STRIDE", "Z_STRIDE"), width)
+        constants = {"WIDTH": width, "ADD": add} | strides | csr.value_grad_shape(width)
+        words = f"{width} {dtype}{' added' if add else ''}"
+        yield Configuration(words, constants, dtype, add and (width, dtype) == (64, "fp32"))
+
+
+def _readouts() -> Iterator[Configuration]:
+    for (width, dtype), order in product(_ROWS, (1, 3, 5)):
+        if order != 3 and width not in (1, 27, 64):
+            continue
+        constants = {"ORDER": order, "WIDTH": width} | readout.readout_shape(width)
+        usual = (order, width, dtype) == (3, 27, "fp32")
+        yield Configuration(f"κ={order} {width} {dtype}", constants, dtype, usual)
+
+
+_GRAPHS = {
+    **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
+    "p_tile": "*i32",
+    **dict.fromkeys(("p_scale", "p_partial", "p_scratch"), "*fp32"),  # whatever the features are
+}
+
+_CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
+_SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
+
+#: Every kernel that dispatch can choose.
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _GRAPHS),
+        Kernel(fused.weight_grad_tiles, (*_weight_gradients(layer.tile_grad_shape),), _GRAPHS),
+        Kernel(blocks.flex_conv_blocks, (*_convolutions(layer.block_shape),), _GRAPHS),
+        Kernel(blocks.weight_grad_blocks, (*_weight_gradients(layer.block_grad_shape),), _GRAPHS),
+        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _GRAPHS, accurate=True),
+        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _GRAPHS, accurate=True),
+        Kernel(hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS, accurate=True),
+        Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS, accurate=True),
+        Kernel(csr.spmm_rows, (*_rows(),), _CSR),
+        Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
+        Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
+        Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
+    )
+}

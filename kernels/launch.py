@@ -1,0 +1,64 @@
+"""How the kernels are compiled and started: what all launchers share."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+#: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
+WARPS = {
+    "flex_conv_tiles": 2,
+    "weight_grad_tiles": 4,
+    "flex_conv_blocks": 4,
+    "weight_grad_blocks": 4,
+    "horner_tiles": 2,
+    "powers_tiles": 2,
+    "horner_blocks": 4,
+    "powers_blocks": 4,
+    "spmm_rows": 4,
+    "value_grad_rows": 4,
+    "readout_rows": 1,
+    "readout_grad_rows": 1,
+}
+
+#: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
+BY_THREADS = ("spmm_rows", "value_grad_rows")
+#: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
+REGISTERS = {"flex_conv_tiles": 168, "flex_conv_blocks": 255, "weight_grad_blocks": 255}
+
+
+def options(kernel: str, hip: bool) -> dict[str, int]:
+    """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
+    out = {"num_warps": WARPS[kernel], "num_stages": 1}
+    if kernel in BY_THREADS and hip:
+        out["num_warps"] //= 2
+    if kernel in REGISTERS and not hip:
+        out["maxnreg"] = REGISTERS[kernel]
+    return out
+
+
+def precision(dtype: torch.dtype, device: torch.device) -> str:
+    """How products reach the accuracy of `dtype`.
+
+    float32: three TF32 products on NVIDIA, one where the user allowed TF32 through PyTorch, and
+    float32's own matrix instructions on AMD. Half precision is exact in TF32.
+    """
+    if device.type != "cuda" or torch.version.hip:
+        return "ieee"
+    if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32:
+        return "tf32"
+    return "tf32x3"
+
+
+def hop_precision(device: torch.device) -> str:
+    """The precision of kernels that do nothing but hop: float32's, whatever the features are.
+
+    They wait for memory, so that the second of two TF32 products is free. (With one alone, ptxas
+    needs twice as many registers, and spills.)
+    """
+    return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, whichever the tensors are on: make it theirs."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

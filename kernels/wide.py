@@ -1,0 +1,161 @@
+"""The flexible layer at any width on graphs kept as bits: hops by `hops.py`, products by the BLAS.
+
+Some columns at a time, so that κ copies of them are hardly more than one of all: however high the
+order, the workspace is about one copy of X (or Y), in the backward pass as in the forward one.
+
+Bytes a node in float32, c = ⌈κ · width / (one copy)⌉ ≈ κ parts, beside those of the hops: the
+products read X c times and write T (4 κ h_out), or read Z (4 κ h_in) and read and write Y c times;
+κ products of full width would move the same.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ..reference import backward_hops_at_output_width
+from ..tiles import SLOTS, TILE
+from . import hops
+from .csr_layer import affine, column_chunks, propagates_first
+from .launch import hop_precision, on, options
+from .layer import Graphs, column_block
+
+
+def tile_shape(width: int) -> dict[str, int]:
+    return {"BO": column_block(width), "ROWS": TILE, "SLOTS": SLOTS}
+
+
+def block_shape(width: int) -> dict[str, int]:
+    return {"BO": column_block(width), "ROWS": 64, "SOURCES": 32}
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, graphs: Graphs, *, relu: bool
+) -> Tensor:
+    """Y = act(Σ_k Â^k X W_k + b), [n, h_out]; rows outside of `graphs` hold anything.
+
+    Args:
+        x: [n, h_in], weight: [κ, h_in, h_out], bias: [h_out] or None; contiguous.
+    """
+    order, h_in, h_out = weight.shape
+    if order == 1:
+        out = affine(x, weight[0], bias)
+        return out.relu_() if relu else out
+    if propagates_first(h_in, h_out):
+        for c in column_chunks(h_in, order):
+            z, w = powers(x[:, c], order, graphs, False), weight[:, c].flatten(0, 1)
+            out = affine(z, w, bias) if not c.start else out.addmm_(z, w)
+        return out.relu_() if relu else out
+    out = x.new_empty(x.shape[0], h_out)
+    for c in column_chunks(h_out, order):
+        t = x @ weight[:, :, c].transpose(0, 1).flatten(1)
+        horner(t, order, None if bias is None else bias[c], graphs, out[:, c], False, relu)
+    return out
+
+
+def backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    graphs: Graphs,
+    rest: Tensor | None,
+    *,
+    needs_dx: bool,
+    needs_dw: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    """(dX or None, dW or None) of the nodes of `graphs`, of dX's other rows anything.
+
+    Args:
+        grad: dY before the activation, [n, h_out], contiguous.
+        rest: the rows outside of `graphs`.
+    """
+    order, h_in, h_out = weight.shape
+    dx = torch.empty_like(x) if needs_dx else None
+    dw = torch.empty_like(weight) if needs_dw else None
+    if needs_dw and backward_hops_at_output_width(h_in, h_out, needs_dx):
+        for c in column_chunks(h_out, order):
+            g = powers(grad[:, c], order, graphs, True, rest)
+            dw_c, w = torch.mm(x.T, g), weight[:, :, c].transpose(0, 1)
+            dw[:, :, c] = dw_c.view(w.shape).transpose(0, 1)  # type: ignore[index]
+            if dx is not None:
+                torch.addmm(dx, g, w.flatten(1).T, beta=int(c.start > 0), out=dx)
+        return dx, dw
+    for c in column_chunks(h_in, order):
+        w = weight[:, c]
+        if dw is not None:
+            z = powers(x[:, c], order, graphs, False, rest)
+            dw[:, c] = torch.mm(z.T, grad).view_as(w)
+        if dx is not None:
+            t = grad @ w.flatten(0, 1).T
+            horner(t, order, None, graphs, dx[:, c], True, False)
+    return dx, dw
+
+
+def horner(
+    t: Tensor,
+    order: int,
+    bias: Tensor | None,
+    graphs: Graphs,
+    out: Tensor,
+    transpose: bool,
+    relu: bool,
+) -> None:
+    """act(T_0 + Â(T_1 + …) + b) into `out` [n, h], a view by columns; `t` [n, κh] is spent."""
+    constants = {"Y_STRIDE": out.stride(0), "BIAS": bias is not None, "RELU": relu}
+    _launch(
+        hops.horner_tiles, hops.horner_blocks, (t, bias, out), order, graphs, transpose, constants
+    )
+
+
+def powers(
+    x: Tensor, order: int, graphs: Graphs, transpose: bool, rest: Tensor | None = None
+) -> Tensor:
+    """[X, ÂX, …, Â^{κ-1}X] side by side, [n, κh], of a view by columns; 0 in the rows of `rest`."""
+    z = x.new_empty(x.shape[0], order * x.shape[1])
+    if rest is not None:
+        z.index_fill_(0, rest, 0)
+    powers_into(z, x, order, graphs, transpose)
+    return z
+
+
+def powers_into(z: Tensor, x: Tensor, order: int, graphs: Graphs, transpose: bool) -> None:
+    """`powers` into the rows of `z` [n, κh] that belong to `graphs`."""
+    constants = {"X_STRIDE": x.stride(0)}
+    _launch(hops.powers_tiles, hops.powers_blocks, (x, z), order, graphs, transpose, constants)
+
+
+def _launch(
+    small: Any,
+    large: Any,
+    operands: tuple[Tensor | None, ...],
+    order: int,
+    graphs: Graphs,
+    transpose: bool,
+    constants: dict[str, Any],
+) -> None:
+    out = operands[-1]
+    first = operands[0]
+    assert out is not None and first is not None
+    width = min(first.shape[1], out.shape[1])
+    constants |= {
+        "WIDTH": width,
+        "NORMALIZE": graphs.scale is not None,
+        "TRANSPOSE": transpose,
+        "PRECISION": hop_precision(out.device),
+    }
+    structure = (graphs.ptr, graphs.bits, graphs.scale)
+    num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
+    columns, hip = triton.cdiv(width, column_block(width)), torch.version.hip is not None
+    with on(out.device):
+        if num_tiles:
+            small[(num_tiles, columns)](
+                *operands, *structure, graphs.tile, graphs.graph, graphs.row, order,
+                **constants, **tile_shape(width), **options(small.fn.__name__, hip),
+            )  # fmt: skip
+        if num_large:
+            large[(num_large, columns)](
+                *operands, *structure, graphs.large_graph, graphs.large_row,
+                graphs.bits.shape[1], order,
+                **constants, **block_shape(width), **options(large.fn.__name__, hip),
+            )  # fmt: skip

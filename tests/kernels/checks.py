@@ -1,0 +1,95 @@
+"""What every kernel is held to, in Triton's interpreter and on a device."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from grant_fast import PackedGraphs, ops, reference
+from grant_fast.kernels import layer
+from tests.cases import dense_graphs, to_dense
+
+Allocate = Callable[..., Tensor]
+
+SIZES = (0, 1, 2, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 128, 0)
+SMALL_SIZES = (0, 1, 15, 16, 17, 2, 32, 33, 0, 0)
+
+
+def check_layer(
+    graphs: PackedGraphs,
+    order: int,
+    h_out: int,
+    normalize: bool = True,
+    relu: bool = False,
+    positions: list[int] | slice = slice(None),
+    dtype: torch.dtype = torch.float32,
+    tolerance: float = 4e-6,
+    device: str = "cpu",
+) -> None:
+    """Y, dX, dW and db of the kernels equal those of the definition in float64.
+
+    Args:
+        positions: the graphs of the batch.
+        dtype: of X, W and b.
+        tolerance: of an error, beside the largest entry.
+        device: "cpu" is Triton's interpreter.
+    """
+    batch = graphs.to(device).batch(positions)
+    adjacency = batch.adjacency(normalize)
+    weight = torch.randn(order, graphs.num_features, h_out) / (order * h_out) ** 0.5
+    inputs = [t.to(device, dtype) for t in (batch.x, weight, torch.randn(h_out))]
+    exact = [t.cpu().double().requires_grad_() for t in inputs]
+    mine = [t.clone().requires_grad_() for t in inputs]
+    dense = to_dense(*(t.cpu() for t in adjacency.csr), batch.num_nodes).double()
+    want = reference.dense_flex_conv(*exact, dense)
+    want = want.relu() if relu else want
+    got = ops.flex_conv(*mine, adjacency, relu=relu, backend="triton")
+    close(got, want, tolerance)
+    # An expanded, strided gradient: what a sum over a transposed output sends back.
+    grad = torch.randn(h_out, 1).to(dtype).expand(h_out, batch.num_nodes).T
+    if relu:  # where rounding decides on which side of 0 a value falls, no gradient can agree
+        grad = grad * (want.detach().abs() > 1e-3 * (dtype == torch.float32))
+        same = (got.detach().cpu() > 0).eq(want.detach() > 0)
+        grad = grad if dtype == torch.float32 else grad * same
+    got_grads = torch.autograd.grad(got, mine, grad.to(device))
+    want_grads = torch.autograd.grad(want, exact, grad.double())
+    for g, w in zip(got_grads, want_grads, strict=True):
+        close(g, w, tolerance)
+
+
+def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: str = "cpu") -> None:
+    """Rows 2^25 of matrices of 64 columns, beyond 2^31 elements, are computed as rows 0 are.
+
+    Args:
+        size: nodes of the one graph.
+        dataset_x: X is read by the graph's place in the dataset.
+        allocate: makes a tensor of zeros of a dtype and shape.
+    """
+    far = 1 << 25
+    graphs = dense_graphs((size,), 64).to(device)
+    tables = graphs.batch(slice(None)).tiles
+    near = layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *tables[:-1])
+    scale = allocate(torch.float32, far + size)
+    bits = allocate(torch.int64, near.bits.shape[0], far + size)
+    x, dy, y, dx = (allocate(torch.float32, far + size, 64) for _ in range(4))
+    scale[far:], bits[:, far:], x[far:] = graphs.scale, near.bits, graphs.x
+    rows = {"row": near.row + far, "large_row": near.large_row + far}
+    there = near._replace(scale=scale, bits=bits, ptr=near.ptr + far, **rows)
+    weight = torch.randn(2, 64, 64, device=device)
+    want = layer.forward(graphs.x, weight, None, near, graphs.x.clone(), relu=True, dataset_x=False)
+    layer.forward(x, weight, None, there, y, relu=True, dataset_x=dataset_x)
+    assert torch.equal(y[far:], want)
+    dy[far:] = torch.randn(size, 64, device=device)
+    want = layer.input_grad(dy[far:], y[far:], weight, near, graphs.x.clone())
+    assert torch.equal(layer.input_grad(dy, y, weight, there, dx)[far:], want)
+    got = layer.weight_grad(x, dy, y, 2, there, dataset_x=dataset_x)
+    want = layer.weight_grad(graphs.x, dy[far:], y[far:], 2, near, dataset_x=False)
+    assert torch.equal(got[0], want[0])
+    assert torch.equal(got[1], want[1])
+
+
+def close(got: Tensor, want: Tensor, tolerance: float) -> None:
+    """`got` is within `tolerance` of `want`, beside its largest entry."""
+    assert got.shape == want.shape
+    scale = want.abs().max().item() if want.numel() else 1.0
+    torch.testing.assert_close(got.cpu().double(), want, rtol=0, atol=tolerance * max(scale, 1e-3))

@@ -1,0 +1,127 @@
+"""Choosing a backend for a module: what it changes, what it must not, and what is said of it."""
+
+import pytest
+import torch
+
+from grant_fast import FlexConv, FlexGCN, InputError, explain, ops
+from grant_fast.training.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from grant_fast.training.doctor import examine
+from tests.cases import Case, dense_graphs
+
+OPTIONS = {"orders": [2, 3, 2], "norm": "batch_norm", "encoder": torch.nn.Identity()}
+
+
+@pytest.fixture
+def batch():
+    return dense_graphs((3, 40, 0, 9, 17), 5).batch([4, 1, 2, 3, 0])
+
+
+def test_either_backend_trains_the_same(batch):
+    weights = FlexGCN(5, [8, 6], 1, **OPTIONS).state_dict()
+    results = []
+    for backend in ("torch", "triton"):
+        model = FlexGCN(5, [8, 6], 1, **OPTIONS, backend=backend)
+        model.load_state_dict(weights)
+        out = model(batch)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_argument_wins_over_the_environment(batch, monkeypatch):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    free, bound = (FlexConv(5, 4, backend=backend) for backend in (None, "torch"))
+    adjacency = batch.adjacency(True)
+    assert "Triton" in explain(free, batch.x, adjacency)[0]
+    assert "PyTorch: the backend is chosen so" in explain(bound, batch.x, adjacency)[0]
+    calls = []
+    tiles = ops.flex_conv_tiles
+    monkeypatch.setattr(ops, "flex_conv_tiles", lambda *given: calls.append(given) or tiles(*given))
+    want = bound(batch.x, adjacency)
+    assert not calls
+    free.load_state_dict(bound.state_dict())
+    torch.testing.assert_close(free(batch.x, adjacency), want, rtol=1e-5, atol=1e-5)
+    assert len(calls) == 1
+
+
+def test_a_model_can_change_its_mind(batch):
+    model = FlexGCN(5, 4, 2, orders=[2, 2, 2], backend="triton")
+    assert model.backend == "triton"
+    assert "Triton" in explain(model, batch)[1]
+    model.backend = "torch"
+    assert {conv.backend for conv in model.convs} == {"torch"}
+    assert "PyTorch" in explain(model, batch)[1]
+    with pytest.raises(InputError, match="backend is 'cuda': choose one of auto, triton, torch"):
+        model.backend = "cuda"
+
+
+@pytest.mark.parametrize("build", [lambda b: FlexConv(5, 4, backend=b), None], ids=["conv", "gcn"])
+def test_an_unknown_backend_is_refused_at_once(build):
+    build = build or (lambda backend: FlexGCN(5, 4, 1, backend=backend))
+    with pytest.raises(InputError, match="backend is 'gpu': choose one of auto"):
+        build("gpu")
+
+
+def test_layers_without_a_convolution_of_their_own_are_no_obstacle(batch):
+    # Where all is cached, only layer 1 has a convolution.
+    model = FlexGCN(5, [8, 6], 100, orders=[9, 2, 9], backend="triton")
+    assert [line.split(": ")[1].split(" ")[0] for line in explain(model, batch)] == [
+        "one",
+        "Triton",
+        "pooled",
+    ]
+    assert model(batch).shape == (5, 100)
+    loose = (batch.x, batch.edge_index, None, batch.batch, 5)
+    torch.testing.assert_close(model(*loose), model(batch), rtol=1e-3, atol=1e-4)
+    assert all("hops over CSR" in line for line in explain(model, *loose))
+
+
+def test_weights_are_not_tied_to_the_backend(batch, tmp_path):
+    trained = FlexGCN(5, [8, 6], 1, **OPTIONS, backend="triton")
+    trained(batch).sum().backward()
+    path = tmp_path / "weights.pt"
+    save_checkpoint(path, {"model": trained.state_dict()})
+    other = FlexGCN(5, [8, 6], 1, **OPTIONS, backend="torch")
+    load_weights(other, load_checkpoint(path)["model"], path)
+    assert other.backend == "torch"
+    torch.testing.assert_close(other.eval()(batch), trained.eval()(batch), rtol=1e-4, atol=1e-5)
+
+
+def test_the_choice_shows_in_the_repr():
+    assert str(FlexConv(9, 27, backend="torch")).endswith("bias=True, backend='torch')")
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", None])
+def test_explain_takes_what_the_model_takes(pool, no_cpu_kernels):
+    case = Case(sizes=(3, 2))
+    model = FlexGCN(5, [8, 6], 1, orders=[2, 2, 2], pool=pool)
+    lines = explain(model, case.x, case.edge_index, case.edge_weight, case.batch, 2)
+    assert lines == [
+        f"layer {i} ({a} → {b}, order 2): PyTorch: the backend is chosen so"
+        for i, (a, b) in enumerate([(5, 8), (8, 6), (6, 1)])
+    ]
+    weighted = explain(model, case.graphs.batch([0]))
+    assert weighted[1] == "layer 1 (8 → 6, order 2): PyTorch: the backend is chosen so"
+    conv = explain(FlexConv(5, 4, order=3), case.x, case.edge_index)
+    assert conv[0].startswith("layer 0 (5 → 4, order 3): PyTorch")
+    with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
+        explain(model, case.x)
+
+
+def test_explain_names_the_kernels_of_the_cpu(batch, monkeypatch):
+    monkeypatch.setattr("grant_fast.native.why_not", lambda *_: None)
+    lines = explain(FlexGCN(5, 4, 2, orders=[2, 2, 2]), batch)
+    assert [line.split(": ")[1] for line in lines] == [
+        "one product with the dataset's cached [X, ÂX, …] (CPU kernels)",
+        "CPU kernels",
+        "pooled first, then one product a graph (CPU kernels)",
+    ]
+    assert "CPU kernels" not in " ".join(explain(FlexGCN(5, 4, 2, backend="torch"), batch))
+
+
+def test_the_doctor_shows_the_path_of_a_usual_model(monkeypatch):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    assert any("2 graphs in 1 tiles" in check.detail for check in examine())
+    monkeypatch.delenv("TRITON_INTERPRET")
+    wrong = [check for check in examine() if check.ok is False]
+    assert "GRANT_FAST_BACKEND is 'triton', but x is on the cpu" in wrong[0].detail

@@ -1,0 +1,157 @@
+"""The kernels over CSR against the definition in float64, in Triton's interpreter."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from grant_fast import FlexConv, reference
+from grant_fast.adjacency import Adjacency
+from grant_fast.kernels import csr as kernel
+from grant_fast.sparse import flex_conv_csr
+from tests.cases import random_edges, to_dense
+from tests.kernels.checks import close
+
+
+def random_matrix(sizes: tuple[int, ...], seed: int = 0, **kind: bool) -> Adjacency:
+    """Directed graphs with weighted, repeated and self-looped edges; isolated nodes among them."""
+    generator = torch.Generator().manual_seed(seed)
+    edges = random_edges(sizes, generator, symmetric=False)
+    weight = torch.randn(edges.shape[1], generator=generator)
+    return Adjacency.from_edge_index(edges, weight, sum(sizes), torch.float32)
+
+
+def check(adjacency: Adjacency, order: int, h_in: int, h_out: int, relu: bool = False) -> None:
+    """Y, dX, dW, db and dvalue equal those of the definition."""
+    rowptr, col, value = adjacency.csr
+    nodes = adjacency.num_nodes
+    inputs = [
+        torch.randn(nodes, h_in),
+        torch.randn(order, h_in, h_out) / h_in**0.5,
+        torch.randn(h_out),
+        value / 2,
+    ]
+    exact = [t.double().requires_grad_() for t in inputs]
+    mine = [t.clone().requires_grad_() for t in inputs]
+    want = reference.dense_flex_conv(*exact[:3], to_dense(rowptr, col, exact[3], nodes))
+    want = want.relu() if relu else want
+    got = flex_conv_csr(*mine[:3], Adjacency(rowptr, col, mine[3], nodes), relu)
+    close(got, want, 4e-6)
+    grad = torch.randn(h_out, 1).expand(h_out, nodes).T  # expanded and strided
+    grad = grad * (want.detach().abs() > 1e-3) if relu else grad
+    for leaves in ([0, 1, 2, 3], [0, 1, 2], [1]):
+        of_mine, of_exact = [mine[i] for i in leaves], [exact[i] for i in leaves]
+        if len(leaves) < 4:
+            got = flex_conv_csr(
+                mine[0] if 0 in leaves else mine[0].detach(),
+                *mine[1:3],
+                Adjacency(rowptr, col, mine[3].detach(), nodes),
+                relu,
+            )
+        unused = {"allow_unused": True, "materialize_grads": True}  # the values, in order 1
+        got_grads = torch.autograd.grad(got, of_mine, grad, **unused)
+        want_grads = torch.autograd.grad(want, of_exact, grad.double(), retain_graph=True, **unused)
+        for g, w in zip(got_grads, want_grads, strict=True):
+            close(g, w, 1e-5)
+
+
+SIZES = (0, 1, 2, 15, 17, 0, 64, 0)
+
+
+@pytest.mark.parametrize(
+    ("order", "h_in", "h_out"),
+    [
+        (1, 3, 5),
+        (2, 1, 1),
+        (3, 9, 27),
+        (4, 16, 16),
+        (5, 64, 3),
+        (2, 3, 65),
+        (2, 128, 16),
+        (7, 2, 2),
+    ],
+    ids=str,
+)
+def test_every_order_and_width(order, h_in, h_out):
+    check(random_matrix(SIZES), order, h_in, h_out, relu=order % 2 == 0)
+
+
+@pytest.mark.parametrize("widths", [(300, 5), (4, 512)], ids=str)
+def test_widths_of_several_column_blocks(widths):
+    check(random_matrix((5, 0, 9)), 2, *widths)
+
+
+def test_a_graph_of_hundreds_of_nodes():
+    check(random_matrix((300, 193)), 3, 5, 4, relu=True)
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (), (1,)], ids=str)
+def test_no_nodes_and_no_edges(sizes):
+    check(random_matrix(sizes), 3, 4, 5)
+    nodes, none = sum(sizes), torch.empty(0)
+    rowptr = torch.zeros(nodes + 1, dtype=torch.int32)
+    check(Adjacency(rowptr, none.int(), none, nodes), 3, 4, 5)
+
+
+def test_rows_of_very_unequal_length():
+    target = torch.cat([torch.zeros(50), torch.tensor([3, 3, 1])]).long()
+    source = torch.arange(53) % 7
+    edges = torch.stack([source, target])
+    check(Adjacency.from_edge_index(edges, torch.randn(53), 7, torch.float32), 3, 5, 4)
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+def test_half_precision_sums_in_float32_and_rounds_once(dtype, unit):
+    adjacency = random_matrix(SIZES)
+    rowptr, col, value = adjacency.csr
+    z = torch.randn(adjacency.num_nodes, 9).to(dtype)
+    got = kernel.spmm(kernel.CSR(rowptr, col, value), z)
+    want = to_dense(rowptr, col, value.double(), adjacency.num_nodes) @ z.double()
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), want, rtol=unit, atol=1e-5)
+
+
+def test_two_runs_are_bit_equal():
+    adjacency = random_matrix(SIZES)
+    rowptr, col, value = adjacency.csr
+
+    def run() -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        leaves = [torch.randn(adjacency.num_nodes, 6), torch.randn(3, 6, 4), value.clone()]
+        x, w, v = (t.requires_grad_() for t in leaves)
+        matrix = Adjacency(rowptr, col, v, adjacency.num_nodes)
+        out = flex_conv_csr(x, w, None, matrix, True)
+        return out, *torch.autograd.grad(out.square().sum(), (x, w, v))
+
+    for first, second in zip(run(), run(), strict=True):
+        assert torch.equal(first, second)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 40), max_size=4),
+    widths=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    order=st.integers(1, 5),
+    relu=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_any_layer_on_any_matrix(sizes, widths, order, relu, seed):
+    torch.manual_seed(seed)
+    check(random_matrix(tuple(sizes), seed), order, *widths, relu)
+
+
+def test_a_compiled_layer_on_loose_tensors_takes_any_shape_whole():
+    conv = FlexConv(5, 4, order=3, backend="triton")
+    torch._dynamo.reset()
+    compiled = torch.compile(conv, backend="aot_eager", fullgraph=True, dynamic=True)
+    for nodes, edges in ((7, 20), (12, 31), (5, 9)):
+        x = torch.randn(nodes, 5, requires_grad=True)
+        edge_index = torch.randint(nodes, (2, edges))
+        weight = torch.rand(edges, requires_grad=True)
+        results = []
+        for layer in (conv, compiled):
+            out = layer(x, edge_index, weight)
+            results.append([out, *torch.autograd.grad(out.square().sum(), (x, weight))])
+        for want, got in zip(*results, strict=True):
+            torch.testing.assert_close(got, want)

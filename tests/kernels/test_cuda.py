@@ -1,0 +1,234 @@
+"""The kernels on a device: `pytest -m cuda` where there is a GPU, of NVIDIA or AMD.
+
+`make test` proves what can be proven without: results in the interpreter, registers and spills by
+compiling, what a CUDA graph can record by watching the operators. This is the rest, in one command;
+with pytest-xdist, `-n 8` shares out the compiling.
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops
+from grant_fast.teaching import loss
+from tests.cases import Case, dense_graphs
+from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use"),
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") == "1",
+        reason="kernels are interpreted here: the device's tests run alone, by `pytest -m cuda`",
+    ),
+    pytest.mark.filterwarnings("default"),  # a driver's remarks are no failure of ours
+]
+
+#: Of the largest entry. Float32 made of TF32 halves; TF32 alone would be off by 3e-4 and more.
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 0.02, torch.float16: 0.003}
+DTYPES = list(TOLERANCE)
+BOTH = pytest.mark.parametrize("backend", ["torch", "triton"])
+
+
+def check(graphs: PackedGraphs, order: int, h_out: int, dtype=torch.float32, **options) -> None:
+    options = {"tolerance": TOLERANCE[dtype]} | options
+    check_layer(graphs, order, h_out, dtype=dtype, device="cuda", **options)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("width", [1, 3, 9, 16, 27, 64])
+def test_every_width_and_order_at_every_graph_size(width, order):
+    check(dense_graphs(SIZES, width, symmetric=order % 2 == 0), order, width, relu=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("widths", [(1, 64), (64, 3), (9, 27), (27, 18), (64, 64)], ids=str)
+def test_every_dtype_between_unequal_widths(widths, dtype):
+    check(dense_graphs(SIZES, widths[0]), 3, widths[1], dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+def test_every_kind_of_layer(normalize, symmetric, relu, dtype):
+    check(dense_graphs(SMALL_SIZES, 5, symmetric), 3, 7, dtype, normalize=normalize, relu=relu)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_batch_of_small_large_huge_and_repeating_graphs(dtype):
+    graphs = dense_graphs((20, 200, 40, 3, 250, 192, 0), 9)
+    repeating = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    other = PackedGraphs.from_arrays(torch.randn(2, 9), repeating, [0, 0], num_graphs=1)
+    both = PackedGraphs.concat([graphs, other])
+    check(both, 3, 5, dtype, relu=True, positions=[7, 2, 1, 0, 4, 3, 5, 2, 6])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("widths", [(70, 70), (9, 300), (512, 20)], ids=str)
+@pytest.mark.parametrize("order", [1, 3, 7])
+def test_wide_and_deep_layers(order, widths, dtype):
+    check(dense_graphs(SIZES, widths[0]), order, widths[1], dtype, relu=order == 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_weighted_and_repeated_edges(symmetric, dtype):
+    check(Case(symmetric=symmetric).graphs, 3, 7, dtype, relu=True)
+
+
+@pytest.mark.parametrize("widths", [(5, 8), (8, 5), (5, 70)], ids=str)
+def test_the_gradient_of_edge_weights(widths):
+    case = Case(num_features=widths[0])
+    conv = FlexConv(*widths, order=4)
+    exact = copy.deepcopy(conv).double()
+    conv, conv.backend, exact.backend = conv.to("cuda"), "triton", "torch"
+    grads = []
+    for layer, device, dtype in ((conv, "cuda", torch.float32), (exact, "cpu", torch.float64)):
+        weight = (case.edge_weight + 0.1).to(device, dtype).requires_grad_()
+        out = layer(case.x.to(device, dtype), case.edge_index.to(device), weight)
+        grads.append(torch.autograd.grad(out.square().sum(), weight)[0].cpu().double())
+    size = grads[1].abs().max().item()
+    torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[torch.float32] * size)
+
+
+def test_tf32_where_the_user_allows_it():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        check(dense_graphs(SIZES, 27), 3, 18, tolerance=5e-3)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@pytest.mark.parametrize("size", [20, 40])
+@pytest.mark.parametrize("dataset_x", [True, False])
+def test_offsets_beyond_31_bits(size, dataset_x):
+    need = 48 << 30
+    if torch.cuda.mem_get_info()[0] < need:
+        pytest.skip(f"needs {need >> 30} GiB of free device memory")
+    check_far_offsets(
+        size,
+        dataset_x,
+        lambda dtype, *shape: torch.zeros(shape, dtype=dtype, device="cuda"),
+        "cuda",
+    )
+    torch.cuda.empty_cache()
+
+
+@BOTH
+def test_two_runs_are_bit_equal(backend):
+    batch = dense_graphs(SIZES, 27).to("cuda").batch(slice(None))
+    adjacency, weight = batch.adjacency(True), torch.randn(3, 27, 18, device="cuda")
+
+    def run() -> list[torch.Tensor]:
+        leaves = [batch.x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        out = ops.flex_conv(*leaves, None, adjacency, relu=True, backend=backend)
+        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
+
+    for first, second in zip(run(), run(), strict=True):
+        assert torch.equal(first, second)
+
+
+def network(backend: str) -> FlexGCN:
+    options = {"norm": "batch_norm", "encoder": torch.nn.Identity(), "backend": backend}
+    return FlexGCN(9, [27, 18], 2, orders=[3, 2, 2], **options).to("cuda")
+
+
+def training_step(model, batch, optimizer) -> torch.Tensor:
+    value = loss(model(batch), batch.y, Task("regression", "graph", 2))
+    optimizer.zero_grad(set_to_none=True)
+    value.backward()
+    optimizer.step()
+    return value
+
+
+def labelled() -> PackedGraphs:
+    graphs = dense_graphs(SIZES, 9)
+    graphs.y = torch.randn(graphs.num_graphs, 2)
+    return graphs.to("cuda")
+
+
+def test_either_backend_trains_the_same():
+    graphs, models = labelled(), [network("torch"), network("triton")]
+    models[1].load_state_dict(models[0].state_dict())
+    values = []
+    for model in models:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        batches = [graphs.batch([8, 3, 12, 3, 0]), graphs.batch(slice(None))] * 3
+        values.append(torch.stack([training_step(model, b, optimizer) for b in batches]))
+    torch.testing.assert_close(values[0], values[1], rtol=1e-3, atol=1e-4)
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_computes_in_its_dtype(backend, dtype):
+    batch, model = labelled().batch(slice(None)), network(backend).eval()
+    with torch.autocast("cuda", dtype):
+        got = model(batch)
+    assert got.dtype == dtype
+    exact = copy.deepcopy(model).double()
+    exact.backend = "torch"
+    want = exact(labelled().to(dtype=torch.float64).batch(slice(None)))
+    torch.testing.assert_close(got.double(), want, rtol=0.05, atol=0.05)
+
+
+@BOTH
+def test_a_step_on_a_gathered_batch_does_not_wait_for_the_device(backend):
+    batch, model = labelled().batch(slice(None)), network(backend)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    training_step(model, batch, optimizer)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        training_step(model, batch, optimizer)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@BOTH
+def test_a_recorded_step_replays_as_the_step_itself(backend):
+    batch, model = labelled().batch(slice(None)), network(backend)
+    twin = copy.deepcopy(model)
+    optimizers = [torch.optim.Adam(m.parameters(), capturable=True) for m in (model, twin)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):  # compiles, and lets the optimizer make its state
+            training_step(model, batch, optimizers[0])
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    optimizers[0].zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        training_step(model, batch, optimizers[0])
+    for _ in range(3):
+        graph.replay()
+    for _ in range(6):
+        training_step(twin, batch, optimizers[1])
+    for got, want in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@BOTH
+@torch._dynamo.config.patch(error_on_recompile=True)
+def test_a_compiled_layer_equals_the_layer_and_compiles_once(backend):
+    torch._dynamo.reset()
+    graphs = Case(sizes=(5, 3, 9, 40, 7, 12)).graphs.to("cuda")
+    conv = FlexConv(5, 6, order=3, backend="torch").to("cuda")
+    loose = torch.compile(conv, fullgraph=True, dynamic=True)
+    weight = conv.weight.detach()
+    packed = dense_graphs(SIZES, 5).to("cuda")
+
+    @torch.compile(dynamic=True)
+    def layer(x, adjacency):
+        return ops.flex_conv(x, weight, None, adjacency, backend=backend)
+
+    for positions in (range(0, 4), range(1, 6)):
+        batch = graphs.batch(positions)
+        arguments = (batch.x, batch.edge_index.contiguous(), batch.edge_weight)
+        torch.testing.assert_close(loose(*arguments), conv(*arguments), rtol=1e-4, atol=1e-5)
+    batch = packed.batch(slice(None))
+    adjacency = batch.adjacency(True)
+    want = ops.flex_conv(batch.x, weight, None, adjacency, backend="torch")
+    torch.testing.assert_close(layer(batch.x, adjacency), want, rtol=1e-4, atol=1e-5)

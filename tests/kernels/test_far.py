@@ -1,0 +1,89 @@
+"""Offsets beyond 2^31 in the kernels over CSR, for wide layers and for the readout.
+
+What lies far away is computed as what lies near: in sparse files of any size, or rows of huge
+strides.
+"""
+
+import pytest
+import torch
+
+from grant_fast.kernels import csr, layer, readout, wide
+from tests.cases import dense_graphs
+
+FAR = 1 << 25  # times 64 columns is 2^31
+
+
+@pytest.mark.parametrize("size", [20, 40])
+def test_hops_of_wide_layers(size, untouched):
+    graphs = dense_graphs((size,), 32)
+    tables = graphs.batch(slice(None)).tiles
+    near = layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *tables[:-1])
+    rows = {"row": near.row + FAR, "large_row": near.large_row + FAR}
+    there = near._replace(**rows)
+    t, z = (untouched(torch.float32, FAR + size, 64) for _ in range(2))
+    y = untouched(torch.float32, FAR + size, 64)[:, 32:]
+    t[FAR:] = torch.randn(size, 64)
+    want = torch.empty(size, 32)
+    wide.horner(t[FAR:].clone(), 2, None, near, want, False, True)
+    wide.horner(t, 2, None, there, y, False, True)
+    assert torch.equal(y[FAR:], want)
+    y[FAR:] = graphs.x
+    want = wide.powers(graphs.x, 2, near, True)
+    wide.powers_into(z, y, 2, there, True)
+    assert torch.equal(z[FAR:], want)
+
+
+def matrix() -> csr.CSR:
+    graphs = dense_graphs((12,), 1)
+    return csr.CSR(*graphs.batch(slice(None)).adjacency(True).csr)
+
+
+def test_rows_of_z_and_of_the_result(untouched):
+    near, stride = matrix(), 1 << 28
+    z, term, out = (untouched(torch.float32, 12, stride)[:, :20] for _ in range(3))
+    z.copy_(torch.randn(12, 20)), term.copy_(torch.randn(12, 20))
+    want = csr.spmm(near, z.clone(), term=term.clone())
+    assert torch.equal(csr.spmm(near, z, term=term, out=out), want)
+    got, want = torch.empty(near.col.shape[0]), torch.empty(near.col.shape[0])
+    csr.value_grad(near, term, z, got, add=False)
+    csr.value_grad(near, term.clone(), z.clone(), want, add=False)
+    assert torch.equal(got, want)
+
+
+def test_sources(untouched):
+    near = matrix()
+    z = untouched(torch.float32, FAR + 12, 64)
+    z[FAR:] = torch.randn(12, 64)
+    there = near._replace(col=near.col + FAR)
+    assert torch.equal(csr.spmm(there, z), csr.spmm(near, z[FAR:].clone()))
+
+
+def test_edges(untouched):
+    near, far = matrix(), 1 << 31
+    edges = near.col.shape[0]
+    col, value = (untouched(dtype, far + edges) for dtype in (torch.int32, torch.float32))
+    out = untouched(torch.float32, far + edges)
+    col[far:], value[far:] = near.col, near.value
+    there = csr.CSR(near.rowptr.long() + far, col, value)
+    z, dz, want = torch.randn(12, 5), torch.randn(12, 5), torch.empty(edges)
+    assert torch.equal(csr.spmm(there, z), csr.spmm(near, z))
+    csr.value_grad(near, dz, z, want, add=False)
+    csr.value_grad(there, dz, z, out, add=False)
+    assert torch.equal(out[far:], want)
+
+
+def test_nodes_and_rows_of_the_readout(untouched):
+    graphs = dense_graphs((12, 5), 64)
+    near = graphs.pool_weights(3, True, True)
+    ptr, start, graph, _ = graphs.batch(slice(None)).segments
+    nodes = 1 << 30
+    weights = untouched(torch.float32, 3, nodes + 17)
+    weights[:, nodes:] = near
+    x, dx = (untouched(torch.float32, FAR + 17, 64) for _ in range(2))
+    x[FAR:] = graphs.x
+    want = readout.readout(graphs.x, near, ptr, start, None)
+    got = readout.readout(x, weights, ptr + FAR, start + nodes, None)
+    assert torch.equal(got, want)
+    want = readout.readout_grad(want, near, ptr, start, graph, torch.empty_like(graphs.x))
+    readout.readout_grad(got, weights, ptr + FAR, start + nodes, graph, dx)
+    assert torch.equal(dx[FAR:], want)

@@ -1,0 +1,71 @@
+"""NaN and infinities go where the edges take them, and nowhere else."""
+
+import numpy as np
+import pytest
+import torch
+
+from grant_fast import PackedGraphs, dispatch, ops
+from tests.cases import Case, dense_graphs
+
+
+@pytest.fixture(autouse=True)
+def silent_numpy():
+    with np.errstate(all="ignore"):
+        yield
+
+
+@pytest.fixture(params=["fused", "wide", "csr"])
+def batch(request, monkeypatch):
+    """Graphs that share a tile, larger ones, and one without bits; or all over CSR."""
+    graphs = dense_graphs((5, 9, 12, 1, 3, 40, 70), 4)
+    case = Case(sizes=(6,), num_features=4, weighted=request.param == "csr")
+    repeated = PackedGraphs.from_arrays(
+        case.x, case.edge_index, case.batch, edge_weight=case.edge_weight
+    )
+    if request.param == "wide":
+        monkeypatch.setattr(dispatch, "MAX_WIDTH", 2)
+    return PackedGraphs.concat([graphs, repeated]).batch(slice(None))
+
+
+BAD = {
+    "NaN": {(7, 1): torch.nan, (40, 1): torch.nan},
+    "inf": {(7, 1): torch.inf, (40, 1): torch.inf, (143, 0): torch.inf},
+    "both infinities": {(40, 0): torch.inf, (41, 0): -torch.inf, (8, 2): -torch.inf},
+    "an overflow": {(7, 1): 3e38, (8, 1): -3e38, (35, 1): 3e38, (36, 1): 3e38},
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize(("normalize", "h_out"), [(True, 3), (False, 6)])
+def test_the_layer_equals_the_sparse_product(batch, bad, normalize, h_out):
+    adjacency = batch.adjacency(normalize)
+    x = batch.x.clone()
+    for where, value in bad.items():
+        x[where] = value
+    weight = torch.ones(3, 4, h_out)
+    want = ops.flex_conv(x, weight, None, adjacency, backend="torch")
+    got = ops.flex_conv(x, weight, None, adjacency, backend="triton")
+    assert 0.2 < want.isfinite().float().mean() < 1
+    if max(bad.values()) == 3e38:  # whether a sum overflows on its way depends on its order
+        spoilt = batch.batch[[row for row, _ in bad]]
+        keep = ~torch.isin(batch.batch, spoilt)
+        got, want = got[keep], want[keep]
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, -torch.inf])
+def test_the_gradient_equals_that_of_the_sparse_product(batch, bad):
+    adjacency = batch.adjacency(True)
+    weight, grad = torch.ones(3, 4, 3), torch.randn(batch.num_nodes, 3)
+    grad[7, 1] = grad[40, 1] = bad
+    want, got = [], []
+    for backend, grads in (("torch", want), ("triton", got)):
+        x, w = batch.x.clone().requires_grad_(), weight.clone().requires_grad_()
+        out = ops.flex_conv(x, w, None, adjacency, backend=backend)
+        grads += torch.autograd.grad(out, (x, w), grad)
+    assert 0.2 < want[0].isfinite().float().mean() < 1
+    torch.testing.assert_close(got[0], want[0], equal_nan=True, rtol=1e-5, atol=1e-5)
+    # Every order of the column that holds it is lost, as order 0 is in any case; no other is.
+    assert not got[1][:, :, 1].isfinite().any() and not want[1][0, :, 1].isfinite().any()
+    columns = [0, 2]
+    torch.testing.assert_close(got[1][..., columns], want[1][..., columns], rtol=1e-4, atol=1e-4)
