@@ -4,13 +4,21 @@ BIN := .venv/bin
 # One thread a test process: two processes with two threads each only get in each other's way.
 TEST_WORKERS ?= 2
 
-.PHONY: demo test lint clean
+# hiv.csv, or a packed file of it, where there is one; else its shape twin is measured.
+HIV ?= $(wildcard ../shared/data/hiv.csv)
+
+.PHONY: demo test lint bench clean
 
 demo: .venv/package
 	$(BIN)/grant-fast compare gen-reg --graphs 2000 --seeds 3 --out runs/demo --overwrite
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS)
+
+# Leave the machine alone meanwhile: under 10 minutes on 2 cores.
+bench: .venv/development
+	$(BIN)/python -m benchmarks.device --device cpu --out benchmarks/results/cpu --minutes 9 $(if $(HIV),--hiv $(HIV))
+	$(BIN)/python -m benchmarks.readme
 
 lint: .venv/development
 	$(BIN)/ruff check .

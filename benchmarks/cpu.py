@@ -1,8 +1,8 @@
 """A training step and a scoring pass beside PyG on the CPU: `python -m benchmarks.cpu`.
 
 Batches are shuffled and assembled inside the timing on both sides. Training is forward, backward
-and an Adam step; scoring is inference in evaluation mode. The two sides take turns of a few batches,
-so a machine that slows down slows both; medians and the ratio of medians are printed.
+and an Adam step; scoring is inference in evaluation mode. The two sides take turns of a few
+batches, so a machine that slows down slows both; medians and the ratio of medians are printed.
 """
 
 import argparse
@@ -129,7 +129,7 @@ def check(ours: nn.Module, theirs: nn.Module, graphs: PackedGraphs, data: list[A
 
 
 def run(work: Work, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
-    """Median milliseconds of both sides, their ratios, and where a training step spends its time."""
+    """Median milliseconds of both sides, their ratios, and where a training step's time goes."""
     from torch_geometric.loader import DataLoader
 
     torch.manual_seed(0)

@@ -1,8 +1,7 @@
 """The paper's formulation with torch-sparse: Y = A^[κ] · diag(X; κ) · W (§4.1).
 
-The powers of Â are formed by sparse times sparse products, and X is copied κ times down the
-diagonal of a dense matrix. Once a batch is what a reader of the formula would do; the published
-code forms the powers again in every layer.
+In every layer, as in the published code, the powers of Â are formed by sparse times sparse products,
+and X is copied κ times down the diagonal of a dense matrix.
 """
 
 import torch
@@ -22,19 +21,18 @@ class PaperNet(TAGNet):
         n = batch.num_nodes
         edges, weight = gcn_norm(batch.edge_index, None, n, add_self_loops=False)
         a = SparseTensor(row=edges[1], col=edges[0], value=weight, sparse_sizes=(n, n))
-        powers = [SparseTensor.eye(n)]
-        for _ in range(1, max(len(conv.lins) for conv in self.convs)):
-            powers.append(matmul(a, powers[-1]))
         x = self.encoder(batch.x)
-        for conv, norm in zip(self.convs, self.norms, strict=False):
-            x = norm(_layer(conv, powers, x)).relu()
-            x = torch.nn.functional.dropout(x, self.dropout, self.training)
-        x = _layer(self.convs[-1], powers, x)
-        return global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x
+        for conv, norm, rate in zip(self.convs, self.norms, self.dropout, strict=False):
+            x = norm(_layer(conv, a, x)).relu()
+            x = torch.nn.functional.dropout(x, rate, self.training)
+        x = _layer(self.convs[-1], a, x)
+        return self.head(global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x)
 
 
-def _layer(conv: torch.nn.Module, powers: list[SparseTensor], x: Tensor) -> Tensor:
+def _layer(conv: torch.nn.Module, a: SparseTensor, x: Tensor) -> Tensor:
     order = len(conv.lins)
-    stacked = cat(powers[:order], dim=1)
+    powers = [SparseTensor.eye(x.shape[0]), a]
+    for _ in range(2, order):
+        powers.append(matmul(a, powers[-1]))
     weight = torch.cat([lin.weight.T for lin in conv.lins])
-    return matmul(stacked, torch.block_diag(*[x] * order)) @ weight + conv.bias
+    return matmul(cat(powers[:order], dim=1), torch.block_diag(*[x] * order)) @ weight + conv.bias

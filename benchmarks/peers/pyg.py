@@ -8,6 +8,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import BatchNorm, TAGConv, global_mean_pool
 
 from grant_fast import PackedGraphs
+from grant_fast.nn import ATOM_CARDINALITIES
+from grant_fast.reference import expand_rows
 
 
 class TAGNet(nn.Module):
@@ -20,41 +22,68 @@ class TAGNet(nn.Module):
         out_channels: int,
         orders: Sequence[int],
         norm: bool,
-        dropout: float,
+        dropout: float | Sequence[float],
         pool: bool,
         atoms: bool,
+        head: int | None = None,
     ) -> None:
         super().__init__()
-        if atoms:
-            from ogb.graphproppred.mol_encoder import AtomEncoder
-
-            self.encoder = AtomEncoder(in_channels)
-        else:
-            self.encoder = nn.Identity()
+        self.encoder = atom_encoder(in_channels) if atoms else nn.Identity()
         widths = [in_channels, *hidden_channels, out_channels]
         self.convs = nn.ModuleList(
             TAGConv(a, b, K=order - 1)
             for a, b, order in zip(widths, widths[1:], orders, strict=False)
         )
         self.norms = nn.ModuleList(BatchNorm(h) if norm else nn.Identity() for h in hidden_channels)
-        self.dropout, self.pool = dropout, pool
+        rates = [dropout] * len(hidden_channels) if isinstance(dropout, float) else dropout
+        self.dropout, self.pool = tuple(rates), pool
+        self.head = nn.Identity() if head is None else nn.Linear(out_channels, head)
 
     def forward(self, batch: Data) -> Tensor:
         x = self.encoder(batch.x)
-        for conv, norm in zip(self.convs, self.norms, strict=False):
+        for conv, norm, rate in zip(self.convs, self.norms, self.dropout, strict=False):
             x = norm(conv(x, batch.edge_index)).relu()
-            x = nn.functional.dropout(x, self.dropout, self.training)
+            x = nn.functional.dropout(x, rate, self.training)
         x = self.convs[-1](x, batch.edge_index)
-        return global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x
+        return self.head(global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x)
+
+
+class PlainAtomEncoder(nn.Module):
+    """What OGB's `AtomEncoder` computes, where OGB is not installed: one table a column, summed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.atom_embedding_list = nn.ModuleList(
+            nn.Embedding(size, width) for size in ATOM_CARDINALITIES
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        tables = enumerate(self.atom_embedding_list)
+        return torch.stack([table(x[:, column]) for column, table in tables]).sum(0)
+
+
+def atom_encoder(width: int) -> nn.Module:
+    """OGB's encoder, or one that computes the same."""
+    try:
+        from ogb.graphproppred.mol_encoder import AtomEncoder
+    except ImportError:
+        return PlainAtomEncoder(width)
+    return AtomEncoder(width)
 
 
 def data_list(graphs: PackedGraphs) -> list[Data]:
     """The same graphs as PyG's `Data`, as its users hold them in memory."""
+    nodes, edges = graphs.host_ptr.tolist(), graphs.host_edge_ptr.tolist()
+    x = graphs.x if graphs.x.is_floating_point() else graphs.x.long()
+    target = expand_rows(graphs.adj.rowptr, graphs.num_edges)
+    first = graphs.ptr[:-1].repeat_interleave(graphs.num_nodes_per_graph)
+    edge_index = torch.stack([graphs.adj.col.long(), target - first[target]])
+    rows = nodes if graphs.y_level == "node" else range(len(graphs) + 1)
     out = []
     for i in range(len(graphs)):
-        one = graphs.batch([i])
-        x = one.x if one.x.is_floating_point() else one.x.long()
-        out.append(Data(x=x.clone(), edge_index=one.edge_index.clone(), y=one.y.clone()))
+        y = None if graphs.y is None else graphs.y[rows[i] : rows[i + 1]].clone()
+        own = edge_index[:, edges[i] : edges[i + 1]].clone()
+        out.append(Data(x=x[nodes[i] : nodes[i + 1]].clone(), edge_index=own, y=y))
     return out
 
 
@@ -62,9 +91,14 @@ def take_weights(peer: TAGNet, model: nn.Module) -> None:
     """Copy a `FlexGCN`'s weights, so that both sides compute the same function."""
     with torch.no_grad():
         for tag, flex in zip(peer.convs, model.convs, strict=True):
+            maps = getattr(flex, "parametrizations", None)  # of a last layer with a head
+            weight = flex.weight if maps is None else maps.weight.original
+            bias = flex.bias if maps is None else maps.bias.original
             for k, lin in enumerate(tag.lins):
-                lin.weight.copy_(flex.weight[k].T)
-            tag.bias.copy_(flex.bias)
+                lin.weight.copy_(weight[k].T)
+            tag.bias.copy_(bias)
+            if maps is not None:
+                peer.head.load_state_dict(maps.weight[0].second.state_dict())
         if model.encoder is not None:
             tables = [e.weight for e in peer.encoder.atom_embedding_list]
             for table, ours in zip(

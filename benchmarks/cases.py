@@ -1,0 +1,174 @@
+"""The suite: what is measured, on what, and in which order of importance."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from .data import LAYER_SETS, RECIPES, Store
+
+WIDTHS = (9, 27, 64, 128, 300)
+ORDERS = (2, 3, 4, 5)
+#: Every width at this order and every order at this width: a star instead of the whole grid.
+CENTRE_WIDTH, CENTRE_ORDER = 27, 3
+
+#: How much longer than on a GPU a case is thought to take.
+_SLOWER = {"tiny": 0.1, "cpu": 1.0, "gpu": 1.0}
+
+CHECK, RUN = "check", "run"  # groups that give numbers, but no race
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the results.
+
+    Args:
+        name: unique; "group/what/…".
+        group: "check", "layer", "step", "score", "epoch", "pack", "collate", "memory" or "run".
+        build: gives a `Work`; in the groups "check" and "run" the results themselves.
+        sets: names of the data sets that it needs.
+        seconds: what it is thought to take.
+    """
+
+    name: str
+    group: str
+    build: Callable[[Store], Any]
+    sets: tuple[str, ...] = ()
+    seconds: float = 4.0
+
+
+def suite(scale: str) -> list[Case]:
+    """All cases of a scale ("tiny", "cpu" or "gpu"), the most important first."""
+    headline = [_run(scale), _epoch("ogbg-molhiv"), *_networks(scale)]
+    layers = [_layer(*at, train, scale) for at in _star() for train in (True, False)]
+    middle = [c for c in layers if "/27/3/" in c.name or "/64/3/" in c.name]
+    rest = [case for case in layers if case not in middle]
+    epochs = [_epoch(name) for name in RECIPES[1:]]
+    score = [_score(name) for name in ("ogbg-molhiv", "gen-cls")]
+    memory = [_memory(order, scale) for order in ORDERS]
+    out = [*_checks(), *headline, *middle, *score, *epochs, *memory, *_packing(scale), *rest]
+    # The tests check the CPU's operators; a device is checked where it is.
+    out = [case for case in out if case.group != CHECK or scale != "cpu"]
+    return [replace(case, seconds=_SLOWER[scale] * case.seconds) for case in out]
+
+
+def fit(cases: Sequence[Case], seconds: float) -> tuple[list[Case], list[Case]]:
+    """(kept, dropped): as many from the top as are thought to fit into `seconds`."""
+    total = 0.0
+    for index, case in enumerate(cases):
+        total += case.seconds
+        if total > seconds:
+            return list(cases[:index]), list(cases[index:])
+    return list(cases), []
+
+
+def _star() -> Iterator[tuple[str, int, int]]:
+    for data in LAYER_SETS:
+        for width in WIDTHS:
+            yield data, width, CENTRE_ORDER
+        for order in ORDERS:
+            if order != CENTRE_ORDER:
+                yield data, CENTRE_WIDTH, order
+
+
+def _layer(data: str, width: int, order: int, train: bool, scale: str) -> Case:
+    # Compiling takes longest by far: where it is most asked for, and nowhere in the tests.
+    compiled = train and width == 64 and scale != "tiny"
+    name = f"layer/{data}/{width}/{order}/{'forward+backward' if train else 'forward'}"
+    build = partial(_build_layer, data, width, order, train, compiled)
+    return Case(name, "layer", build, (data,), 2.5 + 12.0 * compiled)
+
+
+def _build_layer(
+    data: str, width: int, order: int, train: bool, compiled: bool, store: Store
+) -> Any:
+    from .layers import layer_work
+
+    batch = store.graphs(data).batch(slice(None))
+    return layer_work(batch, width, order, train, compiled, store.backends)
+
+
+def _memory(order: int, scale: str) -> Case:
+    build = partial(_build_layer, "molecules", 64, order, True, False)
+    return Case(f"memory/molecules/64/{order}", "memory", build, ("molecules",), 2.0)
+
+
+def _networks(scale: str) -> Iterator[Case]:
+    """The networks of DESIGN §4, in batches: training steps and scoring passes."""
+    from . import networks
+
+    wide = {"hidden_channels": (64, 64, 64), "embedding": 64, "head": None}
+    for name, recipe, changes in (
+        ("molhiv", "ogbg-molhiv", {}),
+        ("molhiv, widths 64", "ogbg-molhiv", wide),
+        ("gen-cls", "gen-cls", {}),
+    ):
+        for group, work in (("step", networks.step_work), ("infer", networks.infer_work)):
+            build = partial(_build_network, work, recipe, changes)
+            yield Case(f"{group}/{name}", group, build, (recipe,), 8.0)
+
+
+def _build_network(work: Callable[..., Any], recipe: str, changes: dict, store: Store) -> Any:
+    from .settings import Setting
+
+    return work(Setting.of(recipe, store, **changes))
+
+
+def _epoch(recipe: str) -> Case:
+    from .epochs import epoch_work
+
+    work = partial(epoch_work, loader=recipe == "ogbg-molhiv")
+    seconds = 20.0 if recipe == "ogbg-molhiv" else 8.0
+    return Case(
+        f"epoch/{recipe}", "epoch", partial(_build_network, work, recipe, {}), (recipe,), seconds
+    )
+
+
+def _score(recipe: str) -> Case:
+    from . import networks
+
+    build = partial(_build_network, networks.score_work, recipe, {})
+    return Case(f"score/{recipe}", "score", build, (recipe,), 5.0)
+
+
+def _packing(scale: str) -> Iterator[Case]:
+    if find_spec("torch_geometric") is None:
+        return
+    for data, size in (("molecules", 100), ("graphon", 40)):
+        yield Case(f"collate/{data}", "collate", partial(_build_collate, data, size), (data,), 8.0)
+        yield Case(f"pack/{data}", "pack", partial(_build_pack, data), (data,), 8.0)
+
+
+def _build_collate(data: str, size: int, store: Store) -> Any:
+    from .packing import collate_work
+
+    return collate_work(store.graphs(data), size)
+
+
+def _build_pack(data: str, store: Store) -> Any:
+    from .packing import pack_work
+
+    graphs = store.graphs(data)
+    return pack_work(graphs.subset(slice(0, min(len(graphs), 2000))))
+
+
+def _run(scale: str) -> Case:
+    limit = {"tiny": 0.5, "cpu": 10.0, "gpu": 45.0}[scale]
+    build = partial(_build_run, limit)
+    return Case("run/ogbg-molhiv (B)", RUN, build, ("ogbg-molhiv",), limit + 5)
+
+
+def _build_run(limit: float, store: Store) -> Any:
+    from .runs import whole_run
+
+    dataset = store.dataset("ogbg-molhiv")
+    return whole_run("ogbg-molhiv", "grant-b", dataset, str(store.device), limit)
+
+
+def _checks() -> Iterator[Case]:
+    from .checks import checks, run
+
+    for check in checks():
+        build = lambda store, check=check: run(check, store.device)  # noqa: E731
+        yield Case(f"check/{check.name}", CHECK, build, (), 1.0)

@@ -1,0 +1,189 @@
+"""Check and measure everything on this machine's device, in one command and a given time.
+
+    python -m benchmarks.device --out DIR [--minutes N] [--hiv hiv.gfast]
+
+writes DIR/results.json, DIR/table.md and DIR/ratio.png, and results.json anew after every case, so
+that nothing is lost whatever happens. Every kernel is checked against float64 first; then the
+suite runs, the most important cases first. What does not fit into N minutes is dropped from the
+bottom of that list, and named. Data comes from the repository: shape twins where the real sets
+cannot be had, and the real molecules where a file of them is given.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from grant_fast.files import atomic_write_text
+
+from . import machine, report
+from .cases import CHECK, Case, fit, suite
+from .runner import Outcome, Workers
+
+#: Seconds of rounds a case, and workers that check side by side, on each scale.
+BUDGET = {"tiny": 0.02, "cpu": 1.0, "gpu": 0.6}
+_PREPARING = 60.0  # thought to go to data and checks on a GPU machine, before the first race
+_SANITIZING = 75.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line.
+
+    Args:
+        out: a folder; made if it is not there.
+        device: "cpu" or "cuda".
+        scale: "tiny", "cpu" or "gpu".
+        minutes: for everything together; None is as long as it takes.
+        hiv: hiv.csv or a packed file of it.
+        only: run the cases in whose name this regular expression is found.
+    """
+
+    out: Path
+    device: str
+    scale: str
+    minutes: float | None = None
+    hiv: Path | None = None
+    only: str = ""
+
+
+def run(options: Options) -> dict[str, Any]:
+    """Do everything; the document that results.json holds."""
+    start = time.time()
+    until = start + 60 * options.minutes if options.minutes else start + 24 * 3600
+    options.out.mkdir(parents=True, exist_ok=True)
+    cases = [case for case in suite(options.scale) if re.search(options.only, case.name)]
+    device = torch.device(options.device)
+    kept, dropped = cases, []
+    if options.minutes:
+        preparing = _PREPARING if options.scale == "gpu" else 0.0
+        kept, dropped = fit(cases, 60 * options.minutes - preparing)
+    document: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.device", *_shown(options)]),
+        "scale": options.scale,
+        "device": machine.describe(device),
+        "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
+        "dropped": [case.name for case in dropped],
+    }
+
+    def save() -> None:
+        document["minutes taken"] = round((time.time() - start) / 60, 2)
+        document["ceilings"], document["cases"] = outcome.ceilings, outcome.cases
+        write(options.out, document)
+
+    outcome = Outcome(save)
+    with tempfile.TemporaryDirectory() as folder:
+        preparing = _prepare(kept, options, Path(folder))
+        workers = Workers(_arguments(options, folder), Path(folder), until)
+        checks = [case for case in kept if case.group == CHECK]
+        races = [case for case in kept if case.group != CHECK]
+        if device.type == "cuda":
+            # Compiling is most of a check: side by side, and the races find it done.
+            jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
+            late = replace(workers, threads=1).run(checks, outcome, jobs)
+            limit = max(1.0, min(_SANITIZING, (until - time.time()) / 4))
+            document["compute-sanitizer"] = machine.sanitize(limit)
+            save()
+            document["sets"] = _wait(preparing, until)
+            late += workers.run(races, outcome)
+            workers.run_again(races, outcome)
+        else:
+            late = workers.run([*checks, *races], outcome)
+    document["dropped"] = late + document["dropped"]
+    save()
+    report.plot(options.out / "ratio.png", document)
+    return document
+
+
+def write(out: Path, document: dict[str, Any]) -> None:
+    """results.json and table.md, whole or not at all."""
+    text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=False)
+    atomic_write_text(out / "results.json", text + "\n")
+    atomic_write_text(out / "table.md", report.markdown(document))
+
+
+def _shown(options: Options) -> list[str]:
+    """The arguments as a reader would give them; of a path, only the name."""
+    out = [f"--out {options.out.name}", f"--device {options.device}", f"--scale {options.scale}"]
+    out += [f"--minutes {options.minutes:g}"] if options.minutes else []
+    out += [f"--hiv {options.hiv.name}"] if options.hiv else []
+    return out + ([f"--only {options.only!r}"] if options.only else [])
+
+
+def _arguments(options: Options, folder: str) -> tuple[str, ...]:
+    out = ["--on", options.device, "--scale", options.scale, "--sets", folder]
+    out += ["--budget", str(BUDGET[options.scale])]
+    return (*out, "--hiv", str(options.hiv.resolve())) if options.hiv else tuple(out)
+
+
+def _prepare(
+    cases: Sequence[Case], options: Options, folder: Path
+) -> dict[str, tuple[subprocess.Popen[bytes], float]]:
+    """Start writing the data sets, all at once: they need the CPU while the checks do not."""
+    if options.scale != "gpu":
+        return {}  # small ones are made by whoever asks first
+    names = dict.fromkeys(name for case in cases for name in case.sets)
+    hiv = [str(options.hiv.resolve())] if options.hiv else []
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # many at once: more would only wait
+    out = {}
+    for name in names:
+        command = [sys.executable, "-m", "benchmarks.data", name, options.scale]
+        command += [str(folder / f"{name}.gfast"), *hiv]
+        root = Path(__file__).parents[1]
+        with (folder / f"{name}.log").open("w") as log:
+            process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, env=alone)
+        out[name] = (process, time.time())
+    return out
+
+
+def _wait(
+    preparing: dict[str, tuple[subprocess.Popen[bytes], float]], until: float
+) -> dict[str, str]:
+    """How each data set's writing ended."""
+    out = {}
+    for name, (process, began) in preparing.items():
+        try:
+            code = process.wait(max(1.0, until - time.time()))
+            out[name] = f"ready after {time.time() - began:.0f} s" if not code else f"exit {code}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out[name] = "not ready in time"
+    return out
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 1 where a check or one of our own sides failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    there = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("--minutes", type=float, help="for everything together")
+    parser.add_argument("--hiv", type=Path, help="hiv.csv, or a packed file of it")
+    parser.add_argument("--device", default=there, choices=("cpu", "cuda"))
+    parser.add_argument("--scale", choices=tuple(BUDGET), help="sizes; by default the device's")
+    parser.add_argument(
+        "--only", default="", help="cases with this (a regular expression) in their name"
+    )
+    given = parser.parse_args(arguments)
+    scale = given.scale or ("gpu" if given.device == "cuda" else "cpu")
+    if given.hiv is not None and not given.hiv.exists():
+        parser.error(f"there is no file {given.hiv}")
+    options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
+    document = run(options)
+    print((options.out / "table.md").read_text(encoding="utf-8"))
+    return int(any("error" in case for case in document["cases"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,196 @@
+"""One flexible layer beside its peers: the same graphs, the same weights, the same gradients."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from grant_fast import ops, reference
+from grant_fast.batch import GraphBatch
+
+from .memory import LayerShape, held_for_backward
+from .peers.paper import PaperLayer
+from .peers.vendor import VendorLayer
+from .work import Side, Work
+
+
+@dataclass(frozen=True)
+class Problem:
+    """X, W, b, dY of one layer on one batch, drawn at random; square, `width` to `width`."""
+
+    batch: GraphBatch
+    x: Tensor
+    weight: Tensor
+    bias: Tensor
+    grad: Tensor
+
+    @classmethod
+    def draw(cls, batch: GraphBatch, width: int, order: int) -> "Problem":
+        """The same numbers for the same sizes, every time."""
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, generator=generator).to(batch.device)
+
+        x, grad = normal(batch.num_nodes, width), normal(batch.num_nodes, width)
+        weight = normal(order, width, width) / (order * width) ** 0.5
+        return cls(batch, x.requires_grad_(), weight, normal(width), grad)
+
+    def exact(self, train: bool) -> list[Tensor]:
+        """Y, or Y, dX, dW and db, in float64."""
+        adjacency = self.batch.adjacency(True)
+        csr = (*adjacency.csr[:2], adjacency.csr[2].double())
+        csr_t = (*adjacency.transposed[:2], adjacency.transposed[2].double())
+        x, weight, bias, grad = (
+            t.detach().double() for t in (self.x, self.weight, self.bias, self.grad)
+        )
+        y = reference.flex_conv(x, weight, bias, *csr)
+        if not train:
+            return [y]
+        dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, *csr_t, needs_dx=True)
+        assert dx is not None
+        return [y, dx, dw, grad.sum(0)]
+
+
+def layer_work(
+    batch: GraphBatch,
+    width: int,
+    order: int,
+    train: bool,
+    compiled: bool,
+    backends: Sequence[str] = ("auto",),
+) -> Work:
+    """A layer and its peers on a batch.
+
+    Args:
+        train: forward and backward, with the gradient of X, W and b; else forward alone.
+        compiled: have the peer under `torch.compile`, too (it takes long to compile).
+        backends: of ours, each a side of its own.
+    """
+    problem = Problem.draw(batch, width, order)
+    sides = {
+        name: _side(problem, call, parameters, arrange, train)
+        for name, call, parameters, arrange in _layers(problem, compiled, backends)
+    }
+    bits = batch.graphs.bits
+    small = bits is not None and bool(bits.fits.any())
+    words = int((batch.sizes * ((batch.sizes + 63) // 64)).sum())
+    shape = LayerShape(
+        batch.num_nodes,
+        batch.num_edges,
+        width,
+        width,
+        order,
+        words=words if small else None,
+        fits=small,
+    )
+    return Work(
+        ours=backends[0],
+        sides=sides,
+        exact=lambda: problem.exact(train),
+        bytes=shape.train() if train else shape.forward(),
+        facts={
+            "graphs": batch.num_graphs,
+            "nodes": batch.num_nodes,
+            "edges": batch.num_edges,
+            "bytes of x": 4 * batch.num_nodes * width,
+        },
+    )
+
+
+_Call = Callable[[Tensor], Tensor]
+_Arrange = Callable[[list[Tensor]], list[Tensor]]
+
+
+def _layers(
+    problem: Problem, with_compiled: bool, backends: Sequence[str]
+) -> Iterator[tuple[str, Callable[[], _Call], list[Tensor], _Arrange]]:
+    """(name, how to make the layer, its parameters, their gradients as [dW, db]) of each side."""
+    weight, bias = (t.clone().requires_grad_() for t in (problem.weight, problem.bias))
+    adjacency = problem.batch.adjacency(True)
+    own = [weight, bias]
+
+    def ours(backend: str) -> _Call:
+        return lambda x: ops.flex_conv(x, weight, bias, adjacency, backend=backend)
+
+    for backend in backends:
+        yield backend, partial(ours, backend), own, list
+
+    def peer(kind: type) -> _Call:
+        layer = kind(adjacency)
+        return lambda x: layer(x, weight, bias)
+
+    yield "vendor SpMM", partial(peer, VendorLayer), own, list
+    if problem.batch.num_graphs > 1:  # Â² of the one big graph would have 1.8 billion entries
+        yield "paper's formulation", partial(peer, PaperLayer), own, list
+    if find_spec("torch_geometric") is None:
+        return
+    from .peers import tag
+
+    for form in tag.FORMS:
+        if form == "SparseTensor" and find_spec("torch_sparse") is None:
+            continue
+        conv = tag.tag_layer(problem.weight, problem.bias, normalize=form == "edge_index")
+        parameters = [lin.weight for lin in conv.lins] + [conv.bias]
+
+        def tag_call(form: str, conv: Any) -> _Call:
+            edges = tag.edges_as(form, adjacency, problem.batch.edge_index)
+            return lambda x: conv(x, edges)
+
+        yield f"TAGConv, {form}", partial(tag_call, form, conv), parameters, _stacked
+        if form == "edge_index" and with_compiled:
+            fast = tag.compiled(conv)
+            yield "TAGConv, compiled", partial(tag_call, form, fast), parameters, _stacked
+
+
+def _structure(batch: GraphBatch) -> list[Tensor]:
+    """What a batch and its data set keep of the edges, in whatever form: made once, not a layer."""
+    adjacency = batch.adjacency(True)
+    kept = [dict(vars(batch)), dict(vars(batch.graphs)), adjacency.csr, adjacency.transposed]
+    return [leaf for leaf in tree_leaves(kept) if isinstance(leaf, Tensor)]
+
+
+def _stacked(grads: list[Tensor]) -> list[Tensor]:
+    """[dW, db] of a `TAGConv`'s gradients."""
+    return [torch.stack([grad.T for grad in grads[:-1]]), grads[-1]]
+
+
+def _side(
+    problem: Problem,
+    make: Callable[[], _Call],
+    parameters: list[Tensor],
+    arrange: _Arrange,
+    train: bool,
+) -> Callable[[], Side]:
+    """How to make a side; a peer that cannot be made here then says why, and the rest go on."""
+
+    def side() -> Side:
+        layer = make()
+        wanted = [problem.x, *parameters]
+
+        def forward() -> Tensor:
+            with torch.no_grad():
+                return layer(problem.x)
+
+        def step() -> tuple[Tensor, ...]:
+            y = layer(problem.x)
+            return y, *torch.autograd.grad(y, wanted, problem.grad)
+
+        def answer() -> list[Tensor]:
+            if not train:
+                return [forward()]
+            y, dx, *rest = step()
+            return [y.detach(), dx, *arrange(rest)]
+
+        def held() -> int:
+            given = [*parameters, *_structure(problem.batch)]
+            return held_for_backward(lambda: layer(problem.x), given)
+
+        return Side(step if train else forward, answer, held if train else None)
+
+    return side

@@ -1,0 +1,90 @@
+"""What the machine is, as far as figures depend on it, and what its own tools say."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "triton", "numpy", "torch-geometric", "torch_sparse", "pytest-benchmark")
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Name, size and settings of the device, and the versions of what runs on it."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = None
+    threads = f"{torch.get_num_threads()} threads"
+    out: dict[str, Any] = {"name": f"{_cpu_name()}, {threads}", "versions": versions}
+    out["cpu cores"] = os.cpu_count()
+    if device.type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        out |= {
+            "name": found.name,
+            "memory bytes": found.total_memory,
+            "multiprocessors": found.multi_processor_count,
+            "capability": f"{found.major}.{found.minor}",
+            "runtime": torch.version.cuda or torch.version.hip,
+            "nvidia-smi": _smi(),
+        }
+    return out
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _smi() -> str | None:
+    """Driver, clocks and limits, read and never set."""
+    query = "driver_version,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
+    code, text = output(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], 20)
+    return text.strip() if code == 0 else None
+
+
+def sanitize(limit: float) -> dict[str, Any]:
+    """Run a few checks under compute-sanitizer's memcheck, where the machine has it.
+
+    Returns:
+        "found": whether the tool is there; then "exit code" (None: out of time) and its last words.
+    """
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(tool).exists():
+        return {"found": False}
+    command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable]
+    # Without PyTorch's cache of memory every tensor has bounds that the tool knows.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    code, text = output([*command, "-m", "benchmarks.checks", "cuda"], limit, environment)
+    return {"found": True, "exit code": code, "output": text.strip()[-1500:]}
+
+
+def output(
+    command: list[str], limit: float, environment: dict[str, str] | None = None
+) -> tuple[int | None, str]:
+    """(exit code, None if it took longer than `limit` seconds; what it printed)."""
+    try:
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=limit,
+            env=environment,
+            cwd=Path(__file__).parents[1],
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return None, (error.stdout or b"").decode(errors="replace")
+    except OSError as error:
+        return 127, str(error)
+    return done.returncode, done.stdout.decode(errors="replace")

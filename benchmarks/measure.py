@@ -1,0 +1,172 @@
+"""Check every side's answer, then time them in turns; one dict of plain numbers comes out."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .memory import peak
+from .timing import Clock, rounds_for, seconds
+from .work import Side, Work
+
+#: A side whose first run takes longer than this share of a case's budget is measured once.
+PATIENCE = 0.3
+
+
+class WrongAnswer(Exception):
+    """Ours differs from float64 by more than rounding explains."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How to measure.
+
+    Args:
+        device: where.
+        budget: seconds that all rounds of a case may take together.
+        copy_rate: measured bytes/s of a copy on the device.
+    """
+
+    device: torch.device
+    budget: float
+    copy_rate: float
+
+
+def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]) -> dict[str, Any]:
+    """Everything there is to say about a case.
+
+    Args:
+        clock: the timer of the pytest-benchmark fixture.
+        pedantic: `benchmark.pedantic` of that fixture; our side is its target.
+
+    Raises:
+        WrongAnswer: our side's, and so no figure of it is worth anything.
+        Exception: whatever our own side raises.
+    """
+    sides, report = _ready(work, bench.device)
+    first = _warm_up(sides, report, work.ours, bench)
+    slow = PATIENCE * bench.budget
+    turns = {n: s for n, s in sides.items() if n == work.ours or first[n] <= slow}
+    samples: dict[str, list[float]] = {name: [] for name in turns}
+
+    def peers() -> None:
+        for name, side in turns.items():
+            if name != work.ours:
+                samples[name].append(seconds(side.run, bench.device))
+
+    def ours() -> None:
+        samples[work.ours].append(clock.run(turns[work.ours].run, bench.device))
+
+    rounds = rounds_for(sum(first[name] for name in turns), bench.budget)
+    pedantic(ours, setup=peers, rounds=rounds, warmup_rounds=1)
+    for name in sides:
+        values = samples[name][1:] if name in turns else [first[name]]  # [0] is the warm-up round
+        report[name] |= {"seconds": statistics.median(values), "rounds": len(values)}
+        report[name] |= {"spread": _spread(values)}
+    return _summary(work, report, bench)
+
+
+def _ready(work: Work, device: torch.device) -> tuple[dict[str, Side], dict[str, Any]]:
+    """The sides that could be made and are right, and what there is to report of each."""
+    exact = None if work.exact is None else [t.detach() for t in work.exact()]
+    sides: dict[str, Side] = {}
+    report: dict[str, Any] = {}
+    for name, make in work.sides.items():
+        report[name] = {}
+        try:
+            side = make()
+            if side.answer is not None and exact is not None:
+                report[name]["error"] = error = relative_error(side.answer(), exact)
+                if not error <= work.tolerance:
+                    raise WrongAnswer(f"off by {error:.1e} of the answer's size")
+            if side.held is not None:
+                report[name]["held bytes"] = side.held()
+        except Exception as error:
+            _give_up(report[name], name, error, work.ours)
+            continue
+        sides[name] = side
+    return sides, report
+
+
+def _warm_up(
+    sides: dict[str, Side], report: dict[str, Any], ours: str, bench: Bench
+) -> dict[str, float]:
+    """Seconds of each side's second run: the first one compiles and fills caches."""
+    first = {}
+    for name in list(sides):
+        run = sides[name].run
+        try:
+            report[name]["peak bytes"] = peak(run, bench.device)
+            first[name] = seconds(run, bench.device)
+        except Exception as error:
+            _give_up(report[name], name, error, ours)
+            del sides[name]
+    return first
+
+
+def _give_up(report: dict[str, Any], name: str, error: Exception, ours: str) -> None:
+    """A peer may fail, and is then out of the race; ours may not, and a faulty device ends all."""
+    if name == ours or is_fatal(error):
+        raise error
+    report["failed"] = short(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        torch.cuda.empty_cache()
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the device is in no state to go on: after most CUDA errors everything fails."""
+    if "CUDA error" not in str(error) and "HIP error" not in str(error):
+        return False
+    try:
+        torch.ones(1, device="cuda").add_(1).item()
+    except RuntimeError:
+        return True
+    return False
+
+
+def short(error: BaseException) -> str:
+    """One line for a table."""
+    text = str(error).strip()
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    line = text.splitlines()[0][:200] if text else ""
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def relative_error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
+    """The largest ‖got − want‖ / ‖want‖ of the pairs; infinite where shapes differ, NaN stays."""
+    worst = 0.0
+    if len(got) != len(want) or any(g.shape != w.shape for g, w in zip(got, want, strict=False)):
+        return float("inf")
+    for g, w in zip(got, want, strict=True):
+        size = float(w.double().norm()) or 1.0
+        error = float((g.detach().double() - w).norm()) / size
+        worst = error if error != error or error > worst else worst
+        if worst != worst:
+            break
+    return worst
+
+
+def _spread(values: list[float]) -> float:
+    """Interquartile range over the median: how noisy the machine was."""
+    if len(values) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / middle if middle else 0.0
+
+
+def _summary(work: Work, report: dict[str, Any], bench: Bench) -> dict[str, Any]:
+    mine = report[work.ours]["seconds"]
+    out: dict[str, Any] = {"ours": work.ours, "facts": work.facts, "sides": report}
+    out["ratios"] = {
+        name: values["seconds"] / mine
+        for name, values in report.items()
+        if name != work.ours and "seconds" in values
+    }
+    if work.bytes is not None:
+        out["bytes"] = work.bytes
+        out["fraction of copy bandwidth"] = work.bytes / mine / bench.copy_rate
+    return out

@@ -1,0 +1,52 @@
+"""PyG's `TAGConv` as a single layer, in every form of edges that it takes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import TAGConv
+
+from grant_fast.adjacency import Adjacency
+
+from .vendor import csr_matrix
+
+FORMS = ("edge_index", "CSR", "SparseTensor")
+
+
+def tag_layer(weight: Tensor, bias: Tensor, normalize: bool) -> TAGConv:
+    """A `TAGConv` with the weights [κ, h_in, h_out] and bias [h_out]."""
+    order, h_in, h_out = weight.shape
+    conv = TAGConv(h_in, h_out, K=order - 1, normalize=normalize).to(weight)
+    with torch.no_grad():
+        for lin, w in zip(conv.lins, weight, strict=True):
+            lin.weight.copy_(w.T)
+        conv.bias.copy_(bias)
+    return conv
+
+
+def edges_as(form: str, adjacency: Adjacency, edge_index: Tensor) -> Any:
+    """The edges for `TAGConv.forward`, in one of `FORMS`.
+
+    An edge_index is normalised by the layer at every call, as it comes. A sparse matrix carries
+    its normalised values, computed once, here: the best that its users can do.
+
+    Raises:
+        ImportError: "SparseTensor" without torch_sparse.
+    """
+    if form == "edge_index":
+        return edge_index
+    if form == "CSR":
+        return csr_matrix(adjacency.csr)
+    from torch_sparse import SparseTensor
+
+    rowptr, col, value = adjacency.csr
+    size = (adjacency.num_nodes, adjacency.num_nodes)
+    out = SparseTensor(rowptr=rowptr.long(), col=col.long(), value=value, sparse_sizes=size)
+    out.storage.csr2csc(), out.storage.colptr()  # kept: the backward pass needs them
+    return out
+
+
+def compiled(conv: TAGConv) -> Callable[..., Tensor]:
+    """The same layer under `torch.compile`."""
+    return torch.compile(conv)

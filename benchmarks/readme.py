@@ -1,0 +1,140 @@
+"""The README's speed tables, made from benchmarks/results/*/results.json and nothing else.
+
+python -m benchmarks.readme          writes them between the README's markers
+python -m benchmarks.readme --check  says whether they are what the results say
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from grant_fast.files import atomic_write_text
+
+from .report import milliseconds, ratio, table
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- speed: python -m benchmarks.readme -->\n", "<!-- end of speed -->"
+NOT_MEASURED = "not measured"
+
+#: (what a reader calls it, case, peer) of the networks; the ratio is the peer's time over ours.
+NETWORKS = (
+    ("training step, molhiv network", "step/molhiv", "PyG, DataLoader"),
+    ("training step, widths 64", "step/molhiv, widths 64", "PyG, DataLoader"),
+    ("training step, gen-cls", "step/gen-cls", "PyG, DataLoader"),
+    ("scoring pass, molhiv network", "infer/molhiv", "PyG, DataLoader"),
+    ("scoring pass, widths 64", "infer/molhiv, widths 64", "PyG, DataLoader"),
+    ("scoring pass, gen-cls", "infer/gen-cls", "PyG, DataLoader"),
+    ("paper-mode epoch, molhiv", "epoch/ogbg-molhiv", "PyG, DataLoader"),
+    ("paper-mode epoch, molhiv", "epoch/ogbg-molhiv", "paper's formulation, DataLoader"),
+    ("paper-mode epoch, molhiv", "epoch/ogbg-molhiv", "PyG, one batch collated beforehand"),
+)
+LAYERS = [
+    (f"{data}, width {width}", f"layer/{data}/{width}/3/forward+backward")
+    for data in ("molecules", "graphon", "big")
+    for width in (9, 64, 300)
+]
+PEERS = ("TAGConv, edge_index", "TAGConv, compiled", "TAGConv, CSR", "vendor SpMM",
+         "paper's formulation")  # fmt: skip
+
+Results = dict[str, Any]
+
+
+def load(scale: str, folder: Path = ROOT / "benchmarks" / "results") -> Results | None:
+    """The results of a scale ("cpu" or "gpu"), the latest where there are several."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/results.json")]
+    found = [document for document in found if document.get("scale") == scale]
+    return max(found, key=lambda document: document["date"], default=None)
+
+
+def speed(cpu: Results | None, gpu: Results | None) -> str:
+    """The README's section: where it was measured, the networks, and one layer."""
+    head = ["the work", "beside", "CPU, ms", "CPU, ratio", "GPU, ms", "GPU, ratio"]
+    rows = [
+        [what, peer, *_race(cpu, name, peer), *_race(gpu, name, peer)]
+        for what, name, peer in NETWORKS
+    ]
+    rows += [
+        [f"scoring and selecting, {name}", "inference alone", *_overhead(cpu, f"score/{name}"),
+         *_overhead(gpu, f"score/{name}")]
+        for name in ("ogbg-molhiv", "gen-cls")
+    ]  # fmt: skip
+    parts = [_where("CPU", cpu), _where("GPU", gpu), table(head, rows)]
+    parts.append("One layer of order 3, forward and backward, our ratio to each peer:")
+    head = ["graphs", "on", "ours, ms", *PEERS]
+    rows = [
+        [what, place, *_layer(document, name)]
+        for what, name in LAYERS
+        for place, document in (("CPU", cpu), ("GPU", gpu))
+    ]
+    return "\n\n".join([*parts, table(head, rows)]) + "\n"
+
+
+def _where(place: str, document: Results | None) -> str:
+    if document is None:
+        return f"{place}: {NOT_MEASURED}."
+    return f"{place}: {document['device']['name']}, {document['date']}, `{document['command']}`."
+
+
+def _result(document: Results | None, name: str) -> Results | None:
+    return None if document is None else document["cases"].get(name, {}).get("result")
+
+
+def _race(document: Results | None, name: str, peer: str) -> list[str]:
+    result = _result(document, name)
+    if result is None:
+        return [NOT_MEASURED] * 2
+    mine = milliseconds(result["sides"][result["ours"]]["seconds"])
+    return [mine, _ratio(result, peer)]
+
+
+def _overhead(document: Results | None, name: str) -> list[str]:
+    """Our time, and how many times inference it is: the less the better, so it says so."""
+    result = _result(document, name)
+    if result is None:
+        return [NOT_MEASURED] * 2
+    mine = milliseconds(result["sides"][result["ours"]]["seconds"])
+    return [mine, f"costs {1 / result['ratios']['inference']:.2f} of it"]
+
+
+def _layer(document: Results | None, name: str) -> list[str]:
+    result = _result(document, name)
+    if result is None:
+        return [NOT_MEASURED] * (1 + len(PEERS))
+    mine = milliseconds(result["sides"][result["ours"]]["seconds"])
+    return [mine, *(_ratio(result, peer) for peer in PEERS)]
+
+
+def _ratio(result: Results, peer: str) -> str:
+    if peer not in result["sides"]:
+        return "–"
+    return result["sides"][peer].get("failed") or ratio(result["ratios"][peer])
+
+
+def merged(text: str, section: str) -> str:
+    """`text` with `section` between the markers.
+
+    Raises:
+        ValueError: the markers are not there, each once and in order.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ValueError(f"the README must have {BEGIN.strip()!r} and {END!r}, once each")
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n" + section + "\n" + END + rest.split(END)[1]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the README's section, or with --check compare it; 1 where they differ."""
+    readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    wanted = merged(text, speed(load("cpu"), load("gpu")))
+    if "--check" in arguments:
+        print("README.md is up to date" if text == wanted else "run python -m benchmarks.readme")
+        return int(text != wanted)
+    atomic_write_text(readme, wanted)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,208 @@
+"""From results.json to what people read: table.md and ratio.png."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from grant_fast.files import atomic_path
+
+from .cases import CENTRE_ORDER, CHECK, RUN, WIDTHS
+
+Results = dict[str, Any]
+TITLES = {
+    "step": "Training steps (batches put together within the timing)",
+    "infer": "Scoring passes (inference, batches put together within the timing)",
+    "epoch": "An epoch in the paper's mode (one step)",
+    "layer": "One layer",
+    "score": "Scoring and selecting, beside inference of the same graphs",
+    "memory": "Bytes held for the backward pass of a layer of width 64, order 2 to 5",
+    "collate": "Putting a shuffled batch together",
+    "pack": "Packing a data set",
+}
+
+
+def markdown(document: Results) -> str:
+    """Everything in results.json that is worth reading, as a page."""
+    cases = document["cases"]
+    parts = [f"# {document['device']['name']}", _about(document), _runs(cases)]
+    for group, title in TITLES.items():
+        members = {n: c["result"] for n, c in cases.items() if c.get("group") == group and _ok(c)}
+        if members:
+            make = _memory_table if group == "memory" else _race_table
+            parts.append(f"## {title}\n\n{make(members)}")
+    parts.append(_checks(cases))
+    failed = [f"- {name}: {case['error']}" for name, case in cases.items() if not _ok(case)]
+    if failed:
+        parts.append("## Failed\n\n" + "\n".join(failed))
+    if document["dropped"]:
+        names = "\n".join(f"- {name}" for name in document["dropped"])
+        parts.append(f"## Dropped for want of time\n\n{names}")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _ok(case: Results) -> bool:
+    return "error" not in case
+
+
+def _about(document: Results) -> str:
+    versions = ", ".join(f"{k} {v}" for k, v in document["device"]["versions"].items() if v)
+    lines = [f"    {document['command']}", "", f"{document['date']}; {versions}."]
+    limits = document["ceilings"]
+    if limits:
+        rates = [f"copy {limits['copy bytes/s'] / 1e9:,.1f} GB/s (read and written)"]
+        rates += [f"{k.split()[0]} GEMM {v / 1e12:,.2f} TFLOP/s" for k, v in limits.items() if
+                  k.endswith("FLOP/s")]  # fmt: skip
+        lines.append(f"Measured limits: {', '.join(rates)}.")
+    lines.append(
+        "Times are medians of sides that take turns; a ratio is the peer's time over ours, above "
+        "1 where we are faster. *Limit* is the least time that the stated bytes take at copy "
+        "bandwidth, over our time."
+    )
+    tool = document.get("compute-sanitizer")
+    if tool is not None:
+        found = f"exit code {tool.get('exit code')}" if tool["found"] else "not on this machine"
+        lines.append(f"compute-sanitizer: {found}.")
+    return "\n".join(lines)
+
+
+def _runs(cases: dict[str, Results]) -> str:
+    lines = []
+    for case in cases.values():
+        if case.get("group") == RUN and _ok(case):
+            r = case["result"]
+            stopped = f"stopped after {r['epochs']} of {r['of']} epochs"
+            whole = f"all {r['of']} epochs" if r["epochs"] == r["of"] else stopped
+            test = f", test {r['metric']} {r['test']:.3f}" if r.get("test") is not None else ""
+            lines.append(
+                f"**{r['recipe']}, {r['arm']}** on {r['data']}: {whole} in {r['seconds']:.1f} s, "
+                f"{r['selection seconds']:.1f} of them for selecting and "
+                f"{r['validation seconds']:.1f} for validating{test}."
+            )
+    return "\n\n".join(lines)
+
+
+def _race_table(members: dict[str, Results]) -> str:
+    """A row a case: our time, the ratio of every peer, and the fraction of the limit."""
+    peers = dict.fromkeys(
+        side for result in members.values() for side in result["sides"] if side != result["ours"]
+    )
+    limited = any("bytes" in result for result in members.values())
+    head = ["case", "ours", "ms", *peers, *(["limit"] if limited else [])]
+    rows = [
+        [
+            name.split("/", 1)[1],
+            result["ours"],
+            milliseconds(result["sides"][result["ours"]]["seconds"]),
+            *(_cell(result, peer) for peer in peers),
+            *([percent(result.get("fraction of copy bandwidth"))] if limited else []),
+        ]
+        for name, result in members.items()
+    ]
+    return table(head, rows)
+
+
+def _cell(result: Results, peer: str) -> str:
+    if peer not in result["sides"]:
+        return "–"
+    failed = result["sides"][peer].get("failed")
+    if failed is not None:
+        return "out of memory" if failed == "out of memory" else "failed"
+    return ratio(result["ratios"][peer])
+
+
+def _memory_table(members: dict[str, Results]) -> str:
+    """Bytes held by each side, in copies of X."""
+    sides = dict.fromkeys(side for result in members.values() for side in result["sides"])
+    rows = []
+    for name, result in members.items():
+        x = result["facts"]["bytes of x"]
+        held = (result["sides"].get(side, {}).get("held bytes") for side in sides)
+        cells = ["–" if h is None else f"{h / x:.1f}" for h in held]
+        rows.append([name.split("/", 1)[1], *cells])
+    return "In copies of X, the edges aside:\n\n" + table(["case", *sides], rows)
+
+
+def _checks(cases: dict[str, Results]) -> str:
+    members = {n: c for n, c in cases.items() if c.get("group") == CHECK}
+    if not members:
+        return ""
+    left = {n: c["result"]["not taken"] for n, c in members.items() if _ok(c)
+            and "not taken" in c["result"]}  # fmt: skip
+    wrong = [n for n, c in members.items() if not _ok(c)]
+    right = len(members) - len(left) - len(wrong)
+    text = f"## Checks against float64\n\n{right} right, {len(wrong)} wrong."
+    if left:
+        reasons = "; ".join(dict.fromkeys(left.values()))
+        text += f" {len(left)} not taken by the kernels: {reasons}."
+    return text
+
+
+def milliseconds(seconds: float) -> str:
+    """Three digits, or so."""
+    ms = 1e3 * seconds
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}"
+
+
+def ratio(value: float) -> str:
+    """2.3×; two digits, or so."""
+    return f"{value:,.0f}×" if value >= 100 else f"{value:.1f}×" if value >= 1 else f"{value:.2f}×"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown, the first column to the left and the others to the right."""
+    ruler = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ruler, *rows])
+
+
+def plot(path: Path, document: Results) -> None:
+    """Each peer's ratio against the width, forward and backward, one panel a kind of graphs."""
+    found = ratios_by_width(document["cases"])
+    try:
+        import matplotlib
+    except ImportError:
+        return
+    if not found:
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(found), figsize=(4 * len(found), 3.6), sharey=True)
+    peers = dict.fromkeys(peer for lines in found.values() for peer in lines)
+    colours = dict(zip(peers, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
+    for panel, (data, lines) in zip([panels] if len(found) == 1 else panels, found.items(),
+                                    strict=True):  # fmt: skip
+        for peer, points in lines.items():
+            panel.plot(*zip(*points, strict=True), "o-", label=peer, color=colours.get(peer))
+        panel.axhline(1, color="black", linewidth=0.8)
+        panel.set(title=data, xlabel="width", xscale="log", yscale="log")
+        panel.set_xticks(WIDTHS, [str(width) for width in WIDTHS])
+        panel.minorticks_off()
+    handles = [plt.Line2D([], [], color=colours.get(peer), marker="o") for peer in peers]
+    figure.legend(handles, list(peers), loc="outside lower center", ncols=3, fontsize="small")
+    figure.suptitle("Time of a peer over ours, forward and backward, order 3")
+    figure.tight_layout(rect=(0, 0.16, 1, 1))
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, dpi=110, format="png")
+    plt.close(figure)
+
+
+def ratios_by_width(
+    cases: dict[str, Results],
+) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """data → peer → [(width, ratio), …] of the layers at the central order, trained."""
+    out: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for name, case in cases.items():
+        if case.get("group") != "layer" or not _ok(case):
+            continue
+        _, data, width, order, kind = name.split("/")
+        if int(order) == CENTRE_ORDER and kind == "forward+backward":
+            for peer, value in case["result"]["ratios"].items():
+                out.setdefault(data, {}).setdefault(peer, []).append((int(width), value))
+    for lines in out.values():
+        for points in lines.values():
+            points.sort()
+    return out

@@ -1,0 +1,212 @@
+"""Run cases in processes of their own, so that a crash costs one case and never the rest.
+
+A worker is pytest on `test_suite.py`. It writes a line before and after each case; whatever was
+begun and not ended when it dies, hangs or loses its device is that case's failure, and a new worker
+goes on with the next.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from .cases import Case
+from .conftest import EXIT_LATE
+
+ROOT = Path(__file__).parents[1]
+SUITE = (
+    sys.executable,
+    "-m",
+    "pytest",
+    "benchmarks/test_suite.py",
+    "-q",
+    "-p",
+    "no:cacheprovider",
+    "-W",
+    "ignore",
+)
+#: A case may take so many times its estimate, and so many seconds at least, before it is stopped.
+PATIENCE, LEAST_PATIENCE = 6.0, 120.0
+
+
+@dataclass
+class Outcome:
+    """What is known so far; shared by the workers' threads.
+
+    Args:
+        save: called whenever there is something new.
+    """
+
+    save: Callable[[], None]
+    cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ceilings: dict[str, float] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def lost(self, name: str) -> bool:
+        """Whether the case took its process or its device down."""
+        error = self.cases.get(name, {}).get("error", "")
+        return "CUDA error" in error or "HIP error" in error or "process died" in error
+
+    def add(self, name: str, values: dict[str, Any]) -> None:
+        """Note how a case ended: {"result": …} or {"error": …}."""
+        with self._lock:
+            self.cases[name] = values
+            self.save()
+
+
+@dataclass(frozen=True)
+class Workers:
+    """How workers are started.
+
+    Args:
+        arguments: of pytest, see `conftest.py`.
+        folder: for what they write.
+        until: when the last case has to be over, in seconds of the Unix clock.
+        command: what a worker runs.
+        threads: of the CPU, for each worker; None leaves it to torch.
+    """
+
+    arguments: tuple[str, ...]
+    folder: Path
+    until: float
+    command: tuple[str, ...] = SUITE
+    threads: int | None = None
+
+    def run(self, cases: Sequence[Case], outcome: Outcome, jobs: int = 1) -> list[str]:
+        """Run the cases in order, or `jobs` of them side by side.
+
+        Returns:
+            The names of those that there was no time for.
+        """
+        shares = [list(cases[start::jobs]) for start in range(jobs)]
+        with ThreadPoolExecutor(jobs) as pool:
+            futures = [
+                pool.submit(self._run_share, number, share, outcome)
+                for number, share in enumerate(shares)
+                if share
+            ]
+            return [name for future in futures for name in future.result()]
+
+    def run_again(self, cases: Sequence[Case], outcome: Outcome) -> None:
+        """Give those that took the device down another chance, without the Triton kernels.
+
+        What went wrong the first time stays beside the new result.
+        """
+        lost = {c.name: outcome.cases[c.name]["error"] for c in cases if outcome.lost(c.name)}
+        if not lost:
+            return
+        again = replace(self, arguments=(*self.arguments, "--no-kernels"))
+        again.run([case for case in cases if case.name in lost], outcome)
+        for name, error in lost.items():
+            outcome.add(name, {**outcome.cases[name], "with the kernels": error})
+
+    def _run_share(self, number: int, cases: Sequence[Case], outcome: Outcome) -> list[str]:
+        todo = {case.name: case for case in cases}
+        stem = f"{cases[0].group}-{number}"
+        idle = 0
+        while todo and time.time() < self.until:
+            before = len(todo)
+            code, tail = _Worker(self, stem, todo, outcome).watch()
+            if code == EXIT_LATE:
+                break
+            idle = idle + 1 if len(todo) == before else 0
+            if idle == 2:  # it cannot even start
+                for name in todo:
+                    outcome.add(name, {"error": f"no worker could be started: {tail}"})
+                return []
+        return list(todo)
+
+
+class _Worker:
+    """One process, and what it has told so far."""
+
+    def __init__(
+        self, workers: Workers, stem: str, todo: dict[str, Case], outcome: Outcome
+    ) -> None:
+        self.todo, self.outcome, self.until = todo, outcome, workers.until
+        self.records = workers.folder / f"{stem}.jsonl"
+        self.log = workers.folder / f"{stem}.log"
+        names = workers.folder / f"{stem}.txt"
+        names.write_text("\n".join(todo), encoding="utf-8")
+        self.records.write_text("")
+        self.read = 0
+        self.current: tuple[str, float] | None = None
+        command = [*workers.command, "--only", str(names), "--records", str(self.records)]
+        # Whoever calls may interpret kernels, or be a test itself, beside which pytest-benchmark
+        # would measure nothing.
+        foreign = ("TRITON_INTERPRET", "PYTEST_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+        if workers.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(workers.threads)
+        command += ["--until", str(workers.until), *workers.arguments]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+    def watch(self) -> tuple[int, str]:
+        """Wait for its end, or stop it where a case takes too long; (exit code, last words)."""
+        stopped = ""
+        try:
+            while self.process.poll() is None:
+                time.sleep(0.1)
+                self._read()
+                stopped = self._reason_to_stop()
+                if stopped:
+                    break
+        finally:
+            self.process.kill()
+            code = self.process.wait()
+        self._read()
+        tail = self.log.read_text(errors="replace").strip()[-300:]
+        if self.current is not None:
+            name = self.current[0]
+            error = stopped or f"the process died, exit code {code}: {tail}"
+            self._end(name, {"error": error})
+        return code, tail
+
+    def _reason_to_stop(self) -> str:
+        if self.current is None:
+            late = time.time() - self.until
+            return "the time was up" if late > LEAST_PATIENCE / 2 else ""
+        name, began = self.current
+        limit = max(LEAST_PATIENCE, PATIENCE * self.todo[name].seconds)
+        if time.time() > min(began + limit, self.until + LEAST_PATIENCE / 4):
+            return f"stopped after {time.time() - began:.0f} s"
+        return ""
+
+    def _read(self) -> None:
+        with self.records.open(encoding="utf-8") as file:
+            file.seek(self.read)
+            for line in iter(file.readline, ""):
+                if not line.endswith("\n"):
+                    break  # the rest of it is still to come
+                self.read = file.tell()
+                self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if event["event"] == "ceilings":
+            self.outcome.ceilings.update(event["values"])
+        elif event["event"] == "begin":
+            self.current = (event["name"], event["at"])
+        elif event["event"] == "end":
+            key = "error" if "error" in event else "result"
+            self._end(event["name"], {key: event[key]})
+
+    def _end(self, name: str, values: dict[str, Any]) -> None:
+        self.current = None
+        if name in self.todo:
+            case = self.todo.pop(name)
+            self.outcome.add(name, {"group": case.group, **values})

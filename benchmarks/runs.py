@@ -1,0 +1,58 @@
+"""A whole run of a recipe, as a user runs it: selection, training, validation, checkpoints."""
+
+import dataclasses
+import tempfile
+import time
+from typing import Any
+
+from grant_fast.data.load import Dataset
+from grant_fast.training.observers import Observer
+from grant_fast.training.recipe import load_recipe
+from grant_fast.training.records import EpochRecord
+from grant_fast.training.trainer import Trainer
+
+
+class _OutOfTime(Exception):
+    """The run was stopped; what it did until then is known."""
+
+
+class _Watch(Observer):
+    """Stops a run that takes too long, and keeps the last epoch's totals."""
+
+    def __init__(self, limit: float) -> None:
+        self.start, self.limit = time.perf_counter(), limit
+        self.last: EpochRecord | None = None
+
+    def epoch_done(self, record: EpochRecord) -> None:
+        self.last = record
+        if time.perf_counter() - self.start > self.limit:
+            raise _OutOfTime
+
+
+def whole_run(recipe: str, arm: str, dataset: Dataset, device: str, limit: float) -> dict[str, Any]:
+    """All epochs of a recipe, or as many as `limit` seconds allow.
+
+    Returns:
+        "seconds" of training, selection and validation, "epochs" done and "of" how many, and what
+        of the seconds went where; "test" is there where the run came to its end.
+    """
+    config = dataclasses.replace(load_recipe(recipe).config, arm=arm, device=device)
+    watch = _Watch(limit)
+    out: dict[str, Any] = {"recipe": recipe, "arm": arm, "data": dataset.name}
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(dataset, config, folder)
+        try:
+            result = trainer.fit(watch)
+            out |= {"metric": result.metric, "test": result.test_metric}
+        except _OutOfTime:
+            pass
+    last = watch.last
+    assert last is not None, "a run has one epoch at least"
+    return out | {
+        "epochs": last.epoch,
+        "of": config.epochs,
+        "graphs seen": last.graphs_seen,
+        "seconds": last.train_seconds + last.valid_seconds,
+        "selection seconds": last.selection_seconds,
+        "validation seconds": last.valid_seconds,
+    }

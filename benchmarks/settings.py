@@ -1,0 +1,176 @@
+"""A recipe's network on a data set, ours and in PyG's own parts, with the same weights."""
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from grant_fast import FlexGCN, PackedGraphs, Task
+from grant_fast.data.load import Dataset
+from grant_fast.dispatch import ENVIRONMENT
+from grant_fast.training.config import RunConfig
+from grant_fast.training.model import ModelSpec, build_model, predictions
+from grant_fast.training.recipe import load_recipe
+
+from .data import Store
+
+PYG, PAPER = "PyG", "paper's formulation"  # peers of a whole network
+_CHECKED = 64  # graphs whose predictions are compared before a network is timed
+_CHUNK_NODES = {"cpu": 20_000, "cuda": 20_000_000}  # of an epoch, held at once
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A recipe's network on a data set; `ids` are the training graphs, the first of the set."""
+
+    config: RunConfig
+    dataset: Dataset
+    model: FlexGCN
+    backends: tuple[str, ...]
+
+    @classmethod
+    def of(cls, recipe: str, store: Store, **changes: Any) -> "Setting":
+        """The recipe's own network, or with some settings changed."""
+        config, dataset = replace(load_recipe(recipe).config, **changes), store.dataset(recipe)
+        spec = ModelSpec(dataset.graphs.num_features, dataset.encoder, dataset.task, None)
+        model = build_model(config, spec).to(dataset.graphs.device)
+        return cls(config, dataset, model, store.backends)
+
+    @property
+    def graphs(self) -> PackedGraphs:
+        return self.dataset.graphs
+
+    @property
+    def task(self) -> Task:
+        return self.dataset.task
+
+    @property
+    def ids(self) -> Tensor:
+        return self.dataset.split["train"].cpu()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"data": self.dataset.name, "graphs": len(self.ids)}
+
+    def exact(self) -> list[Tensor]:
+        """Predictions for the first graphs, in float64."""
+        graphs = self.graphs.subset(slice(0, _CHECKED)).to(dtype=torch.float64)
+        with backend("torch"):
+            return [predictions(self._double(), graphs, torch.arange(len(graphs)), _CHECKED)]
+
+    def answer(self) -> list[Tensor]:
+        """The same, as they come."""
+        ids = torch.arange(min(_CHECKED, len(self.graphs)))
+        return [predictions(self.model, self.graphs, ids, _CHECKED)]
+
+    def _double(self) -> FlexGCN:
+        return copy.deepcopy(self.model).double()
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Have every layer computed by "torch", by "triton", or by whom "auto" chooses."""
+    before = os.environ.get(ENVIRONMENT)
+    os.environ[ENVIRONMENT] = name
+    try:
+        yield
+    finally:
+        os.environ.pop(ENVIRONMENT)
+        if before is not None:
+            os.environ[ENVIRONMENT] = before
+
+
+def through(name: str, run: Callable[[], Any]) -> Callable[[], Any]:
+    """`run` with every layer computed by the backend `name`."""
+
+    def chosen() -> Any:
+        with backend(name):
+            return run()
+
+    return chosen
+
+
+def graphs_a_chunk(graphs: PackedGraphs) -> int:
+    """How many graphs of the set are held at once where a pass over all of it is made."""
+    nodes = _CHUNK_NODES.get(graphs.device.type, _CHUNK_NODES["cpu"])
+    return max(1, nodes * len(graphs) // max(1, graphs.num_nodes))
+
+
+def peers(device: torch.device) -> list[str]:
+    """Those that can run here; the paper's formulation needs torch_sparse, which is at home on
+    the CPU."""
+    if find_spec("torch_geometric") is None:
+        return []
+    paper = device.type == "cpu" and find_spec("torch_sparse") is not None
+    return [PYG, PAPER] if paper else [PYG]
+
+
+@dataclass
+class PlainBatch:
+    """What a PyG network reads of a batch, made beforehand."""
+
+    x: Tensor
+    edge_index: Tensor
+    batch: Tensor
+    y: Tensor
+    num_graphs: int
+    num_nodes: int
+
+    @classmethod
+    def of(cls, batch: Any) -> "PlainBatch":
+        x = batch.x if batch.x.is_floating_point() else batch.x.long()
+        rest = (batch.y, batch.num_graphs, batch.num_nodes)
+        return cls(x, batch.edge_index, batch.batch, *rest)
+
+
+def peer(setting: Setting, kind: str = PYG) -> nn.Module:
+    """The network in PyG's own parts or by the paper's formulation, with the same weights."""
+    from .peers import pyg
+
+    if kind == PAPER:
+        from .peers.authors import PaperNet as Network
+    else:
+        from .peers.pyg import TAGNet as Network
+
+    config, gaps = setting.config, len(setting.config.orders) - 1
+    outputs = setting.task.num_outputs
+    head = config.head is not None
+    atoms = setting.dataset.encoder is not None
+
+    def stretched(values: Sequence[Any]) -> list[Any]:
+        return list(values) * gaps if len(values) == 1 else list(values)
+
+    peer = Network(
+        config.embedding if atoms else setting.graphs.num_features,
+        stretched(config.hidden_channels),
+        config.head or outputs,
+        config.orders,
+        config.norm == "batch_norm",
+        stretched(config.dropout),
+        setting.task.level == "graph",
+        atoms,
+        outputs if head else None,
+    ).to(setting.graphs.device)
+    pyg.take_weights(peer, setting.model)
+    return peer
+
+
+def peer_answer(peer: nn.Module, setting: Setting) -> list[Tensor]:
+    """Its predictions for the graphs that `Setting.exact` is of."""
+    count = min(_CHECKED, len(setting.graphs))
+    peer.eval()
+    with torch.no_grad():
+        return [peer(PlainBatch.of(setting.graphs.batch(slice(0, count))))]
+
+
+def data_list(setting: Setting, ids: Tensor) -> list[Any]:
+    """The graphs at `ids` as PyG's `Data`, on the CPU."""
+    from .peers import pyg
+
+    return pyg.data_list(setting.graphs.subset(ids).to("cpu"))

@@ -1,0 +1,57 @@
+"""Time on a device, and a clock that runs only while the measured code does."""
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+
+#: Bytes written before each run on a GPU, so that no run finds its data in the cache: several
+#: times the largest second-level cache there is.
+FLUSH_BYTES = 256 << 20
+
+
+def seconds(run: Callable[[], Any], device: torch.device) -> float:
+    """How long `run` takes, from its start to the end of the work that it gave the device."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+    start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    _flusher(device).zero_()
+    start_event.record()
+    run()
+    end_event.record()
+    end_event.synchronize()
+    return start_event.elapsed_time(end_event) / 1e3
+
+
+@cache
+def _flusher(device: torch.device) -> torch.Tensor:
+    return torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device)
+
+
+class Clock:
+    """Counts the seconds of what is run through it; pytest-benchmark reads it as its timer.
+
+    So pytest-benchmark's figures are the device's own time of our side, while the peers take their
+    turns between its rounds.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, run: Callable[[], Any], device: torch.device) -> float:
+        """Seconds of `run`, which the clock advances by."""
+        elapsed = seconds(run, device)
+        self.now += elapsed
+        return elapsed
+
+
+def rounds_for(turn: float, budget: float, least: int = 3, most: int = 50) -> int:
+    """How often every side takes its turn: as often as `budget` seconds allow, within limits."""
+    return max(least, min(most, int(budget / max(turn, 1e-9))))

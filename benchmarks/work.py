@@ -1,0 +1,43 @@
+"""What a case consists of: sides that do the same work, and the answer that they must give."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Side:
+    """One contender, ready to run.
+
+    Args:
+        run: the work that is timed.
+        answer: what it computes, to compare; None where another case checks that.
+        held: bytes that it holds for its backward pass; None where there is none.
+    """
+
+    run: Callable[[], Any]
+    answer: Callable[[], Sequence[Tensor]] | None = None
+    held: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A case, built.
+
+    Args:
+        ours: the side that a user gets; the others are its peers, or its other backends.
+        sides: how to make each. One that raises is reported, and the rest go on without it.
+        exact: the answer in float64.
+        bytes: the least that the work must move; None where nobody stated it.
+        facts: sizes, and whatever else a reader wants to know.
+        tolerance: of ‖answer − exact‖ / ‖exact‖, in float32.
+    """
+
+    ours: str
+    sides: dict[str, Callable[[], Side]]
+    exact: Callable[[], Sequence[Tensor]] | None = None
+    bytes: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-4

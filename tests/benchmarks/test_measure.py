@@ -1,0 +1,125 @@
+"""A case: answers first, then turns; a failure is named, or raised where it is our own."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import checks, data
+from benchmarks.layers import layer_work
+from benchmarks.measure import Bench, WrongAnswer, measure
+from benchmarks.timing import Clock
+from benchmarks.work import Side, Work
+from grant_fast import ops
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
+CPU = torch.device("cpu")
+BENCH = Bench(CPU, budget=0.05, copy_rate=1e9)
+ONE = torch.ones(3, dtype=torch.float64)
+
+
+def pedantic(target, setup, rounds, warmup_rounds):
+    for _ in range(rounds + warmup_rounds):
+        setup()
+        target()
+
+
+def side(seconds: float = 0.001, value: float = 1.0) -> Side:
+    return Side(lambda: time.sleep(seconds), lambda: [value * ONE.float()])
+
+
+def race(work: Work) -> dict:
+    return measure(work, BENCH, Clock(), pedantic)
+
+
+def broken() -> Side:
+    raise ImportError("no such package")
+
+
+def test_peers_that_fail_are_named_and_the_others_raced():
+    sides = {"ours": side, "slow": lambda: side(0.03), "wrong": lambda: side(value=1.1)}
+    found = race(Work("ours", {**sides, "absent": lambda: broken()}, lambda: [ONE], bytes=1000))
+    assert found["sides"]["wrong"]["failed"].startswith("WrongAnswer: off by 1.0e-01")
+    assert found["sides"]["absent"]["failed"] == "ImportError: no such package"
+    assert set(found["ratios"]) == {"slow"} and found["ratios"]["slow"] > 3
+    assert found["sides"]["slow"]["rounds"] == 1  # it would have eaten the others' time
+    assert found["sides"]["ours"]["rounds"] >= 3
+    mine = found["sides"]["ours"]["seconds"]
+    assert found["fraction of copy bandwidth"] == pytest.approx(1000 / mine / 1e9)
+
+
+def test_our_own_failure_is_an_error():
+    with pytest.raises(WrongAnswer):
+        race(Work("ours", {"ours": lambda: side(value=1.1)}, lambda: [ONE]))
+    with pytest.raises(ImportError):
+        race(Work("ours", {"ours": broken}))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory) -> data.Store:
+    return data.Store(Path(tmp_path_factory.mktemp("sets")), "tiny", CPU)
+
+
+def test_a_layer_and_all_its_peers_agree(store):
+    pytest.importorskip("torch_geometric")
+    work = layer_work(store.graphs("graphon").batch(slice(None)), 5, 4, True, False)
+    found = race(work)["sides"]
+    assert {"auto", "vendor SpMM", "paper's formulation", "TAGConv, edge_index"} <= set(found)
+    assert all(values["error"] < 1e-5 for values in found.values())
+    x = work.facts["bytes of x"]
+    assert found["auto"]["held bytes"] == x  # one copy, whatever the order
+    assert found["vendor SpMM"]["held bytes"] == 4 * x
+
+
+def test_twins_for_kernels_hold_no_edge_twice(store):
+    graphs = store.graphs("molecules")
+    assert graphs.is_symmetric and bool(graphs.bits.fits.all())
+    batch = graphs.batch(slice(None))
+    assert (batch.edge_index[0] != batch.edge_index[1]).all()
+
+
+@pytest.mark.parametrize("name", ["ogbg-molhiv", "gen-cls"])
+def test_pygs_list_holds_the_same_graphs(store, name):
+    pytest.importorskip("torch_geometric")
+    from benchmarks.peers import pyg
+
+    graphs = store.dataset(name).graphs
+    for position, one in enumerate(pyg.data_list(graphs)[:9]):
+        batch = graphs.batch([position])
+        assert torch.equal(one.x, batch.x if one.x.is_floating_point() else batch.x.long())
+        assert torch.equal(one.edge_index, batch.edge_index)
+        assert torch.equal(one.y, batch.y)
+
+
+KINDS = [{}, {"relu": True}, {"weighted": True}, {"symmetric": False}, {"repeated": True}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_check_passes_what_is_right_and_not_what_is_off(kind, monkeypatch):
+    check = checks.Check("torch", 9, 7, 3, **kind)
+    assert max(checks.run(check, CPU).values()) < 1e-5
+    right = ops.flex_conv
+
+    def off(*args, **kwargs):
+        return right(*args, **kwargs) * 1.0001
+
+    monkeypatch.setattr(ops, "flex_conv", off)
+    with pytest.raises(WrongAnswer, match="Y is off"):
+        checks.run(check, CPU)
+
+
+def test_a_check_wants_two_runs_to_be_bit_equal(monkeypatch):
+    right, calls = ops.flex_conv, iter(range(2))
+
+    def drifting(*args, **kwargs):
+        return right(*args, **kwargs) * (1 + 1e-6 * next(calls))
+
+    monkeypatch.setattr(ops, "flex_conv", drifting)
+    with pytest.raises(WrongAnswer, match="Y differs between two runs"):
+        checks.run(checks.Check("torch", 9, 7, 3), CPU)
+
+
+def test_checks_have_names_of_their_own():
+    names = [check.name for check in checks.checks()]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,198 @@
+"""The suite's arithmetic: bytes, ratios, budgets, tables."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks import cases, readme, report, timing
+from benchmarks.measure import relative_error, short
+from benchmarks.memory import LayerShape, held_for_backward, peak
+
+SHAPE = LayerShape(nodes=100, edges=240, h_in=9, h_out=27, order=3)
+
+
+def test_a_layer_on_chip_moves_every_row_once():
+    bits = LayerShape(100, 240, 9, 27, 3, words=100)
+    x, y, weights = 4 * 100 * 9, 4 * 100 * 27, 4 * (3 * 9 + 1) * 27
+    assert bits.forward() == x + y + weights + 8 * 100 + 4 * 100
+    assert bits.backward() == y + 2 * x + 2 * weights + 8 * 100 + 4 * 100
+    assert bits.train() == bits.forward() + bits.backward()
+
+
+def test_csr_costs_an_index_an_edge_and_order_one_reads_no_edges():
+    assert SHAPE.adjacency == 4 * 101 + 4 * 240 + 4 * 100
+    assert LayerShape(100, 240, 9, 27, 3, words=900).adjacency == SHAPE.adjacency  # the lesser
+    one = LayerShape(100, 240, 9, 27, 1)
+    assert one.forward() == 4 * 100 * 36 + one.weights
+
+
+def test_a_graph_beyond_the_chip_goes_out_and_back_between_hops():
+    big = LayerShape(100, 240, 9, 27, 4, fits=False)
+    small = LayerShape(100, 240, 9, 27, 4)
+    between = 2 * 4 * 100 * 9 * 2
+    assert big.forward() - small.forward() == 2 * big.adjacency + between
+
+
+def test_what_is_held_counts_a_storage_once_and_leaves_out_what_was_given():
+    x, weight = torch.randn(50, 4), torch.randn(4, 3, requires_grad=True)
+
+    def run():
+        hidden = x @ weight
+        return hidden * hidden
+
+    assert held_for_backward(run, [weight]) == 4 * (50 * 4 + 50 * 3)
+    assert held_for_backward(run, [weight, x]) == 4 * 50 * 3
+
+
+def test_the_peak_is_a_number_or_nobody_can_tell():
+    found = peak(lambda: torch.ones(4_000_000), torch.device("cpu"))
+    assert found is None or found > 8_000_000
+
+
+def test_relative_error_sees_shapes_and_nan():
+    one = torch.ones(4, dtype=torch.float64)
+    assert relative_error([one.float()], [one]) == 0
+    assert relative_error([1.01 * one], [one]) == pytest.approx(0.01)
+    assert relative_error([one, 3 * one], [one, one]) == pytest.approx(2)
+    assert math.isinf(relative_error([one[:2]], [one])) and math.isinf(relative_error([], [one]))
+    assert math.isnan(relative_error([one * math.nan, one], [one, one]))
+    assert relative_error([0 * one], [0 * one]) == 0
+
+
+def test_rounds_fill_the_budget_within_limits():
+    assert timing.rounds_for(0.1, 1.0) == 10
+    assert timing.rounds_for(10, 1.0) == 3
+    assert timing.rounds_for(0, 1.0) == 50
+
+
+def test_the_clock_runs_only_while_the_measured_code_does():
+    clock = timing.Clock()
+    elapsed = clock.run(lambda: torch.ones(10), torch.device("cpu"))
+    timing.seconds(lambda: torch.ones(10), torch.device("cpu"))
+    assert clock() == elapsed > 0
+
+
+def test_an_error_is_one_line():
+    assert short(ValueError("one\ntwo")) == "ValueError: one"
+    assert short(ValueError()) == "ValueError"
+    assert short(torch.OutOfMemoryError("CUDA out of memory. Tried …")) == "out of memory"
+
+
+def case(name: str, seconds: float) -> cases.Case:
+    return cases.Case(name, "layer", lambda store: None, seconds=seconds)
+
+
+def test_a_budget_drops_from_the_bottom():
+    three = [case("a", 3), case("b", 5), case("c", 1)]
+    names = lambda pair: tuple("".join(c.name for c in part) for part in pair)  # noqa: E731
+    assert names(cases.fit(three, 9)) == ("abc", "")
+    assert names(cases.fit(three, 8.5)) == ("ab", "c")
+    assert names(cases.fit(three, 4)) == ("a", "bc")  # c would fit, but b matters more
+    assert names(cases.fit(three, 0)) == ("", "abc")
+
+
+@pytest.mark.parametrize("scale", ["tiny", "cpu", "gpu"])
+def test_the_suite_has_every_group_and_every_name_once(scale):
+    suite = cases.suite(scale)
+    names = [case.name for case in suite]
+    assert len(set(names)) == len(names)
+    groups = {case.group for case in suite} - {"check"}
+    assert groups >= {"layer", "step", "infer", "score", "epoch", "memory", "run"}
+    layers = [name.split("/") for name in names if name.startswith("layer/")]
+    assert {int(parts[2]) for parts in layers} == {9, 27, 64, 128, 300}
+    assert {int(parts[3]) for parts in layers} == {2, 3, 4, 5}
+    assert sum(case.seconds for case in suite) < 8 * 60
+
+
+def side(seconds: float, **more) -> dict:
+    return {"seconds": seconds, **more}
+
+
+def race(ours: str, **sides: dict) -> dict:
+    mine = sides[ours]["seconds"]
+    ratios = {n: s["seconds"] / mine for n, s in sides.items() if n != ours and "seconds" in s}
+    return {"ours": ours, "facts": {}, "sides": sides, "ratios": ratios}
+
+
+def document(**cases_: dict) -> dict:
+    return {
+        "command": "python -m benchmarks.device --out x",
+        "scale": "cpu",
+        "device": {"name": "a machine", "versions": {"torch": "2.13.0", "triton": None}},
+        "date": "2026-01-01",
+        "ceilings": {"copy bytes/s": 2e10, "float32 FLOP/s": 5e10},
+        "dropped": ["layer/big/300/3/forward"],
+        "cases": cases_,
+    }
+
+
+def test_the_page_shows_a_peer_that_wins_and_one_that_failed():
+    layer = race("torch", torch=side(0.002), A=side(0.001), B={"failed": "out of memory"})
+    layer |= {"bytes": 8_000_000, "fraction of copy bandwidth": 0.2}
+    text = report.markdown(
+        document(
+            **{
+                "layer/x/9/3/forward": {"group": "layer", "result": layer},
+                "layer/x/9/4/forward": {"group": "layer", "error": "the process died"},
+                "check/one": {"group": "check", "result": {"Y": 1e-7}},
+                "check/two": {"group": "check", "result": {"not taken": "too wide"}},
+                "check/three": {"group": "check", "error": "WrongAnswer: dX is off"},
+            }
+        )
+    )
+    assert "| x/9/3/forward | torch | 2.00 | 0.50× | out of memory | 20% |" in text
+    assert "- layer/x/9/4/forward: the process died" in text
+    assert "1 right, 1 wrong. 1 not taken by the kernels: too wide" in text
+    assert "- layer/big/300/3/forward" in text.split("Dropped")[1]
+    assert "torch 2.13.0" in text and "triton" not in text.split("Checks")[0]
+    assert "copy 20.0 GB/s" in text
+
+
+def test_bytes_held_are_shown_in_copies_of_x():
+    result = race("torch", torch=side(1, **{"held bytes": 400}), A=side(1, **{"held bytes": 1200}))
+    result["facts"] = {"bytes of x": 400}
+    text = report.markdown(document(**{"memory/x/64/3": {"group": "memory", "result": result}}))
+    assert "| x/64/3 | 1.0 | 3.0 |" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.414, "0.41×"), (1.0, "1.0×"), (12.34, "12.3×"), (1234.5, "1,234×")]
+)
+def test_a_ratio_in_few_digits(value, text):
+    assert report.ratio(value) == text
+
+
+def test_the_picture_takes_the_trained_layers_of_the_central_order(tmp_path):
+    both = race("torch", torch=side(1), A=side(3))
+    names = ("layer/x/9/3/forward+backward", "layer/x/64/3/forward+backward", "layer/x/9/3/forward")
+    found = {name: {"group": "layer", "result": both} for name in names}
+    assert report.ratios_by_width(found) == {"x": {"A": [(9, 3.0), (64, 3.0)]}}
+    report.plot(tmp_path / "ratio.png", document(**found))
+    assert (tmp_path / "ratio.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_readme_says_what_was_not_measured():
+    sides = {"auto": side(0.004), "PyG, DataLoader": side(0.012)}
+    step = {"group": "step", "result": race("auto", **sides)}
+    text = readme.speed(document(**{"step/molhiv": step}), None)
+    none = readme.NOT_MEASURED
+    assert f"GPU: {none}." in text
+    row = f"| training step, molhiv network | PyG, DataLoader | 4.00 | 3.0× | {none} | {none} |"
+    assert row in text
+    empty = readme.speed(None, None)
+    assert f"CPU: {none}." in empty and "×" not in empty
+
+
+def test_the_section_goes_between_its_markers_only():
+    merged = partial(readme.merged, section="new\n")
+    text = f"a\n{readme.BEGIN}old\n{readme.END}\nb\n"
+    assert merged(text) == f"a\n{readme.BEGIN}\nnew\n\n{readme.END}\nb\n"
+    assert merged(merged(text)) == merged(text)
+    with pytest.raises(ValueError, match="once each"):
+        merged("no markers")
+
+
+def test_the_readme_is_what_the_results_say():
+    assert readme.main(["--check"]) == 0

@@ -1,0 +1,114 @@
+"""A crash, a hang or a lost device costs one case and never the rest."""
+
+import json
+import sys
+import time
+
+import pytest
+
+from benchmarks import device, runner
+from benchmarks.cases import Case
+from benchmarks.runner import Outcome, Workers
+
+FAKE = """
+import argparse, json, os, sys, time
+parser = argparse.ArgumentParser()
+for name in ("--only", "--records", "--until"):
+    parser.add_argument(name)
+parser.add_argument("--no-kernels", action="store_true")
+given = parser.parse_args()
+records = open(given.records, "a")
+def write(event, **values):
+    records.write(json.dumps({"event": event, "at": time.time(), **values}) + "\\n")
+    records.flush()
+write("ceilings", values={"copy bytes/s": 1e10})
+for name in open(given.only).read().splitlines():
+    if time.time() > float(given.until):
+        sys.exit(87)
+    write("begin", name=name)
+    if name == "dies":
+        os._exit(139)
+    if name == "hangs":
+        time.sleep(60)
+    if name == "kernel" and not given.no_kernels:
+        write("end", name=name, error="AcceleratorError: CUDA error: an illegal memory access")
+        os._exit(86)
+    write("end", name=name, result={"value": 1})
+"""
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch):
+    fake = tmp_path / "fake.py"
+    fake.write_text(FAKE)
+    monkeypatch.setattr(runner, "LEAST_PATIENCE", 1.0)
+    return lambda until: Workers((), tmp_path, until, (sys.executable, str(fake)))
+
+
+def cases(*names: str) -> list[Case]:
+    return [Case(name, "layer", lambda store: None, seconds=0.01) for name in names]
+
+
+def test_what_dies_or_hangs_is_noted_and_the_rest_goes_on(workers):
+    saved = []
+    outcome = Outcome(lambda: saved.append(len(outcome.cases)))
+    late = workers(time.time() + 60).run(cases("a", "dies", "b", "hangs", "c"), outcome)
+    assert late == []
+    assert [name for name, case in outcome.cases.items() if "result" in case] == ["a", "b", "c"]
+    assert "exit code 139" in outcome.cases["dies"]["error"]
+    assert "stopped after" in outcome.cases["hangs"]["error"]
+    assert saved == [1, 2, 3, 4, 5]
+    assert outcome.ceilings == {"copy bytes/s": 1e10}
+
+
+def test_side_by_side_none_is_lost_either(workers):
+    outcome = Outcome(lambda: None)
+    late = workers(time.time() + 60).run(cases("a", "dies", "b", "c"), outcome, jobs=3)
+    assert late == [] and set(outcome.cases) == {"a", "dies", "b", "c"}
+
+
+def test_what_lost_the_device_is_tried_again_without_the_kernels(workers):
+    outcome = Outcome(lambda: None)
+    plan, team = cases("kernel", "a"), workers(time.time() + 60)
+    team.run(plan, outcome)
+    assert "CUDA error" in outcome.cases["kernel"]["error"] and "result" in outcome.cases["a"]
+    team.run_again(plan, outcome)
+    assert outcome.cases["kernel"]["result"] == {"value": 1}
+    assert "illegal memory access" in outcome.cases["kernel"]["with the kernels"]
+
+
+def test_what_there_is_no_time_for_is_named(workers):
+    outcome = Outcome(lambda: None)
+    assert workers(time.time() - 1).run(cases("a", "b"), outcome) == ["a", "b"]
+    assert outcome.cases == {}
+
+
+def test_a_worker_that_cannot_start_says_why(tmp_path):
+    broken = Workers((), tmp_path, time.time() + 60, (sys.executable, "-c", "raise OSError('no')"))
+    outcome = Outcome(lambda: None)
+    assert broken.run(cases("a"), outcome) == []
+    assert "no worker could be started" in outcome.cases["a"]["error"]
+    assert "OSError: no" in outcome.cases["a"]["error"]
+
+
+def test_the_whole_command_tiny_on_the_cpu(tmp_path, capsys):
+    only = r"check/torch (27→18|64→16)|molecules/27/3/forward\+|run/|score/gen|step/molhiv$"
+    out = tmp_path / "out"
+    arguments = ["--out", str(out), "--device", "cpu", "--scale", "tiny", "--minutes", "5"]
+    assert device.main([*arguments, "--only", only]) == 0
+    document = json.loads((out / "results.json").read_text())
+    assert {case["group"] for case in document["cases"].values()} == {
+        "check", "layer", "run", "score", "step",
+    }  # fmt: skip
+    layer = document["cases"]["layer/molecules/27/3/forward+backward"]["result"]
+    assert layer["ours"] == "auto" and layer["sides"]["auto"]["error"] < 1e-5
+    assert layer["bytes"] > 0 and layer["fraction of copy bandwidth"] > 0
+    assert layer["sides"]["auto"]["held bytes"] == layer["facts"]["bytes of x"]  # one copy of X
+    assert layer["ratios"]["vendor SpMM"] > 0
+    run = document["cases"]["run/ogbg-molhiv (B)"]["result"]
+    assert 1 <= run["epochs"] <= run["of"] == 600 and run["seconds"] > 0
+    assert document["dropped"] == [] and document["ceilings"]["copy bytes/s"] > 0
+    page = capsys.readouterr().out
+    assert page.strip() == (out / "table.md").read_text().strip()
+    assert "0 wrong" in page and (out / "ratio.png").exists()
+    assert str(tmp_path) not in (out / "results.json").read_text()
