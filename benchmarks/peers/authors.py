@@ -1,7 +1,7 @@
 """The paper's formulation with torch-sparse: Y = A^[κ] · diag(X; κ) · W (§4.1).
 
-In every layer, as in the published code, the powers of Â are formed by sparse times sparse products,
-and X is copied κ times down the diagonal of a dense matrix.
+In every layer, as in the published code, the powers of Â are formed by sparse times sparse
+products, and X is copied κ times down the diagonal of a dense matrix.
 """
 
 import torch

@@ -101,7 +101,8 @@ def test_rows_of_very_unequal_length():
     check(Adjacency.from_edge_index(edges, torch.randn(53), 7, torch.float32), 3, 5, 4)
 
 
-@pytest.mark.parametrize(("dtype", "unit"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+# The interpreter cuts a float32 off where a device rounds it to bfloat16: a unit, not half of one.
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.bfloat16, 2**-7), (torch.float16, 2**-11)])
 def test_half_precision_sums_in_float32_and_rounds_once(dtype, unit):
     adjacency = random_matrix(SIZES)
     rowptr, col, value = adjacency.csr
