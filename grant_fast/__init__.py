@@ -21,6 +21,7 @@ _HOME = {
     "Task": "tasks",
     "explain": "paths",
     "score_graphs": "teaching",
+    "select_graphs": "teaching",
 }
 __all__ = [
     "AtomEncoder",
@@ -34,6 +35,7 @@ __all__ = [
     "__version__",
     "explain",
     "score_graphs",
+    "select_graphs",
 ]
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from .nn import AtomEncoder, FlexConv, FlexGCN
     from .paths import explain
     from .tasks import Task
-    from .teaching import GraNTSampler, score_graphs
+    from .teaching import GraNTSampler, score_graphs, select_graphs
 
 
 def __getattr__(name: str) -> Any:

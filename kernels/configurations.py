@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
-from . import blocks, csr, fused, hops, layer, readout, wide
+from ..tiles import TILE
+from . import blocks, csr, fused, hops, layer, readout, score, select, wide
 
 
 class Configuration(NamedTuple):
@@ -160,6 +161,40 @@ def _readouts() -> Iterator[Configuration]:
         yield Configuration(f"κ={order} {width} {dtype}", constants, dtype, usual)
 
 
+#: Networks that one kernel scores, by widths and orders: the usual ones, and those with most blocks
+#: of columns, most hops and most outputs that `teaching.fused` lets through.
+_NETWORKS = (
+    ((9, 27, 18, 18, 1), (4, 3, 2, 2)),
+    ((40, 10, 10), (4, 3)),
+    ((32, 32, 32, 64), (5, 5, 5)),
+)
+
+
+def _networks() -> Iterator[Configuration]:
+    for (widths, orders), pool in product(_NETWORKS, (True, False)):
+        constants: dict[str, Any] = {**score.constants(widths, orders), "POOL": pool, "MEAN": True}
+        constants |= {"NORMALIZE": True, "CODED": pool, "CLASSES": not pool, "SIGMOID": pool}
+        constants |= {"RAW": False, "PREDICT": True, "ROWS": TILE, "GRAPHS": score.GRAPHS}
+        words = f"{'→'.join(map(str, widths))} {'pooled' if pool else 'nodes'}"
+        yield Configuration(words, constants, "fp32", pool and widths[0] == 9)
+
+
+_CHOICE = dict.fromkeys(("p_count", "p_found", "p_block"), "*i32") | {
+    "p_ends": "*i64",
+    "p_out": "*i64",
+}
+
+
+def _choice(*, trailing: bool = False, stride: bool = False) -> Iterator[Configuration]:
+    sizes = {"STRIDE": select.STRIDE} if stride else {"BLOCK": select.BLOCK}
+    if not trailing:
+        yield Configuration("all", sizes, "fp32", True)
+        return
+    for which in (False, True):
+        name = "trailing" if which else "leading"
+        yield Configuration(name, sizes | {"TRAILING": which}, "fp32", which)
+
+
 _GRAPHS = {
     **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
     "p_tile": "*i32",
@@ -168,6 +203,8 @@ _GRAPHS = {
 
 _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
 _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
+
+_NETWORK_TYPES = {"p_code": "*i32", "p_count": "*i32"}
 
 #: Every kernel that dispatch can choose.
 KERNELS = {
@@ -185,5 +222,10 @@ KERNELS = {
         Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
         Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
+        Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES),
+        Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),
+        Kernel(select.find_digit, (*_choice(trailing=True, stride=True),), _CHOICE),
+        Kernel(select.count_picked, (*_choice(),), _CHOICE),
+        Kernel(select.write_picked, (*_choice(),), _CHOICE),
     )
 }

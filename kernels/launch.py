@@ -19,6 +19,8 @@ WARPS = {
     "value_grad_rows": 4,
     "readout_rows": 1,
     "readout_grad_rows": 1,
+    "score_tiles": 4,  # a tile, its adjacency and two layers' features
+    **dict.fromkeys(("count_digits", "find_digit", "count_picked", "write_picked"), 4),
 }
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.

@@ -4,7 +4,7 @@ from .residuals import graph_residuals, loss, residual
 from .sampler import GraNTSampler
 from .schedules import ratio_at, selection_epochs, share_size
 from .scoring import score_graphs
-from .selection import select_batches, select_global, select_within_batches
+from .selection import sample_graphs, select_graphs
 
 __all__ = [
     "GraNTSampler",
@@ -12,10 +12,9 @@ __all__ = [
     "loss",
     "ratio_at",
     "residual",
+    "sample_graphs",
     "score_graphs",
-    "select_batches",
-    "select_global",
-    "select_within_batches",
+    "select_graphs",
     "selection_epochs",
     "share_size",
 ]

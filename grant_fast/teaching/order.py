@@ -10,9 +10,17 @@ ORDER, DEALING = 0, 1
 
 def permutation(size: int, seed: int, stream: int, epoch: int) -> Tensor:
     """A permutation of 0..size-1, int64, the same whenever it is asked for; no global state."""
+    return torch.randperm(size, generator=_generator(seed, stream, epoch))
+
+
+def uniform(size: int, seed: int, stream: int, epoch: int) -> Tensor:
+    """Numbers in (0, 1], float64 [size], the same whenever they are asked for."""
+    return 1 - torch.rand(size, dtype=torch.float64, generator=_generator(seed, stream, epoch))
+
+
+def _generator(seed: int, stream: int, epoch: int) -> torch.Generator:
     entropy = np.random.SeedSequence((seed, stream, epoch)).generate_state(1, np.uint64)
-    generator = torch.Generator().manual_seed(int(entropy[0]))
-    return torch.randperm(size, generator=generator)
+    return torch.Generator().manual_seed(int(entropy[0]))
 
 
 def deal(size: int, batch_size: int, seed: int, epoch: int) -> Tensor:

@@ -114,12 +114,15 @@ def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient
     return errors
 
 
+@torch.no_grad()
 def graph_residuals(
     pred: Tensor,
     y: Tensor,
     task: Task,
     ptr: Tensor | None = None,
     kind: ResidualKind = "gradient",
+    *,
+    overwrite: bool = False,
 ) -> Tensor:
     """One score for each graph, the quantity that Algorithm 1 ranks graphs by.
 
@@ -128,13 +131,14 @@ def graph_residuals(
     - Node level: ‖∂L/∂f‖_F / n_i over the graph's nodes and outputs, where n_i counts the nodes
       with a label (all of them, in the paper).
 
-    A graph with no nodes or no label scores 0.
+    A graph with no nodes or no label scores 0. Scores rank graphs and carry no gradient.
 
     Args:
         pred, y, task: as in `loss`.
         ptr: `[num_graphs + 1]` int64, where graph i has the rows `ptr[i]` up to `ptr[i + 1]`; only
             node-level tasks need it.
         kind: as in `residual`.
+        overwrite: `pred` is not needed any more, and its memory, still cached, may be used.
 
     Returns:
         float32 `[num_graphs]`.
@@ -142,16 +146,62 @@ def graph_residuals(
     Raises:
         InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
     """
-    errors, measured = _errors(pred, y, task, kind)
-    if task.level == "graph":
-        size = torch.linalg.vector_norm(errors, dim=1)
-        count = measured.sum(1)
+    if task.kind == "multiclass" and kind == "gradient":
+        squares, labelled = _class_squares(*_aligned(pred, y, task), overwrite)
     else:
-        rows = torch.stack([errors.square().sum(1), measured.any(1).to(errors.dtype)], dim=1)
-        # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
-        sums = torch.segment_reduce(rows, "sum", offsets=_checked_ptr(ptr, rows), initial=0)
-        size, count = sums[:, 0].sqrt(), sums[:, 1]
-    return (size / count.clamp(min=1)).float()
+        errors, measured = _errors(pred, y, task, kind)
+        if task.level == "graph":
+            count = measured.sum(1).clamp_(min=1)
+            return torch.linalg.vector_norm(errors, dim=1).div_(count).float()
+        squares = errors.square_().sum(1)
+        labelled = measured.any(1)
+    if task.level == "graph":
+        return squares.sqrt_().float()
+    # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
+    offsets = _checked_ptr(ptr, squares)
+    sums = torch.segment_reduce(squares, "sum", offsets=offsets, initial=0)
+    if labelled is None:
+        count = offsets.diff()
+    else:
+        rows = labelled.to(squares.dtype)
+        count = torch.segment_reduce(rows, "sum", offsets=offsets, initial=0)
+    return sums.sqrt_().div_(count.clamp_(min=1)).float()
+
+
+def _class_squares(pred: Tensor, classes: Tensor, overwrite: bool) -> tuple[Tensor, Tensor | None]:
+    """‖softmax(f) − onehot(y)‖² of each row [rows], and which are measured; None: all are.
+
+    With e = exp(f − shift), and S and Q the sums of e and of e² over the wrong classes, it is
+    (Q + S²) / (S + e_y)²: no softmax is formed, and nothing cancels where the right class wins.
+    Any shift gives the same: none where the outputs are moderate, else the row's maximum, which
+    costs more than all the rest.
+    """
+    everywhere = _may_look_at(classes) and bool((classes >= 0).all())
+    pred = pred.contiguous()
+    rows, columns = pred.shape
+    place = torch.arange(0, rows * columns, columns, device=pred.device)
+    place += classes if everywhere else classes.clamp(min=0)
+    ones = pred.new_ones(columns)
+
+    if not (_may_look_at(pred) and rows and _is_moderate(pred)):
+        pred, overwrite = pred - pred.amax(1, keepdim=True), True
+    e = pred.exp_() if overwrite else pred.exp()
+    flat = e.view(-1)
+    right = flat.index_select(0, place)
+    flat.index_fill_(0, place, 0)
+    wrong = e @ ones
+    total = right.add_(wrong).square_()
+    out = (e.square_() @ ones).addcmul_(wrong, wrong).div_(total)
+    if everywhere:
+        return out, None
+    measured = classes >= 0
+    return torch.where(measured, out, 0.0), measured
+
+
+def _is_moderate(pred: Tensor) -> bool:
+    """Whether neither exp(f) nor its square comes near overflow or underflow."""
+    low, high = torch.aminmax(pred)
+    return float(low) > -25 and float(high) < 25
 
 
 def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
@@ -199,13 +249,15 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
         raise InputError(
             f"multiclass targets must be class numbers (int64), not {classes.dtype}: use y.long()"
         )
-    if _may_look_at(classes):
-        wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
-        if wrong.any():
-            raise InputError(
-                f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
-                "correct the label, or raise num_outputs"
-            )
+    if _may_look_at(classes) and classes.numel():
+        low, high = torch.aminmax(classes)
+        if int(low) < 0 or int(high) >= num_classes:
+            wrong = (classes != NOT_MEASURED) & ((classes < 0) | (classes >= num_classes))
+            if wrong.any():
+                raise InputError(
+                    f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
+                    "correct the label, or raise num_outputs"
+                )
     return classes.long()
 
 

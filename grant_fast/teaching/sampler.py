@@ -2,21 +2,24 @@
 
 import zlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from ..batch import GraphBatch
 from ..errors import InputError
+from ..graphs import PackedGraphs
 from ..tasks import Task
-from .order import DEALING, ORDER, arrange, deal, permutation
+from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Collate, Model, Positions, Predict, score_graphs
-from .selection import select_batches, select_global, select_within_batches
+from .scoring import Collate, Model, Pass, Positions, Predict
+from .selection import sample_graphs, select_graphs
 
-Mode = Literal["batch", "graph", "global", "random", "full"]
+Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -44,8 +47,10 @@ class GraNTSampler(Sampler[list[int]]):
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
             the batches with the largest mean score are kept, whole. "graph" (S): the largest scores
-            within each such batch. "global": the largest of all. "random": as many as "graph" and
-            "global" at the same epochs, drawn uniformly: the control. "full": every graph, always.
+            within each such batch. "global": the largest of all. "proportional": as many, drawn
+            with odds that grow with the score, for a loss weighted with `weights`, which keeps its
+            expectation (`selection.sample_graphs`). "random": as many, drawn uniformly: the
+            control. "full": every graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see `schedules.ratio_at`.
         interval: "curriculum", or a number of epochs; see `schedules.selection_epochs`.
@@ -54,7 +59,8 @@ class GraNTSampler(Sampler[list[int]]):
         residual: "gradient" or "raw"; see `residuals.residual`.
         seed: of the order and of the dealing into batches.
         collate: makes a batch of a list of graphs when scoring; PyG's own if None.
-        score_batch_size: graphs in one scoring pass; if None `batch_size`, which is known to fit.
+        score_batch_size: graphs in one scoring pass; None is what fits into the cache where
+            `dataset` is a `PackedGraphs`, and else `batch_size`, which is known to fit.
 
     Attributes:
         ids: the training graphs' positions, int64, ascending.
@@ -97,7 +103,8 @@ class GraNTSampler(Sampler[list[int]]):
         self.dataset, self.task, self.batch_size = dataset, task, batch_size
         self.mode, self.seed = mode, seed
         self.predict, self.residual, self.collate = predict, residual, collate
-        self.score_batch_size = score_batch_size or batch_size
+        fallback = None if isinstance(dataset, PackedGraphs) else batch_size
+        self.score_batch_size = score_batch_size or fallback
         self.ids = _checked_ids(ids, len(dataset))
         self.epoch = 0
         self.scores: Tensor | None = None
@@ -105,6 +112,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked: Tensor | None = None
         self._picked_at = -1
         self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
+        self._weights: Tensor | None = None  # proportional: what each picked graph counts
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
@@ -143,24 +151,29 @@ class GraNTSampler(Sampler[list[int]]):
         at = self.curriculum.last_selection(epoch)
         if self._picked_at == at and epoch != at:
             return False
-        size, scores, batch_of = len(self.ids), None, None
+        size, scores, batch_of, weights = len(self.ids), None, None, None
         m = share_size(self.ratio, size)
         if m == size:
             picked = torch.arange(size)
         elif self.mode == "random":
             picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
         else:
-            scores = self._score(model)
+            scores, counts = self._score(model)
             if self.mode == "global":
-                picked = select_global(scores, m)
-            elif self.mode == "graph":
-                dealt = deal(size, self.batch_size, self.seed, at)
-                picked = select_within_batches(scores, dealt, m)
+                picked = select_graphs(scores, m, counts=counts).cpu()
+            elif self.mode == "proportional":
+                lot = uniform(size, self.seed, DEALING, at).to(scores.device)
+                picked, weights = (t.cpu() for t in sample_graphs(scores, m, lot))
             else:
                 dealt = deal(size, self.batch_size, self.seed, at)
-                picked = select_batches(scores, dealt, self.ratio)
-                batch_of = dealt[picked]
+                whole = self.mode == "batch"
+                count = share_size(self.ratio, self._num_batches(size)) if whole else m
+                by = "batch" if whole else "graph"
+                batches = dealt.to(scores.device)
+                picked = select_graphs(scores, count, by, batches=batches).cpu()
+                batch_of = dealt[picked] if whole else None
         self._picked, self._picked_at, self._batch_of, self.scores = picked, at, batch_of, scores
+        self._weights = weights
         return self.mode != "full"
 
     def set_epoch(self, epoch: int) -> None:
@@ -204,6 +217,17 @@ class GraNTSampler(Sampler[list[int]]):
         for batch in arrange(self.ids[picked[place]], self.batch_size, batch_of):
             yield batch.tolist()
 
+    def weights(self, ids: Positions) -> Tensor | None:
+        """What the losses of the selected graphs at `ids` count, float32 [len(ids)]; None: 1 each.
+
+        Raises:
+            InputError: nothing has been selected yet.
+        """
+        picked = self._picked_or_raise()
+        if self._weights is None:
+            return None
+        return self._weights[torch.searchsorted(self.ids[picked], torch.as_tensor(ids).cpu())]
+
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: int64 tensors, ints, and the settings as plain values."""
         nothing = torch.empty(0, dtype=torch.long)
@@ -212,6 +236,7 @@ class GraNTSampler(Sampler[list[int]]):
             "picked_at": self._picked_at,
             "picked": nothing if self._picked is None else self._picked.clone(),
             "batch_of": nothing if self._batch_of is None else self._batch_of.clone(),
+            "weights": torch.empty(0) if self._weights is None else self._weights.clone(),
             "settings": self._settings,
         }
 
@@ -232,6 +257,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked_at = state["picked_at"]
         self._picked = state["picked"].cpu().clone() if self._picked_at >= 0 else None
         self._batch_of = state["batch_of"].cpu().clone() if len(state["batch_of"]) else None
+        self._weights = state["weights"].cpu().clone() if len(state["weights"]) else None
         self.scores = None
 
     def __repr__(self) -> str:
@@ -240,20 +266,27 @@ class GraNTSampler(Sampler[list[int]]):
             f"batch_size={self.batch_size}, {self.curriculum}, seed={self.seed})"
         )
 
-    def _score(self, model: Model | None) -> Tensor:
+    def _score(self, model: Model | None) -> tuple[Tensor, Tensor | None]:
+        """Scores in the order of `ids`, and their histogram where a kernel made one."""
         if model is None:
             raise InputError(f"mode {self.mode!r} scores graphs with the model: give select one")
-        scores = score_graphs(
-            model,
+        look = Pass(
             self.dataset,
             self.task,
-            ids=self.ids,
-            predict=self.predict,
-            residual=self.residual,
-            batch_size=self.score_batch_size,
-            collate=self.collate,
+            self.ids,
+            self.predict,
+            self.residual,
+            self.score_batch_size,
+            self.collate,
+            self._whole,
         )
-        return scores.cpu()
+        scores, counts, _ = look(model)
+        return scores, counts
+
+    @cached_property
+    def _whole(self) -> GraphBatch | None:
+        """All the graphs as one batch, of which the kernels keep how they share tiles."""
+        return self.dataset.batch(self.ids) if isinstance(self.dataset, PackedGraphs) else None
 
     def _move_to(self, epoch: int) -> None:
         if not 0 <= epoch < self.curriculum.epochs:

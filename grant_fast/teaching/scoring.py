@@ -7,8 +7,13 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from ..batch import GraphBatch, take
+from ..dispatch import takes_kernels
 from ..errors import InputError, require
+from ..graphs import PackedGraphs
+from ..nn import FlexGCN
 from ..tasks import Task
+from . import fused
 from .residuals import ResidualKind, graph_residuals
 
 Model = Callable[..., Any]
@@ -26,7 +31,7 @@ def score_graphs(
     ids: Positions | None = ...,
     predict: Predict | None = ...,
     residual: ResidualKind = ...,
-    batch_size: int = ...,
+    batch_size: int | None = ...,
     collate: Collate | None = ...,
     return_predictions: Literal[False] = ...,
 ) -> Tensor: ...
@@ -41,7 +46,7 @@ def score_graphs(
     ids: Positions | None = ...,
     predict: Predict | None = ...,
     residual: ResidualKind = ...,
-    batch_size: int = ...,
+    batch_size: int | None = ...,
     collate: Collate | None = ...,
     return_predictions: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
@@ -55,7 +60,7 @@ def score_graphs(
     ids: Positions | None = None,
     predict: Predict | None = None,
     residual: ResidualKind = "gradient",
-    batch_size: int = 1024,
+    batch_size: int | None = None,
     collate: Collate | None = None,
     return_predictions: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -72,7 +77,8 @@ def score_graphs(
         predict: `predict(model, batch)` gives the raw outputs, `[num_graphs, C]`, or
             `[num_nodes, C]` at node level; `model(batch)` if None.
         residual: "gradient" or "raw", as in `residuals.residual`.
-        batch_size: graphs in one forward pass.
+        batch_size: graphs in one forward pass. None fits the pass into the processor's cache where
+            `graphs` is a `PackedGraphs`, and is 1024 elsewhere.
         collate: makes a batch of a list of graphs; it must have `y`, and `ptr` or `batch` for
             node-level tasks. PyG's own if None.
         return_predictions: give the raw outputs too, in the order of `ids`.
@@ -85,28 +91,173 @@ def score_graphs(
         InputError: NaN predictions (the first such graph is named), no graphs, a batch without
             targets, or shapes that do not fit the task.
     """
-    if batch_size < 1:
-        raise InputError(f"batch_size={batch_size}: give at least 1")
-    positions = torch.arange(len(graphs)) if ids is None else torch.as_tensor(ids).cpu()
-    device = _device_of(model)
-    if positions.dtype == torch.bool:
+    positions = None if ids is None else torch.as_tensor(ids).cpu()
+    if positions is not None and positions.dtype == torch.bool:
         raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
-    if len(positions) == 0:
-        raise InputError("there are no graphs to score: ids, or the dataset, is empty")
-    scores: list[Tensor] = []
-    outputs: list[Tensor] = []
-    with evaluating(model):
-        for chunk in positions.split(batch_size):
-            batch = _gather(graphs, chunk, collate)
+    pass_over = Pass(graphs, task, positions, predict, residual, batch_size, collate)
+    scores, _, outputs = pass_over(model, return_predictions)
+    if outputs is None:
+        return scores
+    return scores, outputs
+
+
+class Pass:
+    """One look at some graphs: what `score_graphs` does, and the histogram beside it.
+
+    Where the kernels are asked for and one of them takes the whole network, it scores the small
+    graphs of a `PackedGraphs`. The others, and all graphs of wider networks, go layer by layer
+    through the same operators as inference; the tail (pooled outputs to scores) is then left to
+    PyTorch, for it touches some 8 bytes a label and graph, where one layer touches hundreds a node.
+
+    Args: as `score_graphs`; `whole` is the batch of all graphs at `positions`, if there is one.
+    """
+
+    def __init__(
+        self,
+        graphs: Any,
+        task: Task,
+        positions: Tensor | None,
+        predict: Predict | None,
+        residual: ResidualKind,
+        batch_size: int | None,
+        collate: Collate | None,
+        whole: GraphBatch | None = None,
+    ) -> None:
+        if batch_size is None:
+            batch_size = _fitting(graphs)
+        elif batch_size < 1:
+            raise InputError(f"batch_size={batch_size}: give at least 1")
+        if len(graphs if positions is None else positions) == 0:
+            raise InputError("there are no graphs to score: ids, or the dataset, is empty")
+        self.graphs, self.task, self.positions = graphs, task, positions
+        self.predict, self.residual, self.collate = predict, residual, collate
+        self.batch_size, self._whole = batch_size, whole
+
+    def __call__(
+        self, model: Model, return_predictions: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The scores; the histogram that `select_graphs` can use, if one was made; the outputs."""
+        with evaluating(model):
+            out = self._by_one_kernel(model, return_predictions)
+            if out is None or out[0].isnan().any():
+                scores, pred = self._by_batches(model, self.positions, return_predictions)
+                out = scores, None, pred
+        _check_numbers(out[0], self.positions, self.graphs)
+        return out
+
+    def _by_batches(
+        self, model: Model, positions: Tensor | None, return_predictions: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        total = len(self.graphs if positions is None else positions)
+        device = _device_of(model)
+        # Only of a model of ours is it known that its outputs are nobody else's.
+        mine = isinstance(model, FlexGCN) and self.predict is None and not return_predictions
+        scores, outputs = _Scores(total, self.task, self.residual, mine), []
+        for start in range(0, total, self.batch_size):
+            chunk = slice(start, min(start + self.batch_size, total))
+            where = chunk if positions is None else positions[chunk]
+            batch = _gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
                 batch = batch.to(device)
-            pred = model(batch) if predict is None else predict(model, batch)
-            scores.append(_score(pred, batch, len(chunk), task, residual))
+            pred = model(batch) if self.predict is None else self.predict(model, batch)
+            scores.add(pred, batch, chunk.stop - start)
             if return_predictions:
                 outputs.append(pred)
-    result = torch.cat(scores)
-    _check_numbers(result, positions, graphs)
-    return (result, torch.cat(outputs)) if return_predictions else result
+        return scores.finished(), torch.cat(outputs) if return_predictions else None
+
+    def _by_one_kernel(
+        self, model: Model, return_predictions: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        if not isinstance(self.graphs, PackedGraphs) or not isinstance(model, FlexGCN):
+            return None
+        if self.predict is not None or self.collate is not None:
+            return None
+        if self.graphs.device != _device_of(model):
+            return None
+        if not takes_kernels(self.graphs.scale, model.backend):
+            return None
+        batch = self._whole
+        if batch is None:
+            batch = self.graphs.batch(slice(None) if self.positions is None else self.positions)
+        if fused.why_not(model, batch, self.task) is not None:
+            return None
+        by_graph, counts, pred, rest = fused.score(
+            model, batch, self.task, self.residual, return_predictions
+        )
+        scores = take(by_graph, batch._rows)
+        outputs = None
+        if pred is not None:
+            outputs = take(pred, batch.nodes if self.task.level == "node" else batch._rows)
+        if len(rest):
+            positions = batch._host_positions[rest]
+            others, theirs = self._by_batches(model, positions, return_predictions)
+            scores[rest.to(scores.device)] = others
+            fused.count(others, counts)
+            if outputs is not None and theirs is not None:
+                outputs[fused.rows_of(batch, rest, self.task)] = theirs.float()
+        return scores, counts, outputs
+
+
+class _Scores:
+    """Scores in the making. Predictions for graphs gather until there are enough to be worth the
+    dozen small operations of a residual; predictions for nodes are scored while they are cached.
+
+    Memory: 4 bytes a graph, and what `ENOUGH` graphs' predictions and targets take.
+    """
+
+    ENOUGH = 8192
+
+    def __init__(self, total: int, task: Task, residual: ResidualKind, overwrite: bool) -> None:
+        self._total, self._task = total, task
+        self._residual, self._overwrite = residual, overwrite
+        self._result: Tensor | None = None
+        self._done = self._waiting = 0
+        self._parts: list[tuple[Tensor, Tensor, int]] = []
+
+    def add(self, pred: Tensor, batch: Any, size: int) -> None:
+        """Take the predictions for the next `size` graphs."""
+        y = getattr(batch, "y", None)
+        if y is None:
+            raise InputError("these graphs carry no targets (y): the teacher needs them to score")
+        if self._task.level == "node":
+            self._keep(self._of(pred, y, _ptr(batch, size)), [size], [size])
+            return
+        self._parts.append((pred, y, size))
+        self._waiting += size
+        if self._waiting >= self.ENOUGH:
+            self._score()
+
+    def finished(self) -> Tensor:
+        """float32 [total]."""
+        if self._parts:
+            self._score()
+        assert self._result is not None
+        return self._result
+
+    def _score(self) -> None:
+        preds, ys, sizes = zip(*self._parts, strict=True)
+        pred, y = (preds[0], ys[0]) if len(preds) == 1 else (torch.cat(preds), torch.cat(ys))
+        scores = self._of(pred, y, None)
+        self._keep(scores, list(map(len, preds)), list(sizes))
+        self._parts, self._waiting = [], 0
+
+    def _of(self, pred: Tensor, y: Tensor, ptr: Tensor | None) -> Tensor:
+        return graph_residuals(pred, y, self._task, ptr, self._residual, overwrite=self._overwrite)
+
+    def _keep(self, scores: Tensor, found: list[int], sizes: list[int]) -> None:
+        if self._task.level == "node":
+            found = [len(scores)]
+        level = self._task.level
+        for count, size in zip(found, sizes, strict=True):
+            if count != size:
+                raise InputError(
+                    f"a batch of {size} graphs gave {count} predictions: a {level}-level task "
+                    "needs one for each graph, so pool the nodes, or set the task's level to 'node'"
+                )
+        if self._result is None:
+            self._result = scores.new_empty(self._total)
+        self._result[self._done : self._done + len(scores)] = scores
+        self._done += len(scores)
 
 
 @contextmanager
@@ -134,28 +285,27 @@ def _device_of(model: Model) -> torch.device | None:
     return None if tensor is None else tensor.device
 
 
-def _gather(graphs: Any, chunk: Tensor, collate: Collate | None) -> Any:
+def _fitting(graphs: Any) -> int:
+    """How many graphs to take at a time so that a pass stays in the cache.
+
+    Measured on molecules and on dense graphs: times fall until some 2^17 nodes and edges together,
+    and rise beyond.
+    """
+    if not isinstance(graphs, PackedGraphs):
+        return 1024
+    entries = (graphs.num_nodes + graphs.num_edges) // max(1, len(graphs))
+    return max(1, min((1 << 17) // max(1, entries), 1 << 14))
+
+
+def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if collate is None and callable(getattr(graphs, "batch", None)):
         return graphs.batch(chunk)
     # Graphs that are Python objects can only be fetched one by one.
-    items = [graphs[position] for position in chunk.tolist()]
+    where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
+    items = [graphs[position] for position in where]
     if collate is None:
         collate = require("torch_geometric.data", "pyg").Batch.from_data_list
     return collate(items)
-
-
-def _score(pred: Tensor, batch: Any, size: int, task: Task, residual: ResidualKind) -> Tensor:
-    y = getattr(batch, "y", None)
-    if y is None:
-        raise InputError("these graphs carry no targets (y): the teacher needs them to score")
-    ptr = _ptr(batch, size) if task.level == "node" else None
-    scores = graph_residuals(pred, y, task, ptr, residual)
-    if len(scores) != size:
-        raise InputError(
-            f"a batch of {size} graphs gave {len(scores)} predictions: a {task.level}-level task "
-            "needs one for each graph, so pool the nodes, or set the task's level to 'node'"
-        )
-    return scores
 
 
 def _ptr(batch: Any, size: int) -> Tensor:
@@ -170,12 +320,13 @@ def _ptr(batch: Any, size: int) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-def _check_numbers(scores: Tensor, positions: Tensor, graphs: Any) -> None:
+def _check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:
     # Once for the whole pass: looking at each batch would make the device wait for each batch.
     wrong = scores.isnan()
     if not wrong.any():
         return
-    position = int(positions[int(wrong.nonzero()[0])])
+    first = int(wrong.nonzero()[0])
+    position = first if positions is None else int(positions[first])
     identity = getattr(graphs, "ids", None)
     name = f"position {position}" if identity is None else f"id {int(identity[position])}"
     raise InputError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..data.dataset import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
-from .config import ARMS, INFOBATCH, RunConfig
+from .config import ARMS, ON_REQUEST, RunConfig
 from .folder import clear_folder, load_state, make_folder, remove_files
 from .model import resolve_device
 from .observers import Observer
@@ -121,7 +121,7 @@ def _clear(out: Path) -> None:
 
     All of it at once: a later --resume must not take an old result for one of this comparison.
     """
-    for arm in (*ARMS, EQUAL_BUDGET):
+    for arm in (*ARMS, *ON_REQUEST, EQUAL_BUDGET):
         runs = list((out / arm).glob("seed-*"))
         for run_dir in runs:
             clear_folder(run_dir)
@@ -150,12 +150,12 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
     Raises:
         InputError: an arm is unknown.
     """
-    known = (*ARMS, INFOBATCH, EQUAL_BUDGET)
+    known = (*ARMS, *ON_REQUEST, EQUAL_BUDGET)
     for name in (*arms, *controls):
         if name not in known:
             raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")
     wanted = {*arms, *controls}
-    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:], INFOBATCH) if name in wanted)
+    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:], *ON_REQUEST) if name in wanted)
 
 
 def _warm_up(dataset: Dataset, config: RunConfig) -> None:

@@ -16,7 +16,9 @@ from ..errors import InputError
 ACTS = ("relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh")
 NORMS = ("batch_norm", "layer_norm")
 ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
+PROPORTIONAL = "grant-proportional"  # drawn in proportion to the score, with unbiasing weights
 INFOBATCH = "infobatch"  # a baseline that prunes by loss, without a teacher or a curriculum
+ON_REQUEST = (PROPORTIONAL, INFOBATCH)  # arms that a comparison runs only where they are named
 NETWORKS = ("flex", "gcn", "gcn-virtual-node")
 
 
@@ -130,7 +132,7 @@ class RunConfig:
     clip: float | None = _setting(None, _POSITIVE, "largest norm of the gradient")
     standardize: bool = _setting(True, _SWITCH, "scale regression targets by the training split's")
 
-    arm: str = _setting("grant-b", _one_of(*ARMS, INFOBATCH), "who picks the graphs")
+    arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "who picks the graphs")
     start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
     ratio_schedule: str = _setting(
         "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"

@@ -22,7 +22,7 @@ from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
-from .config import INFOBATCH, RunConfig
+from .config import INFOBATCH, PROPORTIONAL, RunConfig
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
 from .metrics import check_metric, higher_is_better
@@ -40,6 +40,7 @@ _MODES: dict[str, Any] = {
     "grant-b": "batch",
     "grant-s": "graph",
     "grant-global": "global",
+    PROPORTIONAL: "proportional",
 }
 
 
@@ -224,11 +225,13 @@ class Trainer:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
         assert y is not None  # or the constructor had refused the dataset
-        if not isinstance(self._sampler, InfoBatchSampler):
+        weights = self._sampler.weights(ids)
+        if weights is None:
             return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
         losses, labels = graph_losses(pred, y, self.task, batch.ptr)
-        self._sampler.observe(ids, losses.detach() / labels.clamp(min=1))
-        weights = self._sampler.weights(ids).to(self._device)
+        if isinstance(self._sampler, InfoBatchSampler):
+            self._sampler.observe(ids, losses.detach() / labels.clamp(min=1))
+        weights = weights.to(self._device, non_blocking=True)
         return (weights * losses).sum(), (weights * labels).sum()
 
     def _step(self) -> None:

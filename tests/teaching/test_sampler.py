@@ -420,7 +420,7 @@ def test_the_order_of_ids_does_not_matter(make_graphs, zero) -> None:
     [
         ({"batch_size": 0}, "batch_size=0: give at least 1"),
         ({"score_batch_size": -1}, "score_batch_size=-1"),
-        ({"mode": "worst"}, "'worst': choose one of batch, graph, global, random, full"),
+        ({"mode": "worst"}, "'worst': choose one of batch, graph, global, proportional, random"),
         ({"ratio_schedule": "stairs"}, "'stairs'"),
         ({"residual": "logit"}, "'logit'"),
         ({"epochs": -1}, "epochs=-1"),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grant_fast.errors import InputError
-from grant_fast.teaching.selection import select_batches, select_global, select_within_batches
+from grant_fast.teaching.selection import sample_graphs, select_graphs
 
 # Few distinct values, so that ties are everywhere; ±0 are equal and infinity is allowed.
 SCORES = st.lists(
@@ -32,7 +32,7 @@ def dealt(draw: st.DrawFn) -> tuple[list[float], list[int]]:
 @given(SCORES, st.data())
 def test_global_selection_is_a_stable_sort(scores: list[float], data: st.DataObject) -> None:
     m = data.draw(st.integers(0, len(scores)))
-    picked = select_global(torch.tensor(scores), m)
+    picked = select_graphs(torch.tensor(scores), m)
     assert picked.dtype == torch.int64
     assert picked.tolist() == best(list(range(len(scores))), scores, m)
 
@@ -44,7 +44,7 @@ def test_selection_within_batches_takes_the_best_of_each(
 ) -> None:
     scores, batches = case
     m = data.draw(st.integers(0, len(scores)))
-    picked = select_within_batches(torch.tensor(scores), torch.tensor(batches), m).tolist()
+    picked = select_graphs(torch.tensor(scores), m, "graph", batches=torch.tensor(batches)).tolist()
     assert len(picked) == m
     for batch in range(max(batches) + 1):
         members = [i for i, b in enumerate(batches) if b == batch]
@@ -62,45 +62,77 @@ def test_batch_selection_takes_the_worst_batches_whole(
     members = [[i for i, b in enumerate(batches) if b == c] for c in range(max(batches) + 1)]
     means = [sum(scores[i] for i in group) / len(group) for group in members]
     chosen = best(list(range(len(members))), means, math.ceil(round(ratio * len(members), 6)))
-    picked = select_batches(torch.tensor(scores), torch.tensor(batches), ratio).tolist()
+    count = math.ceil(round(ratio * len(members), 6))
+    picked = select_graphs(
+        torch.tensor(scores), count, "batch", batches=torch.tensor(batches)
+    ).tolist()
     assert picked == sorted(i for c in chosen for i in members[c])
 
 
 def test_equal_batches_go_to_the_lowest_number_whatever_the_order_of_their_members() -> None:
     scores = torch.tensor([0.1, 0.7, 0.3, 0.3, 0.1, 0.7, 0.7, 0.3, 0.1])
     batches = torch.tensor([2, 2, 2, 0, 0, 0, 1, 1, 1])
-    assert select_batches(scores, batches, 0.3).tolist() == [3, 4, 5]
-    assert select_batches(scores, batches, 0.6).tolist() == [3, 4, 5, 6, 7, 8]
+    assert select_graphs(scores, 1, "batch", batches=batches).tolist() == [3, 4, 5]
+    assert select_graphs(scores, 2, "batch", batches=batches).tolist() == [3, 4, 5, 6, 7, 8]
 
 
 def test_rounding_does_not_break_a_tie_of_means() -> None:
     scores = torch.tensor([2.0**24, 1, 1, 1, 1, 2.0**24])  # in float32 the order would matter
-    assert select_batches(scores, torch.tensor([0, 0, 0, 1, 1, 1]), 0.5).tolist() == [0, 1, 2]
+    assert select_graphs(scores, 1, "batch", batches=torch.tensor([0, 0, 0, 1, 1, 1])).tolist() == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_a_short_last_batch_gives_its_share() -> None:
     scores = torch.arange(10.0)
     batches = torch.arange(10) // 4  # 4, 4 and 2 graphs
-    assert select_within_batches(scores, batches, 5).tolist() == [2, 3, 6, 7, 9]
+    assert select_graphs(scores, 5, "graph", batches=batches).tolist() == [2, 3, 6, 7, 9]
 
 
-@pytest.mark.parametrize("select", [select_global, select_within_batches, select_batches])
-def test_a_nan_score_is_an_error_that_names_the_graph(select) -> None:
+@pytest.mark.parametrize("mode", ["global", "graph", "batch"])
+def test_a_nan_score_is_an_error_that_names_the_graph(mode) -> None:
     scores = torch.tensor([0.0, 1.0, math.nan, math.nan])
-    arguments = (scores, 1) if select is select_global else (scores, torch.tensor([0, 0, 1, 1]), 1)
     with pytest.raises(InputError, match="position 2 is NaN: lower the learning rate"):
-        select(*arguments)
+        select_graphs(scores, 1, mode, batches=torch.tensor([0, 0, 1, 1]))
 
 
 def test_nonsense_is_named() -> None:
-    scores = torch.rand(3)
+    scores, zeros = torch.rand(3), torch.zeros(3, dtype=torch.long)
     with pytest.raises(InputError, match=r"cannot select 4 of 3 graphs"):
-        select_global(scores, 4)
+        select_graphs(scores, 4)
     with pytest.raises(InputError, match=r"cannot select -1 of 3"):
-        select_within_batches(scores, torch.zeros(3, dtype=torch.long), -1)
+        select_graphs(scores, -1, "graph", batches=zeros)
+    with pytest.raises(InputError, match=r"cannot select 2 of 1 batches"):
+        select_graphs(scores, 2, "batch", batches=zeros)
     with pytest.raises(InputError, match=r"\[2\] batch numbers beside \[3\] scores"):
-        select_within_batches(scores, torch.zeros(2, dtype=torch.long), 1)
-    with pytest.raises(InputError, match=r"\[num_graphs\], not \[3, 1\]"):
-        select_global(scores.unsqueeze(1), 1)
-    with pytest.raises(InputError, match=r"ratio=1\.5"):
-        select_batches(scores, torch.zeros(3, dtype=torch.long), 1.5)
+        select_graphs(scores, 1, "graph", batches=zeros[:2])
+    with pytest.raises(InputError, match=r"\[num_graphs\], not torch.float32 \[3, 1\]"):
+        select_graphs(scores.unsqueeze(1), 1)
+    with pytest.raises(InputError, match="unknown mode 'worst'"):
+        select_graphs(scores, 1, "worst")  # type: ignore[arg-type]
+
+
+def test_drawing_in_proportion_keeps_the_expectation() -> None:
+    scores = torch.tensor([0.0, 0.1, 0.2, 1.0, 3.0, 0.0, 0.7])
+    values = torch.arange(1.0, 8.0)
+    generator = torch.Generator().manual_seed(0)
+    total, counts = 0.0, torch.zeros(7)
+    for _ in range(3000):
+        lot = 1 - torch.rand(7, dtype=torch.float64, generator=generator)
+        picked, weights = sample_graphs(scores, 3, lot)
+        assert len(picked) == 3 and bool((weights >= 1).all())
+        total += float((weights * values[picked]).sum()) / 3000
+        counts[picked] += 1
+    assert total == pytest.approx(float(values.sum()), rel=0.03)
+    assert counts.argmax() == 4 and counts[3] > counts[0]
+
+
+@pytest.mark.parametrize("scores", [[0.0] * 5, [math.inf, 1.0, 0.0, 2.0, math.inf]])
+def test_drawing_from_scores_at_the_edge(scores) -> None:
+    lot = torch.rand(5, dtype=torch.float64) + 1e-9
+    for m in (0, 2, 5):
+        picked, weights = sample_graphs(torch.tensor(scores), m, lot)
+        assert len(picked) == m and bool(weights.isfinite().all())
+    assert weights.tolist() == [1.0] * 5

@@ -1,0 +1,86 @@
+"""Scoring and selection beside inference alone: `pytest benchmarks/test_score.py -s`.
+
+The same graphs, model and chunks on both sides, in turn; the ratio of medians is printed, and the
+peak of extra memory a graph, measured with a model that needs none (Linux tells it).
+"""
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
+from grant_fast.data.load import load_dataset
+from grant_fast.teaching.scoring import _fitting, evaluating
+
+NUM_GRAPHS, SHARE = 30_000, 10
+HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
+
+
+def molecules():
+    if not HIV.exists():
+        pytest.skip("the real molecules are not beside this checkout")
+    net = {"orders": [4, 3, 2, 2], "norm": "batch_norm", "dropout": 0.27, "encoder": "atom"}
+    return load_dataset(HIV, progress=False), FlexGCN(9, (27, 18, 18), 1, **net)
+
+
+def graphons():
+    # 30,000 of them are 75 million edges: 1,000, each taken thirty times.
+    return load_dataset("gen-cls", num_graphs=1000, progress=False), FlexGCN(
+        40, (10,), 10, orders=[4, 3], pool=None
+    )
+
+
+@pytest.mark.parametrize("make", [molecules, graphons])
+def test_scoring_and_selection_beside_inference(make, benchmark):
+    dataset, model = make()
+    graphs, size = dataset.graphs, _fitting(dataset.graphs)
+    ids = torch.arange(NUM_GRAPHS) % len(graphs)
+
+    def infer():
+        with evaluating(model):
+            return [model(graphs.batch(part)) for part in ids.split(size)]
+
+    def teach():
+        return select_graphs(score_graphs(model, graphs, dataset.task, ids=ids), len(ids) // SHARE)
+
+    times = {infer: [], teach: []}
+    for turn in range(6):
+        for side, measured in times.items():
+            start = time.perf_counter()
+            side()
+            if turn:
+                measured.append(time.perf_counter() - start)
+    ratio = statistics.median(times[teach]) / statistics.median(times[infer])
+    benchmark.extra_info["ratio"] = ratio
+    benchmark.pedantic(teach, rounds=1)
+    print(f"\n{make.__name__}: (scoring + selection) / inference = {ratio:.3f}")
+
+
+def test_extra_memory_a_graph(benchmark):
+    total = 2_000_000
+    x, edges = torch.zeros(total, 1), torch.empty(2, 0, dtype=torch.long)
+    graphs = PackedGraphs.from_arrays(
+        x, edges, torch.arange(total), torch.rand(total, 1), y_level="graph"
+    )
+
+    def teach(number=total):
+        part = None if number == total else torch.arange(number)
+        scores = score_graphs(lambda batch: batch.x, graphs, Task("regression"), ids=part)
+        return select_graphs(scores, len(scores) // SHARE)
+
+    teach(20_000)
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    benchmark.pedantic(teach, rounds=1)
+    extra = (_memory("VmHWM") - before) / total
+    benchmark.extra_info["bytes"] = extra
+    print(f"\npeak extra memory: {extra:.1f} bytes a graph")
+    assert extra <= 16
+
+
+def _memory(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split(name + ":")[1].split()[0])

@@ -1,0 +1,285 @@
+"""What did the teacher pick, and did it help? Fills docs/selection.md's tables and picture.
+
+    python examples/selection.py --data DATA            # all sets; finished runs are kept
+    python examples/selection.py --data DATA --sets esol --seeds 1
+    python examples/selection.py --table -o docs/selection.png
+
+DATA holds hiv.csv, tox21.csv, esol.csv and zinc_jtnn_test.smi. Every arm of a set trains the same
+first weights on the same schedule of shares; all but `full` see equally many graphs (`grant-b`
+rounds up to whole batches). At the start of every probed epoch, right after the teacher's turn, all
+training graphs are scored, and the selected ones compared with as many of the truly worst.
+"""
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grant_fast import GraNTSampler, score_graphs, select_graphs
+from grant_fast.data.load import Dataset, load_dataset
+from grant_fast.files import atomic_path
+from grant_fast.teaching.residuals import graph_losses
+from grant_fast.training.config import RunConfig
+from grant_fast.training.defaults import defaults_for
+from grant_fast.training.evaluation import Evaluator
+from grant_fast.training.metrics import higher_is_better
+from grant_fast.training.model import ModelSpec, build_model
+from grant_fast.training.targets import Scaling, targets_of, with_targets
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "selection.json"
+NOISE = 0.2  # share of the training labels that a noisy set has shuffled among themselves
+CAP = 0.05  # share of the graphs, the hardest, that the capped teacher takes last
+
+
+@dataclass(frozen=True)
+class Study:
+    """One set of graphs and for how long it is trained on."""
+
+    source: str
+    epochs: int
+    probe_every: int = 1
+    num_graphs: int | None = None
+    noisy: bool = False
+
+
+STUDIES = {
+    "esol": Study("esol.csv", 100, 2),
+    "esol, noisy": Study("esol.csv", 100, 2, noisy=True),
+    "tox21": Study("tox21.csv", 30),
+    "gen-cls": Study("gen-cls", 30, num_graphs=1000),
+    "zinc": Study("zinc_jtnn_test.smi", 30),
+    "hiv": Study("hiv.csv", 30, 2),
+}
+
+
+class CappedSampler(GraNTSampler):
+    """Global selection that takes the hardest graphs last: they may be noise (after Shen and
+    Sanghavi, *Learning with bad training data via iterative trimmed loss minimization*, 2019)."""
+
+    def _score(self, model: Any) -> tuple[Tensor, None]:
+        scores, _ = super()._score(model)
+        hardest = select_graphs(scores, int(CAP * len(scores)))
+        return scores.index_fill(0, hardest, -1.0), None
+
+
+#: arm -> (sampler, its mode, whether its weights count)
+ARMS: dict[str, tuple[type[GraNTSampler], Any, bool]] = {
+    "full": (GraNTSampler, "full", True),
+    "random": (GraNTSampler, "random", True),
+    "grant-b": (GraNTSampler, "batch", True),
+    "grant-s": (GraNTSampler, "graph", True),
+    "grant-global": (GraNTSampler, "global", True),
+    "capped": (CappedSampler, "global", True),
+    "proportional": (GraNTSampler, "proportional", True),
+    "proportional, unweighted": (GraNTSampler, "proportional", False),
+}
+
+
+def load(study: Study, data: Path) -> tuple[Dataset, Tensor]:
+    """The data, and which of its training graphs have another one's label."""
+    generated = study.num_graphs is not None
+    source = study.source if generated else str(data / study.source)
+    target = ("all",) if study.source == "tox21.csv" else None
+    dataset = load_dataset(source, target=target, num_graphs=study.num_graphs, progress=False)
+    dataset = dataset.grouped()
+    train = dataset.split["train"]
+    wrong = torch.zeros(len(train), dtype=torch.bool)
+    if study.noisy:
+        draw = torch.Generator().manual_seed(0)
+        chosen = torch.randperm(len(train), generator=draw)[: int(NOISE * len(train))]
+        wrong[chosen] = True
+        y = dataset.graphs.y.clone()
+        y[train[chosen]] = y[train[chosen.roll(1)]]
+        dataset.graphs.y = y
+    return dataset, wrong
+
+
+def train(dataset: Dataset, wrong: Tensor, study: Study, arm: str, seed: int) -> dict[str, Any]:
+    """One run: its best and last test metric, its cost, and what it picked."""
+    settings = defaults_for(study.source, len(dataset.graphs)) | {"epochs": study.epochs}
+    config = RunConfig(**settings, source=study.source, seed=seed)
+    task, ids = dataset.task, dataset.split["train"]
+    scaling = Scaling.fit(targets_of(dataset.graphs, ids)) if task.kind == "regression" else None
+    spec = ModelSpec(dataset.graphs.num_features, dataset.encoder, task, scaling)
+    evaluate = Evaluator(dataset.graphs, dataset.split, dataset.metric, spec, config.batch_size)
+    graphs = with_targets(dataset.graphs, spec.encode)
+    model = build_model(config, spec)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+    )
+    kind, mode, weighted = ARMS[arm]
+    sampler = kind(
+        graphs,
+        task,
+        config.batch_size,
+        epochs=config.epochs,
+        mode=mode,
+        start_ratio=config.start_ratio,
+        ids=ids,
+        seed=seed,
+    )
+    torch.manual_seed(seed)  # of the dropout
+    sign = 1 if higher_is_better(dataset.metric) else -1
+    best, best_test, seconds, visits, probes = -torch.inf, 0.0, 0.0, 0, []
+    for epoch in range(config.epochs):
+        start = time.perf_counter()
+        sampler.select(model, epoch)
+        seconds += time.perf_counter() - start
+        if epoch % study.probe_every == 0:
+            probes.append({"epoch": epoch} | probe(sampler, model, wrong))
+        start = time.perf_counter()
+        model.train()
+        for batch_ids in sampler:
+            batch = graphs.batch(batch_ids)
+            losses, labels = graph_losses(model(batch), batch.y, task, batch.ptr)
+            weights = sampler.weights(batch_ids) if weighted else None
+            if weights is not None:
+                losses, labels = weights * losses, weights * labels
+            optimizer.zero_grad()
+            (losses.sum() / labels.sum().clamp(min=1)).backward()
+            optimizer.step()
+            visits += len(batch_ids)
+        seconds += time.perf_counter() - start
+        if epoch % study.probe_every == 0 or epoch == config.epochs - 1:
+            valid = sign * evaluate(model, "valid")[1]
+            if valid > best:
+                best, best_test = valid, evaluate(model, "test")[1]
+    return {
+        "metric": dataset.metric,
+        "test": best_test,
+        "test_last": evaluate(model, "test")[1],
+        "visits": visits,
+        "seconds": seconds,
+        "train_graphs": len(ids),
+        "probes": probes,
+    }
+
+
+def probe(sampler: GraNTSampler, model: Any, wrong: Tensor) -> dict[str, float]:
+    """How much of the selection is among the truly worst graphs now, and what else is in it."""
+    graphs, task, ids = sampler.dataset, sampler.task, sampler.ids
+    picked = torch.zeros(len(ids), dtype=torch.bool)
+    picked[torch.searchsorted(ids, sampler.selected)] = True
+    worst = torch.zeros_like(picked)
+    scores = score_graphs(model, graphs, task, ids=ids)
+    worst[select_graphs(scores, int(picked.sum()))] = True
+    out = {"share": float(picked.float().mean()), "overlap": float(worst[picked].float().mean())}
+    if task.kind == "binary":
+        positive = targets_of(graphs, ids)[:, 0] == 1
+        out |= {"positive": float(positive[picked].float().mean())}
+        out |= {"positive_in_all": float(positive.float().mean())}
+    if wrong.any():
+        out["noisy"] = float(wrong[picked].float().mean())
+    return {name: round(value, 4) for name, value in out.items()}
+
+
+def measure(names: list[str], seeds: int, data: Path, results: Path) -> None:
+    """Run what `results` does not hold yet; seeds outermost, each begins with another arm."""
+    runs = json.loads(results.read_text())["runs"] if results.exists() else []
+    done = {(run["set"], run["arm"], run["seed"]) for run in runs}
+    for name in names:
+        dataset, wrong = load(STUDIES[name], data)
+        train(dataset, wrong, replace(STUDIES[name], epochs=1), "grant-global", 0)  # caches
+        for seed in range(seeds):
+            arms = list(ARMS)
+            shift = seed % len(arms)
+            for arm in arms[shift:] + arms[:shift]:
+                if (name, arm, seed) in done:
+                    continue
+                row = train(dataset, wrong, STUDIES[name], arm, seed)
+                runs.append({"set": name, "arm": arm, "seed": seed} | row)
+                about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+                with atomic_path(results) as path:
+                    path.write_text(json.dumps({"about": about, "runs": runs}) + "\n")
+                print(f"{name} {arm} {seed}: {row['metric']} {row['test']:.4f}", flush=True)
+
+
+def tables(runs: list[dict[str, Any]]) -> str:
+    """Markdown: one table a set."""
+    text = []
+    for name in dict.fromkeys(run["set"] for run in runs):
+        mine = [run for run in runs if run["set"] == name]
+        by_arm = defaultdict(list)
+        for run in mine:
+            by_arm[run["arm"]].append(run)
+        extra = [key for key in ("positive", "noisy") if key in mine[0]["probes"][0]]
+        heads = ["arm", f"test {mine[0]['metric']}", "at the last epoch", "graphs seen"]
+        heads += ["overlap", "chance"]
+        heads += [f"{key} among them" for key in extra]
+        text.append(
+            f"**{name}** ({len(by_arm['full'])} seeds, {mine[0]['train_graphs']:,} training graphs)"
+        )
+        rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+        for arm in (arm for arm in ARMS if arm in by_arm):
+            group = by_arm[arm]
+            early = [p for run in group for p in run["probes"] if p["share"] < 1]
+            cells = [arm, spread(group, "test"), spread(group, "test_last")]
+            cells.append(f"{mean(run['visits'] for run in group):,.0f}")
+            for key in ("overlap", "share", *extra):
+                cells.append(f"{mean(p[key] for p in early):.1%}" if early else "–")
+            rows.append(cells)
+        text.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    return "\n\n".join(text)
+
+
+def spread(group: list[dict[str, Any]], key: str) -> str:
+    values = [run[key] for run in group]
+    return f"{mean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
+
+
+def draw(path: Path, runs: list[dict[str, Any]]) -> None:
+    """Overlap of the selected with the truly worst graphs, over the epochs, one panel a set."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(run["set"] for run in runs))
+    figure, axes = pyplot.subplots(
+        2, -(-len(names) // 2), figsize=(11, 6), sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes.flat, names, strict=False):
+        for arm in list(ARMS)[1:]:
+            group = [run["probes"] for run in runs if run["set"] == name and run["arm"] == arm]
+            if not group:
+                continue
+            epochs = [probe["epoch"] for probe in group[0]]
+            points = zip(*group, strict=True)
+            axis.plot(epochs, [mean(p["overlap"] for p in at) for at in points], label=arm)
+        shares = [p["share"] for p in group[0]] if group else []
+        axis.plot(epochs[: len(shares)], shares, color="black", linestyle=":", label="chance")
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("epoch")
+        axis.grid(color="#dddddd", linewidth=0.7)
+    axes[0, 0].set_ylabel("selected graphs among the worst")
+    axes[0, 0].legend(fontsize=7)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the molecules")
+    parser.add_argument("--sets", nargs="+", default=list(STUDIES), choices=list(STUDIES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="only show what was measured before")
+    parser.add_argument("-o", "--out", type=Path, help="the picture")
+    options = parser.parse_args(arguments)
+    if not options.table:
+        measure(options.sets, options.seeds, options.data, options.results)
+    runs = json.loads(options.results.read_text())["runs"]
+    print(tables(runs))
+    if options.out is not None:
+        draw(options.out, runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""Scoring a `FlexGCN` on a packed dataset by one kernel: what it takes, and who does the rest."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from .. import dispatch
+from ..batch import GraphBatch
+from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
+from ..tasks import Task
+from ..tiles import TILE
+from .residuals import ResidualKind
+
+#: Widths of hidden layers and of f up to which nothing was seen to spill.
+MAX_HIDDEN, MAX_OUT = 32, 64
+#: Bytes of weights that every program reads.
+MOST_WEIGHTS = 128 << 10
+
+
+def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
+    """Why the one kernel cannot score these graphs with this model, or None where it can."""
+    if type(model) is not FlexGCN:
+        return "the model is no FlexGCN"
+    convs = [cast(FlexConv, conv) for conv in model.convs]
+    if not (
+        all(isinstance(norm, BatchNorm | nn.Identity) for norm in model.norms)
+        and isinstance(model.act, nn.ReLU)
+    ):
+        return "a layer is more than a convolution, batch norm and ReLU"
+    if (model.pool is None) != (task.level == "node") or model.pool == "max":
+        return "the pooling is neither a mean nor a sum of each graph"
+    if max((conv.out_channels for conv in convs[:-1]), default=0) > MAX_HIDDEN:
+        return f"a hidden layer is wider than {MAX_HIDDEN}"
+    if convs[-1].out_channels > MAX_OUT:
+        return f"there are more than {MAX_OUT} outputs"
+    wide = convs[0].in_channels > MAX_HIDDEN  # two blocks of columns: then all else is small
+    if wide and (
+        convs[0].in_channels > 40 or max(c.out_channels for c in convs[:-1] or convs) > 16
+    ):
+        return "the features are wide, and the hidden layers not narrow"
+    if max(conv.order for conv in convs) > dispatch.MAX_ORDER - wide:
+        return "an order is too high"
+    if 4 * sum(conv.weight.numel() for conv in convs) > MOST_WEIGHTS:
+        return f"the weights take more than {MOST_WEIGHTS >> 10} KiB"
+    if any(p.dtype != torch.float32 for p in model.parameters()):
+        return "the model is not float32"
+    if model.encoder is not None and not isinstance(model.encoder, AtomEncoder):
+        return "the encoder is the user's own"
+    y = batch.graphs.y
+    if y is None or (task.level == "node") != (batch.graphs.y_level == "node"):
+        return "the targets do not fit the task"
+    columns = 1 if task.kind == "multiclass" else task.num_outputs
+    floating = y.is_floating_point() and y.dtype == torch.float32
+    if floating == (task.kind == "multiclass") or (y.dim() == 2 and y.shape[1] != columns):
+        return "the targets do not fit the task"
+    if convs[-1].out_channels != task.num_outputs:
+        return "the outputs do not fit the task"
+    if not batch.graphs.x.is_floating_point() and model.encoder is None:
+        return "the features are integers"
+    return None if batch.tiles is not None else "the edges have weights"
+
+
+@torch.no_grad()
+def score(
+    model: FlexGCN, batch: GraphBatch, task: Task, residual: ResidualKind, predict: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+    """Scores of the small graphs of a batch, in evaluation mode.
+
+    Args:
+        model, batch, task: of which `why_not` has nothing to say.
+        residual: as in `residuals.residual`.
+        predict: give the outputs too.
+
+    Returns:
+        scores [G] float32, by position in the dataset; the histogram that `kernels.select.largest`
+        takes; outputs f, [G, T] or [N, T], or None; and the positions within the batch of the
+        graphs that are left to others, int64 on the CPU: the larger ones, and those without nodes.
+    """
+    from ..kernels import score as kernel
+    from ..kernels import select
+
+    graphs, tiles = batch.graphs, batch.tiles
+    assert tiles is not None and graphs.bits is not None and graphs.y is not None
+    network = _network(model)
+    x, code = _features(model, batch)
+    pool = None
+    if model.pool is not None:
+        pool = graphs.pool_weights(network.orders[-1], model.normalize, model.pool == "mean")
+        pool = pool.float().contiguous()
+    data = kernel.Data(
+        x,
+        code,
+        pool,
+        graphs.y.float().contiguous(),
+        graphs.ptr,
+        graphs.bits.bits,
+        graphs.scale.float(),
+    )
+    scores = torch.zeros(graphs.num_graphs, device=graphs.device)
+    counts = select.empty_counts(graphs.device)
+    rows = graphs.num_graphs if model.pool is not None else graphs.num_nodes
+    pred = scores.new_zeros(rows, task.num_outputs) if predict else None
+    sigmoid = task.kind in ("binary", "multilabel")
+    kernel.score(
+        network, data, tiles.tile, tiles.graph, scores, counts, pred,
+        classes=task.kind == "multiclass", sigmoid=sigmoid, raw=residual == "raw",
+    )  # fmt: skip
+    sizes = batch._host[1]
+    fits = graphs.bits.fits[batch._host_positions]
+    rest = (~fits | (sizes == 0) | (sizes > TILE)).nonzero().flatten()
+    return scores, counts, pred, rest
+
+
+def _network(model: FlexGCN):  # type: ignore[no-untyped-def]
+    """The weights in evaluation mode, one after another."""
+    from ..kernels.score import Network
+
+    flat, convs = [], [cast(FlexConv, conv) for conv in model.convs]
+    for conv, norm in zip(convs, [*model.norms, None], strict=True):
+        weight, bias = conv.weight, conv.bias
+        if isinstance(norm, BatchNorm):
+            weight, bias = norm.folded_into(weight, bias)
+        zero = weight.new_zeros(conv.out_channels)
+        flat += [weight.flatten(), zero if bias is None else bias]
+    widths = (convs[0].in_channels, *(conv.out_channels for conv in convs))
+    orders = tuple(conv.order for conv in convs)
+    return Network(torch.cat(flat), widths, orders, model.pool, model.normalize)
+
+
+def _features(model: FlexGCN, batch: GraphBatch) -> tuple[Tensor, Tensor | None]:
+    graphs = batch.graphs
+    if model.encoder is None:
+        return graphs.x.float().contiguous(), None
+    if graphs.kinds is None:
+        return model.encoder(graphs.x).contiguous(), None
+    kinds, code = graphs.kinds
+    return model.encoder(kinds).contiguous(), code
+
+
+def count(scores: Tensor, counts: Tensor) -> None:
+    """Add scores that the kernel did not make to its histogram."""
+    from ..kernels.select import count_leading
+
+    count_leading(scores.contiguous(), counts)
+
+
+def rows_of(batch: GraphBatch, which: Tensor, task: Task) -> Tensor:
+    """The rows of a batch's outputs that belong to these of its graphs."""
+    if task.level == "graph":
+        return which.to(batch.device)
+    chosen = torch.zeros(batch.num_graphs, dtype=torch.bool).index_fill_(0, which, True)
+    return chosen.to(batch.device)[batch.batch].nonzero().flatten()

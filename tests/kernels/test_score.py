@@ -1,0 +1,182 @@
+"""The scoring kernel against the network and the residual in float64, in Triton's interpreter."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from grant_fast import FlexGCN, GraNTSampler, InputError, PackedGraphs, Task, score_graphs
+from grant_fast.nn import AtomEncoder
+from grant_fast.teaching import fused
+from grant_fast.teaching.residuals import graph_residuals
+from grant_fast.teaching.scoring import evaluating
+from tests.cases import dense_graphs
+
+#: More than eight graphs of one node, and one that is too large for a tile.
+SIZES = (3, 0, 32, 9, 1, 33, 5, *[1] * 10, 0)
+SMALL = (3, 0, 31, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+
+
+def trained(model: FlexGCN) -> FlexGCN:
+    """A model whose batch norms have seen something; in training mode, as a teacher finds it."""
+    with torch.no_grad():
+        for norm in model.norms:
+            for name, tensor in [*norm.named_parameters(), *norm.named_buffers()]:
+                if name != "num_batches_tracked":
+                    tensor.uniform_(0.5, 1.5)
+    return model.train()
+
+
+def targets(task: Task, rows: int) -> Tensor:
+    """Some of them missing; the third row has none."""
+    if task.kind == "multiclass":
+        y = torch.randint(task.num_outputs, (rows,))
+        y[2:3] = -100
+        return y
+    y = torch.randn(rows, task.num_outputs)
+    if task.kind != "regression":
+        y = (y > 0).float()
+    y[torch.rand(y.shape) < 0.3] = math.nan
+    y[2:3] = math.nan
+    return y
+
+
+def with_targets(graphs: PackedGraphs, task: Task) -> PackedGraphs:
+    out = copy.copy(graphs)
+    out.y_level = task.level
+    out.y = targets(task, graphs.num_nodes if task.level == "node" else graphs.num_graphs)
+    return out
+
+
+def truth(model: FlexGCN, graphs: PackedGraphs, task: Task, ids: list[int], kind: str):
+    """Scores and outputs by the plain operators, in float64."""
+    double, batch = copy.deepcopy(model).double(), graphs.to(dtype=torch.float64).batch(ids)
+    double.backend = "torch"
+    with evaluating(double):
+        pred = double(batch)
+    return graph_residuals(pred, batch.y, task, batch.ptr, kind), pred
+
+
+def check(model: FlexGCN, graphs: PackedGraphs, task: Task, kind: str = "gradient") -> None:
+    graphs = with_targets(graphs, task)
+    ids = torch.randperm(graphs.num_graphs).tolist()
+    assert fused.why_not(model, graphs.batch(ids), task) is None
+    modes = [module.training for module in model.modules()]
+    scores, pred = score_graphs(
+        model, graphs, task, ids=ids, residual=kind, return_predictions=True
+    )
+    want, outputs = truth(model, graphs, task, ids, kind)
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, want, rtol=2e-5, atol=2e-6)
+    # Outputs are sums that may cancel: their errors are judged by the largest.
+    assert float((pred - outputs).abs().max()) <= 1e-5 * max(1.0, float(outputs.abs().max()))
+    assert [module.training for module in model.modules()] == modes
+
+
+TASKS = [
+    Task("regression"),
+    Task("regression", num_outputs=3),
+    Task("binary"),
+    Task("multilabel", num_outputs=12),
+    Task("multiclass", num_outputs=5),
+]
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.num_outputs}")
+def test_every_kind_of_task(task, level):
+    task = Task(task.kind, level, task.num_outputs)
+    pool = None if level == "node" else "mean"
+    model = FlexGCN(5, [7], task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
+    for kind in ("gradient", "raw") if task.kind != "regression" else ("gradient",):
+        check(trained(model), dense_graphs(SMALL, 5), task, kind)
+
+
+@pytest.mark.parametrize(
+    ("widths", "orders", "pool", "normalize", "norm", "bias"),
+    [
+        ((1, 17, 1), (4, 1), "sum", True, None, True),
+        ((40, 16, 64), (3, 2), "mean", False, "batch_norm", False),
+        ((9, 27, 32, 33), (2, 3, 2), "mean", True, "batch_norm", True),
+        ((40, 9, 10), (4, 3), None, True, None, False),
+    ],
+    ids=["narrow", "wide ends", "three layers", "nodes"],
+)
+def test_networks_that_fit(widths, orders, pool, normalize, norm, bias):
+    settings = {"orders": orders, "norm": norm, "pool": pool, "bias": bias, "dropout": 0.5}
+    model = FlexGCN(widths[0], widths[1:-1], widths[-1], normalize=normalize, **settings)
+    task = Task("regression", "node" if pool is None else "graph", widths[-1])
+    check(trained(model), dense_graphs((4, 31, 0, 2), widths[0]), task)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["few kinds of atoms", "many"])
+def test_atoms_are_embedded(many):
+    graphs = dense_graphs(SIZES, 1, symmetric=True)
+    kinds = torch.randint(3, (graphs.num_nodes if many else 4, 4), dtype=torch.int8)
+    atoms = PackedGraphs(
+        kinds[torch.arange(graphs.num_nodes) % len(kinds)],
+        None, graphs.ptr, graphs.adj, graphs.adj_t,
+    )  # fmt: skip
+    encoder = AtomEncoder(9, (3, 3, 3, 3))
+    model = FlexGCN(9, [27, 18], 1, orders=[4, 3, 2], norm="batch_norm", encoder=encoder)
+    assert (atoms.kinds is None) == many
+    check(trained(model), atoms, Task("binary"))
+
+
+def test_the_histogram_counts_every_score_and_selects_like_a_sort():
+    task = Task("regression")
+    graphs = with_targets(dense_graphs(SIZES, 5), task)
+    graphs.y = targets(task, len(SIZES)).nan_to_num(1.0)
+    model = trained(FlexGCN(5, [7], 1, orders=[3, 2]))
+    sampler = GraNTSampler(graphs, task, 4, epochs=3, mode="global", start_ratio=0.4)
+    sampler.select(model, 0)
+    want, _ = truth(model, graphs, task, list(range(len(SIZES))), "gradient")
+    torch.testing.assert_close(sampler.scores, want, rtol=2e-5, atol=2e-6)
+    order = torch.sort(sampler.scores, descending=True, stable=True).indices
+    assert sampler.selected.tolist() == order[: math.ceil(0.4 * len(SIZES))].sort().values.tolist()
+    _, counts = sampler._score(model)
+    assert int(counts[0].sum()) == len(SIZES)
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+def test_a_nan_names_the_graph_it_is_in_although_it_shares_a_tile():
+    task = Task("regression")
+    graphs = dense_graphs((3, 4, 5, 6), 5)
+    graphs.x[graphs.ptr[2]] = 3e38
+    graphs.y = torch.zeros(4, 1)
+    model = FlexGCN(5, [7], 1, orders=[3, 2], act="relu")
+    torch.nn.init.constant_(model.convs[0].weight, 1e30)
+    with pytest.raises(InputError, match=r"id 2 is NaN \(so for 1 of 4"):
+        score_graphs(model, graphs, task)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"hidden_channels": [33]}, "wider than 32"),
+        ({"act": "tanh"}, "more than a convolution"),
+        ({"norm": "layer_norm"}, "more than a convolution"),
+        ({"pool": "max"}, "pooling"),
+        ({"orders": [6, 2]}, "order"),
+        ({"encoder": torch.nn.Linear(5, 5)}, "own"),
+        ({"out_channels": 2}, "outputs"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_other_networks_go_layer_by_layer_with_the_same_result(settings, reason):
+    task = Task("regression")
+    graphs = with_targets(dense_graphs((3, 0, 32, 9), 5), task)
+    arguments = {"in_channels": 5, "hidden_channels": [7], "out_channels": 1, "orders": [3, 2]}
+    model = FlexGCN(**(arguments | settings))
+    assert reason in fused.why_not(model, graphs.batch(slice(None)), task)
+    if "out_channels" not in settings:
+        want, _ = truth(model, graphs, task, [2, 1, 3], "gradient")
+        got = score_graphs(model, graphs, task, ids=[2, 1, 3])
+        torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-6)
