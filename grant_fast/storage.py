@@ -1,9 +1,13 @@
 """One file for a packed dataset: safetensors, so flat tensors and text, memory-mapped, no code."""
 
 import json
+import math
 import os
+import shutil
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -30,12 +34,7 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
         if csr is not None:
             tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
     flat = {name: _owned(t.detach().cpu()) for name, t in tensors.items() if t is not None}
-    metadata = {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "y_level": graphs.y_level,
-        "meta": json.dumps(graphs.meta),
-    }
+    metadata = _metadata(graphs.y_level, graphs.meta)
     with atomic_path(path) as temporary:
         try:
             save_file(flat, temporary, metadata=metadata)
@@ -43,6 +42,74 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
             if isinstance(error, (KeyboardInterrupt, MemoryError)):
                 raise
             raise OSError(None, f"{error}") from error
+
+
+def _metadata(level: Level, meta: dict[str, Any]) -> dict[str, str]:
+    return {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "y_level": level,
+        "meta": json.dumps(meta),
+    }
+
+
+class Spool:
+    """An array on disk that others are appended to along its first axis, on its way into a file.
+
+    It has no name: nothing is left of it, even by a process that is killed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self.dtype = np.dtype(np.float32)
+        self.shape: tuple[int, ...] = (0,)
+
+    def append(self, values: np.ndarray) -> None:
+        """Write an array of the first one's dtype and trailing shape."""
+        self._file.write(np.ascontiguousarray(values).data)
+        self.dtype, self.shape = values.dtype, (self.shape[0] + len(values), *values.shape[1:])
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Write all of it to `file`."""
+        self._file.seek(0)
+        shutil.copyfileobj(self._file, file, 1 << 24)
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def save_tensors(
+    tensors: Mapping[str, np.ndarray | Spool], level: Level, path: str | os.PathLike[str]
+) -> None:
+    """Write the arrays of a `PackedGraphs` to `path`, whole or not at all, as `save` does.
+
+    The safetensors library wants all of a file in memory; its format is a length in 8 bytes, a
+    JSON header, and the arrays one after another (https://huggingface.co/docs/safetensors).
+
+    Args:
+        tensors: named as `save` names them; float32 or integers.
+        level: what a row of y belongs to.
+    """
+    # The widest first: so each begins at a multiple of its width, as whoever maps it needs.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    header: dict[str, Any] = {"__metadata__": _metadata(level, {})}
+    end = 0
+    for name, values in ordered:
+        begin, end = end, end + math.prod(values.shape) * values.dtype.itemsize
+        kind = f"{values.dtype.kind.upper()}{8 * values.dtype.itemsize}"
+        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, values in ordered:
+            if isinstance(values, Spool):
+                values.copy_to(file)
+            else:
+                file.write(np.ascontiguousarray(values).data)
 
 
 def _owned(tensor: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
 """Work shared out among processes."""
 
 import signal
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
@@ -14,17 +16,24 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     """`map(work, *columns)`, in order, by so many fresh processes (1: by this one).
 
     They start by importing the main module, so a script needs `if __name__ == "__main__":`, as for
-    any multiprocessing. An interrupt ends them all.
+    any multiprocessing. An interrupt ends them all. Few results wait at a time: a slow consumer
+    does not fill the memory. What travels is best NumPy's: torch would put tensors into shared
+    memory, of which a container has little.
     """
     if workers == 1:
         yield from map(work, *columns)
         return
     # Forking a process in which torch runs threads may deadlock: start fresh ones.
     pool = ProcessPoolExecutor(workers, get_context("spawn"))
+    jobs = zip(*columns, strict=False)
     try:
-        with _without_interrupts():
-            results = pool.map(work, *columns)
-        yield from results
+        with _without_interrupts():  # these start the processes
+            waiting = deque(pool.submit(work, *job) for job in islice(jobs, 2 * workers))
+        for job in jobs:
+            yield waiting.popleft().result()
+            waiting.append(pool.submit(work, *job))
+        while waiting:
+            yield waiting.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 

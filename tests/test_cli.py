@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 import grant_fast
-from grant_fast import cli
+from grant_fast import shell
 from grant_fast.cli import app
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import RunConfig
@@ -431,7 +431,7 @@ def test_narrow_networks_take_one_thread_unless_the_user_chose(width, chosen, th
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        cli._use_fitting_threads(RunConfig(hidden_channels=(width,)))
+        shell.use_fitting_threads(RunConfig(hidden_channels=(width,)))
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

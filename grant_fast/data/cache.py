@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from .stream import Part, joined, save_parts
 
 VERSION = 1  # raised whenever the generator would draw other graphs
 SMALLEST = 10_000  # graphs; fewer are drawn again in a few seconds
@@ -32,29 +33,30 @@ def cache_folder() -> Path:
 
 
 def cached_graphs(
-    name: str, num_graphs: int, seed: int, make: Callable[[], PackedGraphs]
+    name: str, num_graphs: int, seed: int, draw: Callable[[], Iterable[Part]]
 ) -> PackedGraphs:
-    """The graphs from the cache, memory-mapped, or else from `make`, and then kept there.
+    """The graphs from the cache, memory-mapped, or else drawn, and kept there.
 
-    Sets of fewer than 10,000 graphs are not kept. A damaged file is made again; a folder that
-    cannot be written costs the next user time, and a warning now, but no result.
+    They go into the file part by part and are mapped from it, so that drawing them takes little
+    memory. Sets of fewer than 10,000 graphs are not kept. A damaged file is made again; a folder
+    that cannot be written costs memory, the next user time, and a warning now, but no result.
 
     Args:
         name, num_graphs, seed: what the graphs depend on, besides the generator's version.
-        make: draws them.
+        draw: gives them.
     """
     if num_graphs < SMALLEST:
-        return make()
+        return joined(draw())
     path = cache_folder() / f"{name}-{num_graphs}-seed{seed}-v{VERSION}.gfast"
     if path.exists():
         try:
             return PackedGraphs.load(path)
         except InputError:
             pass  # truncated by something other than us, or of an older format
-    graphs = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        graphs.save(path)
+        save_parts(draw(), path)
     except (InputError, OSError) as error:
         warnings.warn(f"{name} is not kept for the next time: {error}", stacklevel=2)
-    return graphs
+        return joined(draw())
+    return PackedGraphs.load(path)

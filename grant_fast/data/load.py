@@ -3,88 +3,41 @@
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import Literal, get_args
 
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
-from .cache import cached_graphs
+from .cache import SMALLEST, cached_graphs
+from .dataset import (
+    DEFAULT_METRIC,
+    Dataset,
+    first_graphs,
+    first_of_each_part,
+    read_packed,
+    save_dataset,
+)
 from .infer import make_task
 from .logp import penalized_logp
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
-from .smiles import Failure, featurize
-from .splits import PARTS, random_split, scaffold_split
-from .stream import packed
+from .smiles import featurize
+from .splits import random_split, scaffold_split
+from .stream import Part
 from .table import read_smi, read_table
+
+__all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset"]
 
 Split = Literal["random", "scaffold"]
 SOURCES = (
     'gen-reg, gen-cls, a "*.csv" of SMILES, a "*.smi" file, a packed "*.gfast" file, QM9, '
-    "an ogbg-mol* name, or twin:NAME"
+    "ZINC, an ogbg-mol* name, or twin:NAME"
 )
-DEFAULT_METRIC = {
-    "regression": "mae",
-    "binary": "roc_auc",
-    "multilabel": "roc_auc",
-    "multiclass": "accuracy",
-}
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
-
-
-@dataclass
-class Dataset:
-    """Graphs with what is to be learned from them.
-
-    Args:
-        name: for people.
-        graphs: the graphs, their `y` in the form that `task` asks for.
-        task: the kind of target.
-        split: positions in `graphs`, int64 and ascending, under "train", "valid" and "test".
-        metric: "mae", "rmse", "roc_auc", "ap" or "accuracy".
-        encoder: "atom" where x holds OGB's nine categorical columns, else None.
-        skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
-        unlabelled: how many rows were left out because they hold no label.
-    """
-
-    name: str
-    graphs: PackedGraphs
-    task: Task
-    split: dict[str, Tensor]
-    metric: str
-    encoder: Literal["atom"] | None = None
-    skipped: list[Failure] = field(default_factory=list)
-    unlabelled: int = 0
-
-    @cached_property
-    def checksum(self) -> int:
-        """CRC-32 of the graphs and their targets: other data, another number (nearly always)."""
-        graphs, crc = self.graphs, 0
-        for tensor in (graphs.x, graphs.y, graphs.ptr, graphs.ids, *graphs.adj):
-            if tensor is not None:
-                crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
-        return crc
-
-    def grouped(self) -> Dataset:
-        """The same data with the graphs of each part side by side, so that a pass over a part reads
-        the packed arrays in place instead of gathering; itself where that is so already."""
-        sizes = [len(self.split[part]) for part in PARTS]
-        order = torch.cat([self.split[part].cpu() for part in PARTS])
-        if torch.equal(order, torch.arange(self.graphs.num_graphs)):
-            return self
-        ranges = torch.arange(len(order)).split(sizes)
-        split = dict(zip(PARTS, ranges, strict=True))
-        return replace(self, graphs=self.graphs.subset(order), split=split)
 
 
 def load_dataset(
@@ -105,19 +58,20 @@ def load_dataset(
     Args:
         source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
             SMILES a line, as ZINC's: the target is the penalised logP), a packed "*.gfast" file,
-            "QM9" or "ogbg-mol*" (from the folder `dataset`, downloaded on first use), or
+            "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`, downloaded on first use), or
             "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
         target: columns of a CSV file, `["all"]` for all; by default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0.
-        split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol* and QM9,
+        split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.
-        num_graphs: only so many: generated, or the first of a file. Default: all; 50,000 generated.
+        num_graphs: only so many: generated, the first of a file, or the first of each part of a
+            published split. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
-        workers: processes that read SMILES, see `featurize`.
+        workers: processes that read SMILES or draw 10,000 graphs and more, see `share_out`.
         progress: show progress bars.
 
     Raises:
@@ -143,7 +97,8 @@ def load_dataset(
     if name in graphon.NAMES:
         return _generated(name, options)
     if suffix == ".gfast":
-        return _from_packed(Path(name), options)
+        stored = read_packed(Path(name), options.task)
+        return _with_split(first_graphs(stored, options.num_graphs), options)
     if name in SETS:
         return _from_ogb(name, options)
     if name in PYG_SETS:
@@ -151,24 +106,6 @@ def load_dataset(
     if name.startswith(twin.PREFIX):
         return _from_twin(name, options)
     raise InputError(f"unknown data set {name!r}: give {SOURCES}")
-
-
-def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
-    """Write one packed file from which `load_dataset` restores task, split, metric and encoder.
-
-    Raises:
-        InputError: `path` does not end in .gfast, or cannot be written.
-    """
-    if Path(path).suffix.lower() != ".gfast":
-        raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
-    dataset.graphs.meta.update(
-        name=dataset.name,
-        task=asdict(dataset.task),
-        metric=dataset.metric,
-        encoder=dataset.encoder,
-        split=_split_to_text(dataset.split, dataset.graphs.ids.cpu()),
-    )
-    dataset.graphs.save(path)
 
 
 @dataclass(frozen=True)
@@ -255,7 +192,7 @@ def _from_smi(path: Path, options: _Options) -> Dataset:
 
 
 def _from_pyg(name: str, options: _Options) -> Dataset:
-    loaded = load_pyg(name)
+    loaded = load_pyg(name, progress=options.progress)
     assert loaded.graphs.y is not None
     task, y = make_task(loaded.graphs.y, "graph", loaded.targets, options.task or "regression")
     dataset = Dataset(
@@ -265,7 +202,7 @@ def _from_pyg(name: str, options: _Options) -> Dataset:
         split=loaded.split,
         metric=DEFAULT_METRIC[task.kind],
     )
-    return _with_split(_first(dataset, options.num_graphs), options)
+    return _with_split(first_of_each_part(dataset, options.num_graphs), options)
 
 
 def _from_twin(name: str, options: _Options) -> Dataset:
@@ -291,15 +228,16 @@ def _generated(name: str, options: _Options) -> Dataset:
         raise InputError(f"{name} is a {kind} task, not {options.task}: leave the task out")
     num_graphs = options.num_graphs or 50_000
 
-    def make() -> PackedGraphs:
-        chunks = graphon.generate_chunks(
-            name, num_graphs, seed=options.seed, progress=options.progress
+    def draw() -> Iterable[Part]:
+        # Fewer graphs are drawn before more processes have started.
+        workers = options.workers if num_graphs >= SMALLEST else None
+        return graphon.generate_parts(
+            name, num_graphs, seed=options.seed, workers=workers, progress=options.progress
         )
-        return packed(chunks)
 
     return Dataset(
         name=name,
-        graphs=cached_graphs(name, num_graphs, options.seed, make),
+        graphs=cached_graphs(name, num_graphs, options.seed, draw),
         task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
         split=random_split(num_graphs, GENERATED_FRACTIONS, options.seed),
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
@@ -322,39 +260,7 @@ def _from_ogb(name: str, options: _Options) -> Dataset:
         metric=loaded.metric if task.kind == natural else DEFAULT_METRIC[task.kind],
         encoder="atom",
     )
-    return _with_split(_first(dataset, options.num_graphs), options)
-
-
-def _from_packed(path: Path, options: _Options) -> Dataset:
-    """Restore what `save_dataset` wrote; infer what a plain `PackedGraphs.save` leaves out."""
-    graphs = PackedGraphs.load(path)
-    if graphs.y is None:
-        raise InputError(f"{path} holds no targets: pack it again with them")
-    meta: dict[str, Any] = graphs.meta
-    try:
-        stored = meta.get("task")
-        names = tuple(stored["names"]) if stored else ()
-        if stored and options.task in (None, stored["kind"]):
-            task, metric = Task(**{**stored, "names": names}), meta["metric"]
-        else:
-            task, graphs.y = make_task(graphs.y, graphs.y_level, names, options.task)
-            metric = DEFAULT_METRIC[task.kind]
-        split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} has a damaged description ({error}): pack it again") from error
-    name, encoder = meta.get("name", path.stem), meta.get("encoder")
-    dataset = Dataset(name, graphs, task, split, metric, encoder)
-    return _with_split(_first(dataset, options.num_graphs), options)
-
-
-def _first(dataset: Dataset, num_graphs: int | None) -> Dataset:
-    if num_graphs is None or num_graphs >= dataset.graphs.num_graphs:
-        return dataset
-    return replace(
-        dataset,
-        graphs=dataset.graphs.subset(slice(0, num_graphs)),
-        split={part: p[p < num_graphs] for part, p in dataset.split.items()},
-    )
+    return _with_split(first_of_each_part(dataset, options.num_graphs), options)
 
 
 def _with_split(dataset: Dataset, options: _Options) -> Dataset:
@@ -368,22 +274,3 @@ def _with_split(dataset: Dataset, options: _Options) -> Dataset:
                 'take more of them, or use split="random"'
             )
     return dataset
-
-
-# A split is stored as one letter for each id, so that it survives taking a subset.
-_LETTERS = {"train": b"t", "valid": b"v", "test": b"e"}
-
-
-def _split_to_text(split: dict[str, Tensor], ids: Tensor) -> str:
-    letters = np.full(int(ids.max()) + 1, b"-", dtype="S1")
-    for part in PARTS:
-        letters[ids[split[part]].numpy()] = _LETTERS[part]
-    return letters.tobytes().decode("ascii")
-
-
-def _split_from_text(text: str, ids: Tensor) -> dict[str, Tensor]:
-    letters = np.frombuffer(text.encode("ascii"), dtype="S1")
-    if int(ids.max()) >= len(letters):
-        raise KeyError(f"the split ends before graph {int(ids.max())}")
-    mine = letters[ids.numpy()]
-    return {part: torch.from_numpy(np.flatnonzero(mine == _LETTERS[part])) for part in PARTS}

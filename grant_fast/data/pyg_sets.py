@@ -1,30 +1,19 @@
-"""QM9 as the paper has it, through PyTorch Geometric's own data set; and why ZINC is not read."""
+"""The paper's QM9 and ZINC, from the raw files of PyTorch Geometric's data sets, in its folders."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, require
-from .arrays import GraphArrays, batch_vector
-from .checksums import check_sha256
+from ..errors import InputError
+from . import qm9, zinc
+from .arrays import GraphArrays
 
-QM9_SPLIT = (110_000, 10_000, 10_831)
-_QM9_FILES = (
-    "gdb9.sdf and gdb9.sdf.csv (of https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/"
-    "molnet_publish/qm9.zip), and https://ndownloader.figshare.com/files/3195404 as "
-    "uncharacterized.txt"
-)
-_SKIPPED = Path("raw") / "uncharacterized.txt"
-# As TensorFlow Datasets publishes it.
-_SKIPPED_SHA256 = "3aa5115d540b356de94791d4a74c3bf1ed91c469ecf52a4f5d7cc0506fe02e24"
+PYG_SETS = ("QM9", "ZINC")
 
 
 @dataclass(frozen=True)
@@ -36,90 +25,33 @@ class PygSet:
     targets: tuple[str, ...]
 
 
-def load_pyg(name: str, root: str | os.PathLike[str] = "dataset") -> PygSet:
-    """Load QM9, downloading it on first use.
+def load_pyg(name: str, root: str | os.PathLike[str] = "dataset", progress: bool = False) -> PygSet:
+    """Load QM9 or ZINC, downloading it on first use.
 
-    x float32 `[N, 11]`, each row divided by its sum; y the dipole moment in debye; the first
-    110,000 molecules train, the next 10,000 validate, as the paper's code has it.
+    PyG's own reading would load pickles, which may execute code: the files are read without.
 
     Args:
-        name: "QM9".
-        root: the folder that holds, or will hold, the folder QM9.
+        name: "QM9" (the first 110,000 molecules train, the next 10,000 validate, as the paper's
+            code has it) or "ZINC" (the published split).
+        root: the folder that holds, or will hold, QM9/raw and ZINC/raw.
+        progress: show progress bars.
 
     Raises:
-        InputError: an unknown name, or ZINC; no network and no files (the message says which file
-            to put where); another number of graphs than there should be.
-        MissingExtraError: torch_geometric is not installed.
+        InputError: an unknown name; no network and no files (the message says which file to put
+            where); files that are damaged or hold another number of graphs.
+        MissingExtraError: QM9 needs rdkit, and it is not installed.
     """
     if name not in PYG_SETS:
         raise InputError(f"unknown PyG set {name!r}: choose one of {', '.join(PYG_SETS)}")
-    return PYG_SETS[name](Path(root) / name)
-
-
-def from_collated(dataset: Any, target: int) -> GraphArrays:
-    """An in-memory PyG data set from its flat tensors: no graph is built one by one.
-
-    Args:
-        dataset: an `InMemoryDataset` with x, edge_index and graph-level y, not a subset.
-        target: the column of y to keep.
-
-    Returns:
-        x float32; y float32 `[G, 1]`.
-    """
-    data, slices = dataset._data, dataset.slices
-    nodes, edges = slices["x"].numpy(), slices["edge_index"].numpy()
-    shift = torch.from_numpy(np.repeat(nodes[:-1], np.diff(edges)))
-    y = data.y.reshape(len(nodes) - 1, -1)[:, [target]].float()
-    return GraphArrays(
-        x=data.x.float(),
-        edge_index=data.edge_index + shift,
-        batch=batch_vector(np.diff(nodes)),
-        num_graphs=len(nodes) - 1,
-        y=y,
-    )
-
-
-def _qm9(folder: Path) -> PygSet:
-    if (folder / _SKIPPED).exists():  # which molecules are left out decides the split
-        check_sha256(folder / _SKIPPED, _SKIPPED_SHA256)
-    graphs = from_collated(_made("QM9", folder, _QM9_FILES), target=0)
-    _check_count(folder, graphs.num_graphs, sum(QM9_SPLIT))
-    total = graphs.x.sum(1, keepdim=True).clamp(min=1)  # PyG's NormalizeFeatures
-    graphs = replace(graphs, x=graphs.x / total)
-    return PygSet(graphs, _in_order(QM9_SPLIT), ("dipole moment (D)",))
-
-
-def _zinc(folder: Path) -> PygSet:
-    raise InputError(
-        "ZINC is published as pickles, which may execute code when they are read, so they are not: "
-        "give its molecules as a *.smi file, or twin:ZINC for timing"
-    )
-
-
-PYG_SETS: dict[str, Callable[[Path], PygSet]] = {"QM9": _qm9, "ZINC": _zinc}
-
-
-def _made(name: str, folder: Path, files: str) -> Any:
-    """PyG's data set, or what to fetch by hand."""
-    kind = getattr(require("torch_geometric.datasets", "pyg"), name)
-    try:
-        return kind(str(folder))
-    except Exception as error:  # a network that is not there raises almost anything
-        words = " ".join(str(error).split()) or type(error).__name__
+    raw = Path(root) / name / "raw"
+    if name == "QM9":
+        graphs, sizes, target = qm9.read_qm9(raw, progress), qm9.SPLIT, "dipole moment (D)"
+    else:
+        graphs, sizes, target = zinc.read_zinc(raw, progress), zinc.SPLIT, "penalised logP"
+    if graphs.num_graphs != sum(sizes):
         raise InputError(
-            f"cannot make {name} ({words}): without a network, fetch {files}, and put them into "
-            f"{folder / 'raw'}"
-        ) from error
-
-
-def _check_count(folder: Path, found: int, expected: int) -> None:
-    if found != expected:
-        raise InputError(
-            f"{folder} holds {found:,} graphs where {expected:,} belong: "
+            f"{raw} holds {graphs.num_graphs:,} graphs where {sum(sizes):,} belong: "
             "delete it to download it again"
         )
-
-
-def _in_order(sizes: tuple[int, int, int]) -> dict[str, Tensor]:
     train, valid, test = torch.arange(sum(sizes)).split(list(sizes))
-    return {"train": train, "valid": valid, "test": test}
+    return PygSet(graphs, {"train": train, "valid": valid, "test": test}, (target,))

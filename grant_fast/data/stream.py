@@ -1,8 +1,12 @@
-"""Many graphs, packed part by part, in little more memory than they take in the end."""
+"""Many graphs that are packed part by part, into memory or into a file larger than that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,26 +14,104 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..graphs import PackedGraphs
-from ..packing import PackedCSR
+from ..packing import PackedCSR, narrowest_integer
+from ..storage import Spool, save_tensors
+from ..tasks import Level
 from .arrays import GraphArrays
 
+_LARGE = ("x", "y", "col", "col_t")
+_COUNTS = ("nodes", "degree", "degree_t")
 _GROWTH = 1.05
 
 
+class Part(NamedTuple):
+    """Some graphs as they are packed, in NumPy arrays, small enough to send between processes.
+
+    For G graphs of N nodes and E edges: x [N, F], y, nodes [G], degree [N] and col [E] of the edges
+    by target, degree_t and col_t by source, or None where the graphs are symmetric. Counts and
+    columns are of the narrowest integer type that holds them.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    nodes: np.ndarray
+    degree: np.ndarray
+    col: np.ndarray
+    degree_t: np.ndarray | None
+    col_t: np.ndarray | None
+    y_level: Level
+
+
+def pack_part(arrays: GraphArrays) -> Part:
+    """Check and pack graphs with targets and without edge weights; errors as `from_arrays`."""
+    graphs = PackedGraphs.from_graph_arrays(arrays)
+    assert graphs.y is not None and graphs.adj.weight is None
+    degree, col = _edges(graphs.adj)
+    degree_t, col_t = (None, None) if graphs.adj_t is None else _edges(graphs.adj_t)
+    x, y, nodes = graphs.x.numpy(), graphs.y.numpy(), _narrow(graphs.ptr.diff())
+    return Part(x, y, nodes, degree, col, degree_t, col_t, graphs.y_level)
+
+
+def _edges(csr: PackedCSR) -> tuple[np.ndarray, np.ndarray]:
+    return _narrow(csr.rowptr.diff()), _narrow(csr.col)
+
+
+def _narrow(values: Tensor) -> np.ndarray:
+    return values.to(narrowest_integer(values)).numpy()
+
+
+def joined(parts: Iterable[Part]) -> PackedGraphs:
+    """The graphs of all parts, in memory.
+
+    Raises:
+        InputError: there are none.
+    """
+    sinks = {name: Growing() for name in _LARGE}
+    counts, level, symmetric = _fill(sinks, parts)
+    large = {name: torch.from_numpy(sink.array()) for name, sink in sinks.items()}
+    ptr, rowptr, rowptr_t = (torch.from_numpy(_pointer(counts[name])) for name in _COUNTS)
+    back = None if symmetric else PackedCSR(rowptr_t, large["col_t"], None)
+    forth = PackedCSR(rowptr, large["col"], None)
+    return PackedGraphs(large["x"], large["y"], ptr, forth, back, y_level=level)
+
+
+def save_parts(parts: Iterable[Part], path: str | os.PathLike[str]) -> None:
+    """Write what `joined` gives to `path`, whole or not at all, in the memory of a few parts.
+
+    Raises:
+        InputError: there are no parts, or `path` cannot be written.
+    """
+    with ExitStack() as files:
+        folder = Path(path).parent
+        sinks = {name: files.enter_context(Spool(folder)) for name in _LARGE}
+        counts, level, symmetric = _fill(sinks, parts)
+        ptr, rowptr, rowptr_t = (_pointer(counts[name]) for name in _COUNTS)
+        tensors: dict[str, np.ndarray | Spool] = {
+            "x": sinks["x"],
+            "y": sinks["y"],
+            "ptr": ptr,
+            "ids": np.arange(len(ptr) - 1),
+            "adj.rowptr": rowptr,
+            "adj.col": sinks["col"],
+        }
+        if not symmetric:
+            tensors |= {"adj_t.rowptr": rowptr_t, "adj_t.col": sinks["col_t"]}
+        save_tensors(tensors, level, path)
+
+
 class Growing:
-    """A tensor that parts are appended to along its first axis.
+    """An array that others are appended to along its first axis.
 
     It grows by NumPy's `resize`, which for large arrays moves pages and copies nothing; a list of
-    parts and `torch.cat` would hold everything twice.
+    parts that are joined in the end would be held twice.
     """
 
     def __init__(self) -> None:
         self._rows = 0
         self._array: np.ndarray | None = None
 
-    def append(self, part: Tensor) -> None:
-        """Copy a part, on the CPU, of the first one's dtype and trailing shape."""
-        values = part.numpy()
+    def append(self, values: np.ndarray) -> None:
+        """Copy an array of the first one's dtype and trailing shape."""
         rows = self._rows + len(values)
         if self._array is None:
             self._array = np.empty(values.shape, values.dtype)
@@ -39,52 +121,39 @@ class Growing:
         self._array[self._rows : rows] = values
         self._rows = rows
 
-    def tensor(self) -> Tensor:
-        """All parts; nothing can be appended any more."""
+    def array(self) -> np.ndarray:
+        """All of them; nothing can be appended any more."""
         assert self._array is not None
         self._array.resize((self._rows, *self._array.shape[1:]), refcheck=False)
         array, self._array = self._array, None
-        return torch.from_numpy(array)
+        return array
 
 
-def packed(chunks: Iterable[GraphArrays]) -> PackedGraphs:
-    """What `PackedGraphs.concat` would make of the chunks, packed one at a time.
-
-    Args:
-        chunks: with targets and without edge weights.
-
-    Raises:
-        InputError: there are none.
-    """
-    names = ("x", "y", "nodes", "degree", "col", "degree_t", "col_t")
-    fields = {name: Growing() for name in names}
-    level, symmetric = None, True
-    for chunk in chunks:
-        part = PackedGraphs.from_graph_arrays(chunk)
-        assert part.y is not None and part.adj.weight is None
-        transposed = part.adj_t or part.adj
-        symmetric = symmetric and part.is_symmetric
+def _fill(
+    sinks: Mapping[str, Growing | Spool], parts: Iterable[Part]
+) -> tuple[dict[str, list[np.ndarray]], Level, bool]:
+    """Append what is large to the sinks; give the counts, the level, whether all is symmetric."""
+    counts: dict[str, list[np.ndarray]] = {name: [] for name in _COUNTS}
+    level: Level | None = None
+    symmetric = True
+    for part in parts:
         level = part.y_level
-        values = (part.x, part.y, part.ptr.diff(), *_edges(part.adj), *_edges(transposed))
-        for name, value in zip(names, values, strict=True):
-            fields[name].append(value)
+        symmetric = symmetric and part.col_t is None
+        back = (part.degree, part.col) if part.col_t is None else (part.degree_t, part.col_t)
+        for name, count in zip(_COUNTS, (part.nodes, part.degree, back[0]), strict=True):
+            assert count is not None
+            counts[name].append(count)
+        sinks["x"].append(part.x)
+        sinks["y"].append(part.y)
+        sinks["col"].append(part.col.astype(np.int32))
+        sinks["col_t"].append(back[1].astype(np.int32))
     if level is None:
-        raise InputError("there are no graphs to pack: give at least one chunk")
-    x, y, nodes, degree, col, degree_t, col_t = (fields[name].tensor() for name in names)
-    return PackedGraphs(
-        x=x,
-        y=y,
-        ptr=_pointer(nodes),
-        ids=torch.arange(len(nodes)),
-        adj=PackedCSR(_pointer(degree), col, None),
-        adj_t=None if symmetric else PackedCSR(_pointer(degree_t), col_t, None),
-        y_level=level,
-    )
+        raise InputError("there are no graphs to pack: give at least one part")
+    return counts, level, symmetric
 
 
-def _edges(csr: PackedCSR) -> tuple[Tensor, Tensor]:
-    return csr.rowptr.diff(), csr.col
-
-
-def _pointer(counts: Tensor) -> Tensor:
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+def _pointer(counts: list[np.ndarray]) -> np.ndarray:
+    """int64, where each begins, and the end."""
+    pointer = np.zeros(1 + sum(map(len, counts)), dtype=np.int64)
+    np.cumsum(np.concatenate(counts), out=pointer[1:])
+    return pointer

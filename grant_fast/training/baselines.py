@@ -10,11 +10,13 @@ from torch.nn.utils.parametrize import register_parametrization
 from .. import ops
 from ..batch import GraphBatch
 from ..errors import InputError
-from ..nn import NORMS, FlexConv, FlexGCN, choose
+from ..nn import BatchNorm, FlexConv, FlexGCN
 
 
 class _Binomial(nn.Module):
-    """W [1, in, out] → [C(κ−1, k) W] for k < κ: (Â + I)^{κ−1} XW = Σ_k C(κ−1, k) Â^k XW."""
+    """W [1, in, out] → [C(κ−1, k) 2^{1−κ} W] for k < κ: (Â + I)^{κ−1} XV = Σ_k C(κ−1, k) Â^k XV
+    with V = 2^{1−κ} W. The largest eigenvalue of Â + I is 2: a W drawn as for any layer would begin
+    with outputs 2^{κ−1} times too large, a V keeps their size."""
 
     coefficients: Tensor
 
@@ -23,7 +25,7 @@ class _Binomial(nn.Module):
         row = [1]
         for k in range(order - 1):
             row.append(row[-1] * (order - 1 - k) // (k + 1))
-        self.register_buffer("coefficients", torch.tensor(row).float().view(-1, 1, 1))
+        self.register_buffer("coefficients", torch.tensor(row).float().view(-1, 1, 1) / sum(row))
 
     def forward(self, weight: Tensor) -> Tensor:
         return self.coefficients.to(weight.dtype) * weight
@@ -47,8 +49,9 @@ class VirtualNodeGCN(FlexGCN):
     """A `FlexGCN` with one more node a graph, which hears all nodes and is heard by them.
 
     Its state v starts as a learned vector; before each layer it is added to every node, and after
-    each but the last it becomes σ(norm(W(v + Σ_i h_i) + b)), at the next layer's width (after
-    Gilmer et al., *Neural Message Passing for Quantum Chemistry*, with OGB's addition).
+    each but the last it becomes σ(BatchNorm(W(v + Σ_i h_i) + b)), at the next layer's width (after
+    Gilmer et al., *Neural Message Passing for Quantum Chemistry*, with OGB's addition). As OGB does
+    it is normalised whether or not the layers are: it is a sum over all nodes.
 
     Args: those of `FlexGCN`, all but the widths by keyword.
 
@@ -60,14 +63,13 @@ class VirtualNodeGCN(FlexGCN):
         in_channels: int,
         hidden_channels: int | Sequence[int],
         out_channels: int,
-        norm: str | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(in_channels, hidden_channels, out_channels, norm=norm, **settings)
+        super().__init__(in_channels, hidden_channels, out_channels, **settings)
         self.virtual = nn.Parameter(torch.zeros(in_channels))
         widths = [(self._conv(k).in_channels, self._conv(k).out_channels) for k in self._hidden]
         self.updates = nn.ModuleList(
-            nn.Sequential(nn.Linear(a, b), choose("norm", norm, NORMS)(b)) for a, b in widths
+            nn.Sequential(nn.Linear(a, b), BatchNorm(b)) for a, b in widths
         )
 
     @property

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..data.load import Dataset
+from ..data.dataset import Dataset
 from ..errors import InputError
 from ..teaching.schedules import ratio_at, selection_epochs, share_size
 from .config import ARMS, ON_REQUEST, RunConfig
@@ -35,6 +35,7 @@ def compare(
     *,
     arms: Sequence[str] = ARMS,
     controls: Sequence[str] = CONTROLS,
+    equal_budget: bool = True,
     seeds: int = 3,
     resume: bool = False,
     observer: Observer | None = None,
@@ -50,6 +51,8 @@ def compare(
         out: a folder; runs go to `out/ARM/seed-S`.
         arms: which arms.
         controls: what is added to them.
+        equal_budget: stop all arms but full after equally many graph visits; otherwise each runs
+            for all epochs, as the paper's do.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
 
@@ -61,7 +64,7 @@ def compare(
     """
     check_seeds(seeds)
     names = with_controls(arms, controls)
-    visits = planned_visits(config, len(dataset.split["train"]))
+    visits = planned_visits(config, len(dataset.split["train"])) if equal_budget else None
     dataset = dataset.grouped()
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
     folder = Path(out)
@@ -86,8 +89,8 @@ def compare(
     ]
 
 
-def arm_config(config: RunConfig, name: str, seed: int, visits: int) -> RunConfig:
-    """The config of one run of a comparison; `visits` is the equal budget."""
+def arm_config(config: RunConfig, name: str, seed: int, visits: int | None) -> RunConfig:
+    """The config of one run of a comparison; `visits` is the equal budget, if there is one."""
     if name == "full":
         return replace(config, arm="full", visits=None, seed=seed)
     arm = "full" if name == EQUAL_BUDGET else name

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..batch import GraphBatch
-from ..data.load import Dataset
+from ..data.dataset import Dataset
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Task

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,5 +34,17 @@ def write_ogb_folder() -> Callable[..., Path]:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(gzip.compress(text.encode()))
         return folder
+
+    return write
+
+
+@pytest.fixture
+def write_pickle() -> Callable[..., None]:
+    """Writes an object as PyTorch's tensors were pickled with Python's own pickle."""
+
+    def write(path: Path, content: object, protocol: int = 4) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls such storages old
+            path.write_bytes(pickle.dumps(content, protocol))
 
     return write

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from grant_fast.data import graphon
-from grant_fast.data.graphon import FAMILIES, LabelNetwork, generate, generate_chunks
+from grant_fast.data.graphon import FAMILIES, LabelNetwork, chunks_of, generate
 from grant_fast.errors import InputError
 
 # w at the grid's first point and at (row 0, column 2) of a grid of four points:
@@ -157,11 +157,26 @@ def test_both_sets_share_their_graphs_and_differ_in_labels() -> None:
 
 
 def test_chunks_join_to_the_whole(capfd: pytest.CaptureFixture[str]) -> None:
-    parts = list(generate_chunks("gen-reg", 260, progress=True))
-    assert [part.num_graphs for part in parts] == [256, 4]
-    whole = generate("gen-reg", 260)
-    assert torch.equal(torch.cat([part.x for part in parts]), whole.x)
+    parts = [chunk.draw() for chunk in reversed(chunks_of("gen-reg", 260))]
+    assert [part.num_graphs for part in parts] == [4, 256]
+    whole = generate("gen-reg", 260, progress=True)
+    assert torch.equal(torch.cat([part.x for part in reversed(parts)]), whole.x)
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", graphon.NAMES)
+def test_labels_do_not_depend_on_how_many_threads_torch_has(name: str) -> None:
+    (chunk,) = chunks_of(name, 40)
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(chunk.draw().y)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize(

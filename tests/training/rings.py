@@ -2,7 +2,7 @@
 
 import torch
 
-from grant_fast.data.load import Dataset
+from grant_fast.data.dataset import Dataset
 from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Task
 

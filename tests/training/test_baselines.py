@@ -29,7 +29,9 @@ def test_the_plain_gcn_is_its_equation(orders):
     model.double()
     adjacency, rho = dense(batch)
     loops = adjacency + torch.eye(len(adjacency))
-    w1, w2 = (conv.parametrizations.weight.original[0] for conv in model.convs)
+    w1, w2 = (
+        conv.parametrizations.weight.original[0] / 2 ** (conv.order - 1) for conv in model.convs
+    )
     h = torch.linalg.matrix_power(loops, orders[0] - 1) @ batch.x @ w1 + model.convs[0].bias
     y = torch.linalg.matrix_power(loops, orders[1] - 1) @ h.tanh() @ w2 + model.convs[1].bias
     torch.testing.assert_close(model(batch), rho @ y / rho.sum(1, keepdim=True))
@@ -41,13 +43,14 @@ def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool):
     batch = make_dataset().graphs.to(dtype=torch.float64).batch(range(9))
     model = VirtualNodeGCN(3, [5, 4], 2, orders=[2, 3, 2], act="tanh", pool=pool).double()
     torch.nn.init.normal_(model.virtual)
+    model.eval()  # so that the norm of a new network is known
     adjacency, rho = dense(batch)
     v = model.virtual.expand(9, -1)
     h = batch.x
     for layer in range(2):
         h = h + rho.T @ v
         v = (v + rho @ h) @ model.updates[layer][0].weight.T + model.updates[layer][0].bias
-        v = v.tanh()
+        v = (v / (1 + model.updates[layer][1].eps) ** 0.5).tanh()
         conv = model.convs[layer]
         powers = (torch.linalg.matrix_power(adjacency, k) for k in range(conv.order))
         h = sum(p @ h @ w for p, w in zip(powers, conv.weight, strict=True)) + conv.bias
@@ -57,6 +60,18 @@ def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool):
     y = h @ last.weight[0] + adjacency @ h @ last.weight[1] + last.bias
     expected = y if pool is None else rho @ y / rho.sum(1, keepdim=True)
     torch.testing.assert_close(model(batch), expected)
+
+
+def test_a_constant_feature_keeps_its_size_in_the_plain_gcn():
+    """On a ring, of which Â has the eigenvalue 1, and with W the identity."""
+    ring = torch.arange(8)
+    edges = torch.cat([torch.stack([ring, ring.roll(1)]), torch.stack([ring.roll(1), ring])], dim=1)
+    model = FlexGCN(2, 2, 2, orders=[5, 1], pool=None)
+    tie_orders(model)
+    torch.nn.init.constant_(model.convs[0].bias, 0)
+    model.convs[0].parametrizations.weight.original.data = torch.eye(2)[None]
+    x = torch.tensor([[1.0, -3.0]]).repeat(8, 1)
+    torch.testing.assert_close(model.convs[0](x, edges), x)
 
 
 def test_a_virtual_node_needs_whole_graphs():

@@ -9,10 +9,12 @@ from rings import make_dataset
 from typer.testing import CliRunner
 
 from grant_fast.cli import app
-from grant_fast.data.load import save_dataset
+from grant_fast.data.dataset import save_dataset
+from grant_fast.data.load import load_dataset
+from grant_fast.training.paper_table import cells, known_differences
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
-from grant_fast.training.reproduce import ARMS, BASELINES, cells, known_differences, reproduce
+from grant_fast.training.reproduce import ARMS, BASELINES, reproduce
 
 
 def run(*words):
@@ -106,6 +108,33 @@ def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, conf
     assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns == begun
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("gen-reg", "gen-reg"),
+        ("gen-cls", "gen-cls"),
+        ("QM9", "twin:QM9"),
+        ("ogbg-molpcba", "twin:ogbg-molpcba"),
+    ],
+)
+def test_every_arm_and_baseline_runs_its_epochs_and_begins_within_reach(tmp_path, name, source):
+    """Node level and graph level, one output and many, with and without norms."""
+    recipe = load_recipe(name)
+    dataset = load_dataset(source, num_graphs=40, progress=False)
+    chosen = replace(recipe.config, source=source, epochs=8, device="cpu", batch_size=8)
+    _, rows = reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1)
+    folders = [tmp_path / arm / arm for arm in ("infobatch",)]
+    folders += [tmp_path / name / "full" for name in ("gcn", "gcn-virtual-node")]
+    folders += [tmp_path / arm for arm in ARMS]
+    results = [read_run(folder / "seed-0").result for folder in folders]
+    assert {result.epochs for result in results} == {8}
+    size = 8 * len(dataset.split["train"])
+    seen = {result.arm: result.graphs_seen for result in results}
+    assert seen["full"] == size and seen["random"] < 0.7 * size
+    assert 0.6 * size < seen["infobatch"] < size  # about a quarter skipped, none in the last eighth
+    assert max(row.loss.mean for row in rows) < 100 * rows[0].loss.mean
+
+
 def test_every_deviation_from_the_recipe_is_said(config):
     recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
     cpu = torch.device("cpu")
@@ -165,3 +194,6 @@ def test_molecules_in_the_place_of_zincs_features_are_said(tmp_path, config):
     dataset.encoder = "atom"
     said = known_differences(recipe, dataset, recipe.config, 3, torch.device("cpu"))
     assert any("OGB's nine columns" in line for line in said)
+    chosen = replace(recipe.config, source="a/b.smi")
+    said = known_differences(recipe, dataset, chosen, 3, torch.device("cpu"))
+    assert any("logP is not normalised" in line for line in said)

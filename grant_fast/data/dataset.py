@@ -1,0 +1,164 @@
+"""A data set with its task and its split, in memory and in a packed file."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..graphs import PackedGraphs
+from ..tasks import Kind, Task
+from .infer import make_task
+from .smiles import Failure
+from .splits import PARTS
+
+DEFAULT_METRIC = {
+    "regression": "mae",
+    "binary": "roc_auc",
+    "multilabel": "roc_auc",
+    "multiclass": "accuracy",
+}
+
+
+@dataclass
+class Dataset:
+    """Graphs with what is to be learned from them.
+
+    Args:
+        name: for people.
+        graphs: the graphs, their `y` in the form that `task` asks for.
+        task: the kind of target.
+        split: positions in `graphs`, int64 and ascending, under "train", "valid" and "test".
+        metric: "mae", "rmse", "roc_auc", "ap" or "accuracy".
+        encoder: "atom" where x holds OGB's nine categorical columns, else None.
+        skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
+        unlabelled: how many rows were left out because they hold no label.
+    """
+
+    name: str
+    graphs: PackedGraphs
+    task: Task
+    split: dict[str, Tensor]
+    metric: str
+    encoder: Literal["atom"] | None = None
+    skipped: list[Failure] = field(default_factory=list)
+    unlabelled: int = 0
+
+    @cached_property
+    def checksum(self) -> int:
+        """CRC-32 of the graphs and their targets: other data, another number (nearly always)."""
+        graphs, crc = self.graphs, 0
+        for tensor in (graphs.x, graphs.y, graphs.ptr, graphs.ids, *graphs.adj):
+            if tensor is not None:
+                crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
+        return crc
+
+    def grouped(self) -> Dataset:
+        """The same data with the graphs of each part side by side, so that a pass over a part reads
+        the packed arrays in place instead of gathering; itself where that is so already."""
+        sizes = [len(self.split[part]) for part in PARTS]
+        order = torch.cat([self.split[part].cpu() for part in PARTS])
+        if torch.equal(order, torch.arange(self.graphs.num_graphs)):
+            return self
+        ranges = torch.arange(len(order)).split(sizes)
+        split = dict(zip(PARTS, ranges, strict=True))
+        return replace(self, graphs=self.graphs.subset(order), split=split)
+
+
+def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
+    """Write one packed file from which `load_dataset` restores task, split, metric and encoder.
+
+    Raises:
+        InputError: `path` does not end in .gfast, or cannot be written.
+    """
+    if Path(path).suffix.lower() != ".gfast":
+        raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
+    dataset.graphs.meta.update(
+        name=dataset.name,
+        task=asdict(dataset.task),
+        metric=dataset.metric,
+        encoder=dataset.encoder,
+        split=_split_to_text(dataset.split, dataset.graphs.ids.cpu()),
+    )
+    dataset.graphs.save(path)
+
+
+def read_packed(path: Path, kind: Kind | None = None) -> Dataset:
+    """Restore what `save_dataset` wrote; infer what a plain `PackedGraphs.save` leaves out.
+
+    Args:
+        path: a packed file with targets.
+        kind: of the task; by default the stored one.
+
+    Raises:
+        InputError: there is no such file, it is damaged or holds no targets, or `kind` does not
+            fit those.
+    """
+    graphs = PackedGraphs.load(path)
+    if graphs.y is None:
+        raise InputError(f"{path} holds no targets: pack it again with them")
+    meta: dict[str, Any] = graphs.meta
+    try:
+        stored = meta.get("task")
+        names = tuple(stored["names"]) if stored else ()
+        if stored and kind in (None, stored["kind"]):
+            task, metric = Task(**{**stored, "names": names}), meta["metric"]
+        else:
+            task, graphs.y = make_task(graphs.y, graphs.y_level, names, kind)
+            metric = DEFAULT_METRIC[task.kind]
+        split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} has a damaged description ({error}): pack it again") from error
+    name, encoder = meta.get("name", path.stem), meta.get("encoder")
+    return Dataset(name, graphs, task, split, metric, encoder)
+
+
+def first_graphs(dataset: Dataset, num_graphs: int | None) -> Dataset:
+    """The first graphs, in whatever parts they are; all if None."""
+    if num_graphs is None or num_graphs >= dataset.graphs.num_graphs:
+        return dataset
+    return replace(
+        dataset,
+        graphs=dataset.graphs.subset(slice(0, num_graphs)),
+        split={part: p[p < num_graphs] for part, p in dataset.split.items()},
+    )
+
+
+def first_of_each_part(dataset: Dataset, num_graphs: int | None) -> Dataset:
+    """The first graphs of each part, in the parts' proportion; all if None."""
+    total = dataset.graphs.num_graphs
+    if num_graphs is None or num_graphs >= total:
+        return dataset
+    sizes = {part: max(1, num_graphs * len(p) // total) for part, p in dataset.split.items()}
+    sizes["train"] = num_graphs - sizes["valid"] - sizes["test"]
+    kept = {part: positions[: sizes[part]] for part, positions in dataset.split.items()}
+    order = torch.cat(list(kept.values())).sort().values
+    split = {part: torch.searchsorted(order, positions) for part, positions in kept.items()}
+    return replace(dataset, graphs=dataset.graphs.subset(order), split=split)
+
+
+# A split is stored as one letter for each id, so that it survives taking a subset.
+_LETTERS = {"train": b"t", "valid": b"v", "test": b"e"}
+
+
+def _split_to_text(split: dict[str, Tensor], ids: Tensor) -> str:
+    letters = np.full(int(ids.max()) + 1, b"-", dtype="S1")
+    for part in PARTS:
+        letters[ids[split[part]].numpy()] = _LETTERS[part]
+    return letters.tobytes().decode("ascii")
+
+
+def _split_from_text(text: str, ids: Tensor) -> dict[str, Tensor]:
+    letters = np.frombuffer(text.encode("ascii"), dtype="S1")
+    if int(ids.max()) >= len(letters):
+        raise KeyError(f"the split ends before graph {int(ids.max())}")
+    mine = letters[ids.numpy()]
+    return {part: torch.from_numpy(np.flatnonzero(mine == _LETTERS[part])) for part in PARTS}

@@ -1,0 +1,120 @@
+"""How the commands speak with whoever typed them: refusals, messages, what is written over."""
+
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from .errors import InputError, MissingExtraError
+from .training.config import RunConfig
+
+_NARROW = 32
+
+
+def readable(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what a user can cause into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        try:
+            command(**values)
+        except (InputError, MissingExtraError, OSError) as error:
+            say(f"error: {' '.join(str(error).split())}")
+            raise typer.Exit(1) from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            say("error: the memory is not enough: give a smaller batch size, narrower layers, …")
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as interrupt:
+            say(str(interrupt) or "interrupted")
+            raise typer.Exit(130) from interrupt
+
+    return run
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
+    words = str(error)
+    known = ("DefaultCPUAllocator", "out of memory")
+    return isinstance(error, MemoryError) or any(word in words for word in known)
+
+
+def use_fitting_threads(config: RunConfig) -> None:
+    """One thread for narrow networks, unless the user chose with OMP_NUM_THREADS.
+
+    Their operators are done before a second thread would have woken up: two were no faster on two
+    idle cores, and three times slower where something else used one of them.
+    """
+    import torch
+
+    widest = max(*config.hidden_channels, config.embedding, config.head or 0)
+    if widest <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
+def load(config: RunConfig) -> Any:
+    """The data set that a config names; what was left out of it is said."""
+    from .data.load import load_dataset
+
+    dataset = load_dataset(
+        config.source,
+        smiles_column=config.smiles_column,
+        target=list(config.target) or None,
+        task=None if config.task == "auto" else config.task,  # type: ignore[arg-type]
+        split=config.split,  # type: ignore[arg-type]
+        num_graphs=config.graphs,
+        seed=config.data_seed,
+        strict=config.strict,
+        workers=os.cpu_count(),
+    )
+    report_skipped(dataset.skipped, "skipped")
+    if dataset.unlabelled:
+        say(f"{dataset.unlabelled} rows without any label left out")
+    return dataset
+
+
+def again() -> str:
+    """The command that goes on with this one, were it interrupted."""
+    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+    return shlex.join(["grant-fast", *words, "--resume"])
+
+
+def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
+    """Say how many SMILES could not be parsed, and name a few."""
+    if failures:
+        shown = ", ".join(f"row {row} {text[:30]!r}" for row, text in failures[:3])
+        more = ", …" if len(failures) > 3 else ""
+        say(f"{len(failures)} unparsable SMILES {fate}: {shown}{more}")
+
+
+def check_flags(resume: bool, overwrite: bool) -> None:
+    """Refuse what contradicts itself."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other: give one of them")
+
+
+def check_free(out: Path, resume: bool, overwrite: bool) -> None:
+    """Never write over a run unasked."""
+    if out.is_file():
+        raise InputError(f"{out} is a file: give a folder with -o")
+    if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
+        raise InputError(
+            f"{out} is not empty: give --resume, --overwrite or another folder with -o"
+        )
+
+
+def stderr() -> Console:
+    """A console for messages, 100 columns wide where no terminal says how wide it is."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else 100)
+
+
+def say(line: str) -> None:
+    """A line for people, apart from a command's results."""
+    print(line, file=sys.stderr)
