@@ -1093,10 +1093,14 @@ typedef struct {
 
 #define KEPT_CLASSES 32 /* classes whose outputs are read once */
 
-INLINE vec one_class(const float *const f[VL], i64 c) {
+INLINE vec one_class(const float *f, ivec at) {
+#if VL == 16
+    return (vec)_mm512_i32gather_ps((__m512i)at, f, 4);
+#else
     vec v;
-    for (int i = 0; i < VL; i++) v[i] = f[i][c];
+    for (int i = 0; i < VL; i++) v[i] = f[at[i]];
     return v;
+#endif
 }
 
 /* |softmax(f) - onehot(y)|_F over the nodes of a graph, divided by the number of those with a label.
@@ -1109,23 +1113,23 @@ static void class_part(const void *args, i64 part) {
         const i64 *y = t->label + (t->first ? t->first[b] - t->ptr[b] : 0);
         vec squares = zero(), counts = zero();
         for (i64 first = t->ptr[b]; first < end; first += VL) {
-            const float *f[VL];
-            ivec label;
+            const float *f = t->f + first * t->classes;
+            ivec at, label;
             for (int i = 0; i < VL; i++) {
                 i64 row = min64(first + i, end - 1);
-                f[i] = t->f + row * t->classes;
+                at[i] = (int32_t)((row - first) * t->classes);
                 label[i] = first + i < end ? (int32_t)y[row] : -1;
             }
             vec most = zero(), wrong = zero(), right = zero(), wrong_squares = zero();
             vec kept[KEPT_CLASSES];
             for (i64 c = 0; c < t->classes; c++) {
-                vec v = one_class(f, c);
+                vec v = one_class(f + c, at);
                 if (c < KEPT_CLASSES) kept[c] = v;
                 ivec above = c ? ~(ivec)(v <= most) : ~(ivec){0}; /* a NaN is above all */
                 most = (vec)(((ivec)v & above) | ((ivec)most & ~above));
             }
             for (i64 c = 0; c < t->classes; c++) {
-                vec e = exponential((c < KEPT_CLASSES ? kept[c] : one_class(f, c)) - most);
+                vec e = exponential((c < KEPT_CLASSES ? kept[c] : one_class(f + c, at)) - most);
                 ivec is_right = label == (int32_t)c;
                 vec other = (vec)((ivec)e & ~is_right);
                 right += (vec)((ivec)e & is_right);
