@@ -71,7 +71,7 @@ def prepare(name: str, scale: str, file: Path, hiv: Path | None = None) -> None:
         simple_twin(SHAPES["ogbg-molpcba"], count).save(file)
     elif name == "graphon":
         assert count is not None
-        joined(generate_parts("gen-cls", count)).save(file)
+        joined(generate_parts("gen-cls", count, seed=0)).save(file)
     elif name == "ogbg-molhiv" and hiv is not None:
         save_dataset(load_dataset(hiv, num_graphs=count, progress=False).grouped(), file)
     elif name.startswith("gen-"):
@@ -111,7 +111,7 @@ def simple_twin(shape: Shape, count: int | None) -> PackedGraphs:
 def _generated(name: str, count: int) -> Dataset:
     """The set as `load_dataset` generates it, without a copy in the user's cache folder."""
     small = load_dataset(name, num_graphs=3, progress=False)
-    graphs = joined(generate_parts(name, count))
+    graphs = joined(generate_parts(name, count, seed=0))
     return dataclasses.replace(
         small, graphs=graphs, split=random_split(count, GENERATED_FRACTIONS, 0)
     )

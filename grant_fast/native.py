@@ -26,6 +26,9 @@ PART_ROWS, MAX_PARTS = 1024, 64
 #: Every part adds up its own dW; all of them together stay below this.
 PARTIAL_BYTES = 32 << 20
 
+#: What `interface` of kernels/cpu.c must say.
+INTERFACE = 1
+
 #: The builds of `kernels/cpu.c`, by what torch says of this CPU; the baseline serves the others.
 BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}
 
@@ -42,9 +45,11 @@ def _found() -> tuple[str, str] | None:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The build for this CPU; None where none was made."""
+    """The build for this CPU; None where none was made, or one of other sources is left over."""
     found = _found()
-    return None if found is None else ctypes.CDLL(found[1])
+    kernels = None if found is None else ctypes.CDLL(found[1])
+    stale = kernels is not None and getattr(kernels, "interface", lambda: 0)() != INTERFACE
+    return None if stale else kernels
 
 
 def build() -> str | None:
@@ -65,7 +70,7 @@ def why_not(
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return "the call is being traced"
     if library() is None:
-        return "they were not compiled (no C compiler when grant_fast was installed)"
+        return "they were not compiled: install grant_fast again where there is a C compiler"
     if x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter):
         return f"x is a {type(x).__name__} on the {x.device.type}"
     if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):

@@ -57,6 +57,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL)));
 typedef uint32_t uvec __attribute__((vector_size(4 * VL)));
 
 EXPORT int vector_lanes(void) { return VL; }
+EXPORT int interface(void) { return 1; } /* native.py's INTERFACE; raise both with a signature */
 
 INLINE i64 min64(i64 a, i64 b) { return a < b ? a : b; }
 INLINE i64 padded(i64 width) { return (width + VL - 1) / VL * VL; }
