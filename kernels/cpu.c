@@ -135,6 +135,13 @@ static void *run_thread(void *j) {
     return NULL;
 }
 
+/* A thread takes a tenth of a millisecond to begin and to end: each should have several times that
+ * to do, by a rough count of clock cycles. */
+static int useful(int threads, i64 cycles) {
+    i64 most = cycles / 1500000;
+    return most < 2 ? 1 : (int)min64(threads, most);
+}
+
 static void parallel(work_fn work, const void *args, i64 parts, int threads) {
     job j = {work, args, parts, 0};
     pthread_t ids[MAX_THREADS];
@@ -400,6 +407,10 @@ typedef struct {
 /* Clock cycles a row, roughly: half a cycle for a vector's multiply-add, twenty for a vector's hop.
  * Which rewrite of the same sum is cheaper depends on the widths alone. */
 INLINE i64 vectors(i64 width) { return (width + VL - 1) / VL; }
+static i64 forward_cycles(i64 order, i64 h_in, i64 h_out) {
+    return h_in * vectors(order * h_out) / 2 + (order - 1) * 20 * vectors(h_out) +
+           (h_in + h_out) / 4; /* the last: what memory takes */
+}
 static int propagates_first(i64 order, i64 h_in, i64 h_out) {
     i64 first = order * h_in * vectors(h_out) / 2 + (order - 1) * 20 * vectors(h_in);
     i64 horner = h_in * vectors(order * h_out) / 2 + (order - 1) * 22 * vectors(h_out);
@@ -640,6 +651,7 @@ EXPORT void flex_conv_forward(const graphs *g, i64 parts, int threads, const flo
     layer l = {.order = order, .h_in = h_in, .h_out = h_out, .relu = relu, .w = wp, .bias = bp,
                .x = x, .ldx = ldx, .packed = packed, .y = y};
     task t = {.g = g, .l = &l};
+    threads = useful(threads, g->ptr[g->count] * forward_cycles(order, h_in, h_out));
     parallel(forward_part, &t, parts, threads);
     free(wp);
     free(bp);
@@ -664,6 +676,7 @@ EXPORT void flex_conv_backward(const graphs *g, i64 parts, int threads, const fl
                .ldx = ldx, .packed = packed, .y = (float *)y, .grad = grad, .dx = dx, .dw = dws,
                .db = dbs};
     task t = {.g = g, .l = &l, .by_grad = by_grad, .stride = size, .stride_db = width};
+    threads = useful(threads, 2 * g->ptr[g->count] * forward_cycles(order, h_in, h_out));
     parallel(backward_part, &t, parts, threads);
     float *sum = dws + parts * size;
     add_rows(sum, dws, parts, size);
@@ -816,6 +829,7 @@ EXPORT void norm_relu_dropout_forward(i64 n, i64 h, int threads, const float *y,
                                       uint64_t seed, uint32_t level, float keep, float *state,
                                       float *out) {
     i64 width = padded(h), parts = (n + NORM_ROWS - 1) / NORM_ROWS;
+    threads = useful(threads, n * vectors(h) * 15); /* of one of its passes */
     float *mean = state, *rstd = state + width, *scale = state + 2 * width;
     float *shift = state + 3 * width;
     double *sums = calloc((size_t)(2 * (parts + 1) * width), sizeof(double));
@@ -847,6 +861,7 @@ EXPORT void norm_relu_dropout_backward(i64 n, i64 h, int threads, const float *y
                                        uint32_t level, float keep, const float *state, float *dy,
                                        float *dgamma, float *dbeta) {
     i64 width = padded(h), parts = (n + NORM_ROWS - 1) / NORM_ROWS;
+    threads = useful(threads, n * vectors(h) * 15); /* of one of its passes */
     double *sums = calloc((size_t)(2 * (parts + 1) * width), sizeof(double));
     float *means = buffer(2 * width);
     norm t = {.n = n, .h = h, .y = y, .mean = state, .rstd = state + width,
@@ -933,6 +948,7 @@ static void readout_grad_part(const void *args, i64 part) {
 EXPORT void pool_nodes(const i64 *ptr, const i64 *first, i64 count, int threads, i64 order, i64 h,
                        i64 nodes, const float *weight, const float *x, float *out) {
     readout t = {ptr, first, count, order, h, nodes, weight, x, out, NULL};
+    threads = useful(threads, ptr[count] * order * vectors(h) * 5);
     parallel(readout_part, &t, (count + READOUT_GRAPHS - 1) / READOUT_GRAPHS, threads);
 }
 
@@ -940,6 +956,7 @@ EXPORT void pool_nodes_backward(const i64 *ptr, const i64 *first, i64 count, int
                                 i64 h, i64 nodes, const float *weight, const float *grad,
                                 float *dx) {
     readout t = {ptr, first, count, order, h, nodes, weight, NULL, dx, grad};
+    threads = useful(threads, ptr[count] * order * vectors(h) * 5);
     parallel(readout_grad_part, &t, (count + READOUT_GRAPHS - 1) / READOUT_GRAPHS, threads);
 }
 
@@ -1035,6 +1052,10 @@ EXPORT void network_forward(const graphs *g, i64 parts, int threads, i64 depth,
         free(bias);
     }
     network t = {g, depth, layers, code, x, weight, order, nodes, out};
+    i64 cycles = 0;
+    for (i64 i = 0; i < depth; i++)
+        cycles += forward_cycles(layers[i].order, layers[i].h_in, layers[i].h_out);
+    threads = useful(threads, g->ptr[g->count] * cycles);
     parallel(network_part, &t, parts, threads);
     for (i64 i = 0; i < depth; i++) {
         free((void *)layers[i].w);
@@ -1151,5 +1172,6 @@ static void class_part(const void *args, i64 part) {
 EXPORT void class_scores(const i64 *ptr, const i64 *first, const i64 *label, i64 count,
                          int threads, i64 classes, const float *f, float *out) {
     class_task t = {ptr, first, label, f, count, classes, out};
+    threads = useful(threads, ptr[count] * classes * 2);
     parallel(class_part, &t, (count + READOUT_GRAPHS - 1) / READOUT_GRAPHS, threads);
 }
