@@ -49,15 +49,19 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
         total = F.cross_entropy(rows, classes, ignore_index=NOT_MEASURED, reduction="sum")
         count = (y != NOT_MEASURED).sum()
     else:
-        measured = ~y.isnan()
-        target = torch.where(measured, y, 0.0)
-        if task.kind == "regression":
-            entries = F.mse_loss(pred, target, reduction="none")
-        else:
-            entries = F.binary_cross_entropy_with_logits(pred, target, reduction="none")
+        entries, measured = _entries(pred, y, task)
         total = torch.where(measured, entries, 0.0).sum()
         count = measured.sum()
     return total if reduction == "sum" else total / count.clamp(min=1)
+
+
+def _entries(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """The loss of each entry, and which are measured, [rows, C], of any kind but multiclass."""
+    measured = ~y.isnan()
+    target = torch.where(measured, y, 0.0)
+    if task.kind == "regression":
+        return F.mse_loss(pred, target, reduction="none"), measured
+    return F.binary_cross_entropy_with_logits(pred, target, reduction="none"), measured
 
 
 def graph_losses(
@@ -81,12 +85,7 @@ def graph_losses(
         entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")[:, None]
         measured = (y != NOT_MEASURED)[:, None]
     else:
-        measured = ~y.isnan()
-        target = torch.where(measured, y, 0.0)
-        if task.kind == "regression":
-            entries = F.mse_loss(pred, target, reduction="none")
-        else:
-            entries = F.binary_cross_entropy_with_logits(pred, target, reduction="none")
+        entries, measured = _entries(pred, y, task)
     entries = torch.where(measured, entries, 0.0)
     rows = torch.stack([entries.sum(1), measured.sum(1).to(entries.dtype)], dim=1)
     if task.level == "node":
