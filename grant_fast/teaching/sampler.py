@@ -221,12 +221,20 @@ class GraNTSampler(Sampler[list[int]]):
         """What the losses of the selected graphs at `ids` count, float32 [len(ids)]; None: 1 each.
 
         Raises:
-            InputError: nothing has been selected yet.
+            InputError: nothing has been selected yet, or a graph is not among the selected.
         """
-        picked = self._picked_or_raise()
+        selected = self.selected
         if self._weights is None:
             return None
-        return self._weights[torch.searchsorted(self.ids[picked], torch.as_tensor(ids).cpu())]
+        asked = torch.as_tensor(ids).cpu()
+        place = torch.searchsorted(selected, asked).clamp_(max=len(selected) - 1)
+        strange = asked[selected[place] != asked]
+        if len(strange):
+            raise InputError(
+                f"position {int(strange[0])} is not selected, so nothing says what it counts: "
+                "ask for positions that the sampler serves"
+            )
+        return self._weights[place]
 
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: int64 tensors, ints, and the settings as plain values."""

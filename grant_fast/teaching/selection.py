@@ -58,12 +58,7 @@ def select_graphs(
     """
     if mode not in get_args(SelectMode):
         raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(SelectMode))}")
-    if scores.dim() != 1 or not scores.is_floating_point():
-        raise InputError(
-            f"scores must be floating point, [num_graphs], not {scores.dtype} {list(scores.shape)}"
-        )
-    scores = scores.detach()
-    _check_numbers(scores)
+    scores = _checked(scores)
     if mode == "global":
         _check_count(m, len(scores), "graphs")
         return _largest(scores, m, backend, counts)
@@ -98,15 +93,29 @@ def sample_graphs(scores: Tensor, m: int, lot: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         scores: `[N]`, floating point, at least 0.
         m: how many to draw, 0 to N.
-        lot: `[N]`, independent numbers, uniform in (0, 1].
+        lot: `[N]`, independent numbers, uniform in (0, 1], on the scores' device.
 
     Returns:
         int64 `[m]` ascending positions, and float32 `[m]` weights of at least 1.
 
     Raises:
-        InputError: as `select_graphs`.
+        InputError: as `select_graphs`; a score is negative (on the CPU), or there is not one number
+            of `lot` for each.
     """
-    finite = scores.detach().double().clamp(max=torch.finfo(torch.float32).max)
+    scores = _checked(scores)
+    if scores.device.type == "cpu" and (below := scores < 0).any():
+        first = int(below.nonzero()[0])
+        raise InputError(
+            f"the score of the graph at position {first} is {float(scores[first])}: "
+            "to draw in proportion, give scores of at least 0"
+        )
+    if lot.shape != scores.shape:
+        raise InputError(
+            f"{list(lot.shape)} random numbers beside {list(scores.shape)} scores: draw one for "
+            "each graph"
+        )
+    _check_count(m, len(scores), "graphs")
+    finite = scores.double().clamp(max=torch.finfo(torch.float32).max)
     q = UNIFORM_SHARE * finite.mean() + (1 - UNIFORM_SHARE) * finite
     q = torch.where(q.sum() > 0, q, 1.0)  # nothing is wrong anywhere: all alike
     priority = q / lot
@@ -180,12 +189,15 @@ def _check_count(m: int, total: int, things: str) -> None:
         raise InputError(f"cannot select {m} of {total} {things}: choose 0 to {total}")
 
 
-def _check_numbers(scores: Tensor) -> None:
-    if scores.device.type != "cpu":
-        return
-    wrong = scores.isnan()
-    if wrong.any():
+def _checked(scores: Tensor) -> Tensor:
+    """The scores without their history, if they can be ranked."""
+    if scores.dim() != 1 or not scores.is_floating_point():
+        raise InputError(
+            f"scores must be floating point, [num_graphs], not {scores.dtype} {list(scores.shape)}"
+        )
+    if scores.device.type == "cpu" and (wrong := scores.isnan()).any():
         raise InputError(
             f"the score of the graph at position {int(wrong.nonzero()[0])} is NaN: "
             "lower the learning rate, or check the features and targets"
         )
+    return scores.detach()

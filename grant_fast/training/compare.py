@@ -105,8 +105,8 @@ def run_folder(out: Path, name: str, seed: int) -> Path:
 def planned_visits(config: RunConfig, num_train: int) -> int:
     """How many graphs the schedule will have shown by the end, known before it begins.
 
-    Exact for random, grant-s and grant-global; grant-b rounds its share up to whole batches, and
-    so would see more.
+    Exact for random, grant-s, grant-global and grant-proportional; grant-b rounds its share up to
+    whole batches, and so would see more.
     """
     picks = selection_epochs(config.epochs, config.start_ratio, config.interval)  # type: ignore[arg-type]
     total = 0

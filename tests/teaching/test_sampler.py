@@ -14,7 +14,7 @@ from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.teaching.schedules import ratio_at, selection_epochs, share_size
 
 REGRESSION = Task("regression")
-SCORED = ["batch", "graph", "global"]
+SCORED = ["batch", "graph", "global", "proportional"]
 MODES = [*SCORED, "random", "full"]
 
 
@@ -158,7 +158,7 @@ def test_random_draws_as_many_graphs_at_the_same_epochs(make_graphs, zero, inter
     settings = {"epochs": 40, "start_ratio": 0.2, "interval": interval, "predict": zero}
     samplers = {
         mode: GraNTSampler(graphs, REGRESSION, 6, mode=mode, **settings)
-        for mode in ["graph", "global", "random"]
+        for mode in ["graph", "global", "proportional", "random"]
     }
     due = selection_epochs(40, 0.2, interval)
     drawn = set()
@@ -202,7 +202,7 @@ def test_all_arms_see_the_data_in_the_same_order(make_graphs, zero) -> None:
             sampler.select(zero, epoch)
         everything = served(samplers["full"])
         assert sorted(everything) == list(range(37))
-        for mode in ["graph", "global", "random"]:
+        for mode in ["graph", "global", "proportional", "random"]:
             chosen = set(samplers[mode].selected.tolist())
             assert served(samplers[mode]) == [i for i in everything if i in chosen]
         rank = {position: place for place, position in enumerate(everything)}
@@ -295,7 +295,58 @@ def test_a_resumed_run_equals_an_unbroken_one(make_graphs, mode, stop) -> None:
     assert list(second) == head[-1]
     assert len(second) == len(first)
     assert second.selected.equal(first.selected)
+    counts = [sampler.weights(sampler.selected) for sampler in (first, second)]
+    assert (counts[0] is None) == (counts[1] is None) == (mode != "proportional")
+    assert counts[0] is None or counts[1].equal(counts[0])
     assert head + run(second, stop, 20) == unbroken
+
+
+def test_a_proportional_draw_prefers_large_scores_and_weights_undo_the_preference(
+    make_graphs, zero
+) -> None:
+    graphs = make_graphs(40)
+    y = torch.cat([graph.y for graph in graphs])
+    counts, total, drawn = torch.zeros(40), 0.0, set()
+    for seed in range(300):
+        sampler = GraNTSampler(
+            graphs,
+            REGRESSION,
+            8,
+            epochs=1,
+            mode="proportional",
+            start_ratio=0.25,
+            predict=zero,
+            seed=seed,
+        )
+        sampler.select(zero, 0)
+        assert sampler.num_selected == 10 and [len(batch) for batch in sampler] == [8, 2]
+        weights = sampler.weights(sampler.selected)
+        counts[sampler.selected] += 1
+        total += float((weights * y[sampler.selected]).sum()) / 300
+        drawn.add(tuple(sampler.selected.tolist()))
+    assert len(drawn) > 250
+    worst, best = y.sort(descending=True).indices.split(20)
+    assert counts[worst].sum() > 1.3 * counts[best].sum()
+    assert counts.min() > 0  # the uniform share
+    # one draw has a standard deviation of 224, and so the mean of 300 one of 13
+    assert total == pytest.approx(float(y.sum()), abs=4 * 13)
+
+
+def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zero) -> None:
+    settings = {"epochs": 1, "start_ratio": 0.4, "predict": zero, "ids": range(5, 25)}
+    sampler = GraNTSampler(make_graphs(30), REGRESSION, 3, mode="proportional", **settings)
+    with pytest.raises(InputError, match="was not made"):
+        sampler.weights([5])
+    sampler.select(zero, 0)
+    all_weights = sampler.weights(sampler.selected)
+    assert len(all_weights.unique()) > 1
+    by_id = dict(zip(sampler.selected.tolist(), all_weights.tolist(), strict=True))
+    for batch in sampler:
+        assert sampler.weights(batch).tolist() == [by_id[i] for i in batch]
+    unselected = next(i for i in range(5, 25) if i not in by_id)
+    for strange in (0, unselected, 29):
+        with pytest.raises(InputError, match=f"position {strange} is not selected"):
+            sampler.weights([int(sampler.selected[0]), strange])
 
 
 def test_a_state_before_any_selection_resumes_too(make_graphs, zero) -> None:

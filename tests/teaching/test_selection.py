@@ -136,3 +136,37 @@ def test_drawing_from_scores_at_the_edge(scores) -> None:
         picked, weights = sample_graphs(torch.tensor(scores), m, lot)
         assert len(picked) == m and bool(weights.isfinite().all())
     assert weights.tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("scores", "m", "lot", "says"),
+    [
+        ([0.5, math.nan, 1.0], 1, [0.5] * 3, "position 1 is NaN: lower the learning rate"),
+        ([0.5, 1.0, -0.25], 1, [0.5] * 3, r"position 2 is -0\.25: .* at least 0"),
+        ([0.5, 1.0, 2.0], 1, [0.5], r"\[1\] random numbers beside \[3\] scores: draw one for each"),
+        ([0.5, 1.0, 2.0], 4, [0.5] * 3, "cannot select 4 of 3 graphs: choose 0 to 3"),
+        ([[0.5], [1.0]], 1, [[0.5], [0.5]], r"\[num_graphs\], not torch.float32 \[2, 1\]"),
+        ([1, 2], 1, [0.5] * 2, r"floating point, \[num_graphs\], not torch.int64"),
+    ],
+)
+def test_what_cannot_be_drawn_from_is_named(scores, m, lot, says) -> None:
+    with pytest.raises(InputError, match=says):
+        sample_graphs(torch.tensor(scores), m, torch.tensor(lot))
+
+
+@settings(deadline=None, max_examples=60)
+@given(SCORES, st.data())
+def test_a_draw_has_m_graphs_once_each_and_weights_that_are_bounded(
+    scores: list[float], data: st.DataObject
+) -> None:
+    m = data.draw(st.integers(0, len(scores)))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 9)))
+    lot = 1 - torch.rand(len(scores), dtype=torch.float64, generator=generator)
+    picked, weights = sample_graphs(torch.tensor(scores), m, lot)
+    again, _ = sample_graphs(torch.tensor(scores), m, lot)
+    assert picked.equal(again)
+    assert picked.tolist() == sorted(set(picked.tolist())) and len(picked) == len(weights) == m
+    assert weights.dtype == torch.float32 and bool(weights.isfinite().all() & (weights >= 1).all())
+    # A larger score never counts more than a smaller one: it had the better odds.
+    by_score = torch.tensor(scores)[picked].sort(descending=True, stable=True).indices
+    assert bool((weights[by_score].diff() >= 0).all())

@@ -9,9 +9,9 @@ import torch
 from rings import make_dataset
 
 from grant_fast.errors import InputError
-from grant_fast.teaching.residuals import loss
+from grant_fast.teaching.residuals import graph_losses, loss
 from grant_fast.training.checkpoints import load_checkpoint
-from grant_fast.training.config import ARMS, INFOBATCH
+from grant_fast.training.config import ARMS, ON_REQUEST
 from grant_fast.training.observers import Observer
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
@@ -49,7 +49,7 @@ def test_every_task_is_learned_beyond_the_constant_guess(tmp_path, config, kind,
     assert result.test_metric is not None and result.test_metric_last is not None
 
 
-@pytest.mark.parametrize("arm", [*ARMS, INFOBATCH])
+@pytest.mark.parametrize("arm", [*ARMS, *ON_REQUEST])
 @pytest.mark.parametrize("step_every", ["batch", "epoch"])
 def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, config, arm, step_every):
     chosen = config(arm=arm, step_every=step_every, dropout=(0.3,), norm="batch_norm", interval=4)
@@ -127,6 +127,22 @@ def test_one_step_an_epoch_follows_the_mean_over_all_selected_labels(tmp_path, c
     batch = trainer._graphs.batch(dataset.split["train"])
     loss(twin(batch), batch.y, dataset.task).backward()
     optimizer.step()
+    for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_a_proportional_run_weights_each_graphs_loss(tmp_path, config):
+    dataset = make_dataset()
+    chosen = config(arm="grant-proportional", step_every="epoch", epochs=1, batch_size=4, lr=1e-3)
+    trainer = Trainer(dataset, chosen, tmp_path)
+    twin = Trainer(dataset, chosen, tmp_path).model
+    trainer.fit()
+    ids = trainer._sampler.selected
+    weights, batch = trainer._sampler.weights(ids), trainer._graphs.batch(ids)
+    assert len(ids) == 3 and len(weights.unique()) > 1
+    losses, labels = graph_losses(twin(batch), batch.y, dataset.task)
+    ((weights * losses).sum() / (weights * labels).sum()).backward()
+    torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0).step()
     for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
