@@ -210,8 +210,7 @@ def _is_moderate(pred: Tensor) -> bool:
 
 def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
     """Residuals `[rows, C]`, and what is measured: `[rows, C]`, for multiclass `[rows, 1]`."""
-    if kind not in get_args(ResidualKind):
-        raise InputError(f"unknown residual {kind!r}: choose 'gradient' or 'raw'")
+    check_residual(kind)
     pred, y = _aligned(pred, y, task)
     if task.kind == "multiclass":
         measured = (y != NOT_MEASURED).unsqueeze(1)
@@ -221,6 +220,12 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
         measured, target = ~y.isnan(), y
         output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
     return torch.where(measured, output - target, 0.0), measured
+
+
+def check_residual(kind: str) -> None:
+    """Refuse an unknown kind of residual (InputError)."""
+    if kind not in get_args(ResidualKind):
+        raise InputError(f"unknown residual {kind!r}: choose 'gradient' or 'raw'")
 
 
 def _aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
-from .residuals import ResidualKind
+from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Pass, Positions, Predict
 from .selection import SelectMode, sample_graphs, select_graphs
@@ -97,8 +97,7 @@ class GraNTSampler(Sampler[list[int]]):
                 raise InputError(f"{name}={size}: give at least 1")
         if seed < 0:
             raise InputError(f"seed={seed}: give a number from 0 up")
-        if residual not in get_args(ResidualKind):
-            raise InputError(f"unknown residual {residual!r}: choose 'gradient' or 'raw'")
+        check_residual(residual)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
         self.dataset, self.task, self.batch_size = dataset, task, batch_size
         self.mode, self.seed = mode, seed

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from .. import native
-from ..batch import GraphBatch, take
+from ..batch import GraphBatch, as_positions, take
 from ..dispatch import takes_kernels, takes_native
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task
 from . import fused
-from .residuals import ResidualKind, graph_residuals
+from .residuals import ResidualKind, check_residual, graph_residuals
 
 Model = Callable[..., Any]
 Predict = Callable[[Any, Any], Tensor]
@@ -71,7 +71,8 @@ def score_graphs(
     its own mode and the random state is as before, so that scoring leaves no trace in training.
 
     Args:
-        model: a module, or any callable that `predict` knows how to use.
+        model: a module, or any callable that `predict` knows how to use. A module is put into
+            evaluation mode; what a bare function computes with stays in the mode that it is in.
         graphs: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.
         ids: positions in `graphs` to score, in the order of the result; all of them if None.
@@ -89,12 +90,12 @@ def score_graphs(
         `[len(ids), C]` or, at node level, one row for each node.
 
     Raises:
-        InputError: NaN predictions (the first such graph is named), no graphs, a batch without
-            targets, or shapes that do not fit the task.
+        InputError: NaN predictions (the first such graph is named), no graphs, a position that is
+            not there, a batch without targets, or shapes that do not fit the task.
     """
-    positions = None if ids is None else torch.as_tensor(ids).cpu()
-    if positions is not None and positions.dtype == torch.bool:
-        raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
+    positions = None if ids is None else _positions(ids, len(graphs))
+    if predict is None and not callable(model):
+        raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
     pass_over = Pass(graphs, task, positions, predict, residual, batch_size, collate)
     scores, _, outputs = pass_over(model, return_predictions)
     if outputs is None:
@@ -130,6 +131,7 @@ class Pass:
             raise InputError(f"batch_size={batch_size}: give at least 1")
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
+        check_residual(residual)
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate
         self.batch_size, self._whole = batch_size, whole
@@ -295,6 +297,15 @@ def evaluating(model: Model) -> Iterator[None]:
         finally:
             for module, mode in zip(modules, modes, strict=True):
                 module.training = mode
+
+
+def _positions(ids: Positions, total: int) -> Tensor:
+    """Checked positions, int64 on the CPU, in the order given."""
+    given = torch.as_tensor(ids).cpu()
+    if given.dtype == torch.bool:
+        raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
+    where = as_positions(given, total)
+    return torch.arange(where.start, where.stop) if isinstance(where, slice) else where
 
 
 def _device_of(model: Model) -> torch.device | None:

@@ -6,6 +6,7 @@ A NaN is an error, which is looked for where that is free: on the CPU. On a devi
 host wait; there `score_graphs`, which has looked already, vouches for the scores.
 """
 
+from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
@@ -54,7 +55,8 @@ def select_graphs(
         int64 ascending positions, `[m]`; for "batch", those of every graph of the picked batches.
 
     Raises:
-        InputError: a score is NaN (on the CPU), m is out of range, or the shapes do not fit.
+        InputError: a score is NaN, or a batch number cannot be (both on the CPU); m is out of
+            range, or the shapes do not fit.
     """
     if mode not in get_args(SelectMode):
         raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(SelectMode))}")
@@ -68,6 +70,7 @@ def select_graphs(
             f"{found} batch numbers beside {list(scores.shape)} scores: mode {mode!r} needs one "
             "for each graph"
         )
+    _check_batches(batches)
     if mode == "graph":
         _check_count(m, len(scores), "graphs")
         return _largest_within(scores, batches, m)
@@ -130,8 +133,10 @@ def _largest(scores: Tensor, m: int, backend: str | None, counts: Tensor | None)
         from ..kernels.select import largest
 
         return largest(scores, m, counts)
-    if scores.device.type == "cpu":
-        return _largest_on_cpu(scores, m)
+    return (_largest_on_cpu if scores.device.type == "cpu" else _largest_on_device)(scores, m)
+
+
+def _largest_on_device(scores: Tensor, m: int) -> Tensor:
     size = len(scores)
     if m in (0, size):
         return torch.arange(m, device=scores.device)
@@ -185,8 +190,23 @@ def _means(scores: Tensor, batches: Tensor) -> Tensor:
 
 
 def _check_count(m: int, total: int, things: str) -> None:
-    if not 0 <= m <= total:
-        raise InputError(f"cannot select {m} of {total} {things}: choose 0 to {total}")
+    if not isinstance(m, Integral) or not 0 <= m <= total:
+        raise InputError(
+            f"cannot select {m} of {total} {things}: choose a whole number from 0 to {total}"
+        )
+
+
+def _check_batches(batches: Tensor) -> None:
+    if batches.dtype != torch.int64:
+        raise InputError(f"batch numbers must be int64, not {batches.dtype}: use batches.long()")
+    if batches.device.type != "cpu" or not len(batches):
+        return
+    low, high = (int(end) for end in torch.aminmax(batches))
+    if low < 0 or high >= len(batches) or not torch.bincount(batches).all():
+        raise InputError(
+            f"batch numbers run from {low} to {high}, negative or with gaps: number the batches "
+            "0, 1, 2, …, each with a graph or more"
+        )
 
 
 def _checked(scores: Tensor) -> Tensor:

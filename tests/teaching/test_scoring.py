@@ -1,3 +1,5 @@
+import copy
+import itertools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -5,12 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from grant_fast import FlexGCN
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Task
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
+from tests.cases import AWKWARD_SIZES, dense_graphs
 
 REGRESSION = Task("regression")
 
@@ -171,6 +176,106 @@ def test_integer_labels_as_pyg_users_have_them(make_graphs, shape, kind) -> None
     assert scores.tolist() == pytest.approx([0.5 if kind == "binary" else 0.5**0.5] * 5)
 
 
+def by_definition(f: Tensor, y: Tensor, task: Task, kind: str) -> float:
+    """The score of one graph, entry by entry in float64, from the paper's section 4.3."""
+    total, labels, nodes = 0.0, 0, 0
+    columns = y.unsqueeze(1) if y.dim() == 1 else y
+    for outputs, label in zip(f.tolist(), columns.tolist(), strict=True):
+        known = 0
+        if task.kind == "multiclass":
+            weights = [math.exp(value) for value in outputs]
+            shares = [weight / sum(weights) for weight in weights]
+            guess = shares if kind == "gradient" else outputs
+            known = int(label[0] != -100)
+            wrong = [known * (p - (c == label[0])) for c, p in enumerate(guess)]
+        else:
+            linked = task.kind != "regression" and kind == "gradient"
+            guess = [1 / (1 + math.exp(-value)) for value in outputs] if linked else outputs
+            wrong = [0.0 if math.isnan(t) else p - t for p, t in zip(guess, label, strict=True)]
+            known = sum(not math.isnan(t) for t in label)
+        total += sum(error * error for error in wrong)
+        labels += known
+        nodes += known > 0
+    per_label = task.level == "graph" and task.kind != "multiclass"
+    return math.sqrt(total) / max(labels if per_label else nodes, 1)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize(
+    ("kind", "outputs"), [("regression", 2), ("binary", 1), ("multilabel", 3), ("multiclass", 4)]
+)
+def test_a_network_of_ours_is_scored_as_the_paper_defines(kind, outputs, level, backend) -> None:
+    torch.manual_seed(3)
+    task = Task(kind, level, outputs)
+    graphs = dense_graphs(AWKWARD_SIZES, 5)
+    rows = graphs.num_nodes if level == "node" else graphs.num_graphs
+    missing = torch.rand(rows, outputs) < 0.3
+    missing[1] = True  # one without any label
+    y = torch.randn(rows, outputs)
+    y = (y if kind == "regression" else (y > 0).float()).masked_fill(missing, math.nan)
+    if kind == "multiclass":
+        y = torch.randint(outputs, (rows,)).masked_fill(missing[:, 0], -100)
+    graphs = PackedGraphs(graphs.x, y, graphs.ptr, graphs.adj, graphs.adj_t, y_level=level)
+    model = FlexGCN(
+        5, [7], outputs, orders=[3, 2], norm="batch_norm", dropout=0.5, backend=backend,
+        pool=None if level == "node" else "mean",
+    )  # fmt: skip
+    model(graphs.batch(slice(None))).sum().backward()  # batch norm has seen something
+    ids = torch.randperm(graphs.num_graphs)
+    double = copy.deepcopy(model).double().eval()
+    with torch.no_grad():
+        f = double(graphs.to(dtype=torch.float64).batch(slice(None)))
+    parts = [f[a:b] for a, b in itertools.pairwise(graphs.ptr)] if level == "node" else f[:, None]
+    labels = [y[a:b] for a, b in itertools.pairwise(graphs.ptr)] if level == "node" else y[:, None]
+    for residual in ("gradient", "raw"):
+        scores, pred = score_graphs(
+            model, graphs, task, ids=ids, residual=residual, batch_size=5, return_predictions=True
+        )
+        alone = score_graphs(model, graphs, task, ids=ids, residual=residual, batch_size=5)
+        expected = [by_definition(parts[i], labels[i], task, residual) for i in ids.tolist()]
+        assert scores.dtype == torch.float32 and scores.shape == (graphs.num_graphs,)
+        torch.testing.assert_close(scores, torch.tensor(expected), rtol=2e-5, atol=2e-6)
+        torch.testing.assert_close(alone, scores, rtol=2e-6, atol=1e-7)
+        outputs_in_order = torch.cat([parts[i] for i in ids.tolist()]).float()
+        torch.testing.assert_close(pred, outputs_in_order, rtol=2e-5, atol=2e-5)
+
+
+class Operations(TorchDispatchMode):
+    """Counts what is sent to PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("kind", ["regression", "multilabel", "multiclass"])
+def test_more_graphs_take_no_more_operations(kind, level) -> None:
+    task = Task(kind, level, 3)
+
+    def operations(size: int) -> int:
+        graphs = dense_graphs((3, 1, 2, 0) * size, 3)
+        rows = graphs.num_nodes if level == "node" else graphs.num_graphs
+        graphs.y = (
+            torch.ones(rows, dtype=torch.long) if kind == "multiclass" else torch.ones(rows, 3)
+        )
+        graphs.y_level = level
+        predict = (
+            (lambda model, b: b.x) if level == "node" else (lambda model, b: b.x[: b.num_graphs])
+        )
+        with Operations() as seen:
+            scores = score_graphs(nn.Identity(), graphs, task, predict=predict, batch_size=10_000)
+        assert len(scores) == 4 * size
+        return seen.count
+
+    assert 5 < operations(40) == operations(4)
+
+
 def test_predictions_come_along_when_asked_for(make_graphs, model) -> None:
     graphs = make_graphs(9)
     ids = [8, 2, 3, 4]
@@ -205,6 +310,18 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
     graphs = make_graphs(4)
     with pytest.raises(InputError, match="batch_size=0"):
         score_graphs(model, graphs, REGRESSION, batch_size=0)
+    for residual in ("logit", None):
+        with pytest.raises(InputError, match=f"unknown residual {residual!r}"):
+            score_graphs(model, graphs, REGRESSION, residual=residual)
+    for ids, says in (
+        ([0, 4], "no graph 4: this dataset holds 4"),
+        ([0.5], "give a flat list of integers"),
+        ([True, False, True, True], r"mask\.nonzero"),
+    ):
+        with pytest.raises(InputError, match=says):
+            score_graphs(model, graphs, REGRESSION, ids=ids)
+    with pytest.raises(InputError, match="the model is a NoneType: give a module or a callable"):
+        score_graphs(None, graphs, REGRESSION)  # type: ignore[type-var]
     with pytest.raises(InputError, match="no graphs to score"):
         score_graphs(model, graphs, REGRESSION, ids=[])
     with pytest.raises(InputError, match=r"targets have shape \(4,\).*one row for each graph"):

@@ -2,11 +2,11 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grant_fast.errors import InputError
-from grant_fast.teaching.selection import sample_graphs, select_graphs
+from grant_fast.teaching.selection import _largest_on_device, sample_graphs, select_graphs
 
 # Few distinct values, so that ties are everywhere; ±0 are equal and infinity is allowed.
 SCORES = st.lists(
@@ -29,12 +29,23 @@ def dealt(draw: st.DrawFn) -> tuple[list[float], list[int]]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(SCORES, st.data())
-def test_global_selection_is_a_stable_sort(scores: list[float], data: st.DataObject) -> None:
-    m = data.draw(st.integers(0, len(scores)))
-    picked = select_graphs(torch.tensor(scores), m)
-    assert picked.dtype == torch.int64
-    assert picked.tolist() == best(list(range(len(scores))), scores, m)
+@example([0.0] * 7, 3 / 7)
+@example([math.inf] * 7, 3 / 7)
+@example([math.inf, -math.inf, 1.0, math.inf, -math.inf], 4 / 5)
+@example([0.5] * 7, 0.0)
+@example([0.5] * 7, 1.0)
+@example([], 0.0)
+@given(SCORES, st.floats(0, 1))
+def test_global_selection_is_a_stable_sort(scores: list[float], share: float) -> None:
+    m = round(share * len(scores))
+    expected = best(list(range(len(scores))), scores, m)
+    for picked in (
+        select_graphs(torch.tensor(scores), m),
+        select_graphs(torch.tensor(scores, dtype=torch.float64), m, backend="torch"),
+        _largest_on_device(torch.tensor(scores), m),  # what an accelerator without kernels does
+    ):
+        assert picked.dtype == torch.int64
+        assert picked.tolist() == expected
 
 
 @settings(deadline=None, max_examples=60)
@@ -106,6 +117,14 @@ def test_nonsense_is_named() -> None:
         select_graphs(scores, -1, "graph", batches=zeros)
     with pytest.raises(InputError, match=r"cannot select 2 of 1 batches"):
         select_graphs(scores, 2, "batch", batches=zeros)
+    with pytest.raises(InputError, match=r"cannot select 1.5 of 3 graphs: choose a whole number"):
+        select_graphs(scores, 1.5)  # type: ignore[arg-type]
+    for numbers in ([0, 0, 2], [0, -1, 1], [1, 1, 1], [0, 1, 3]):
+        for mode in ("graph", "batch"):
+            with pytest.raises(InputError, match="number the batches 0, 1, 2"):
+                select_graphs(scores, 1, mode, batches=torch.tensor(numbers))
+    with pytest.raises(InputError, match=r"must be int64, not torch.float32: use batches.long"):
+        select_graphs(scores, 1, "graph", batches=zeros.float())
     with pytest.raises(InputError, match=r"\[2\] batch numbers beside \[3\] scores"):
         select_graphs(scores, 1, "graph", batches=zeros[:2])
     with pytest.raises(InputError, match=r"\[num_graphs\], not torch.float32 \[3, 1\]"):
@@ -144,7 +163,12 @@ def test_drawing_from_scores_at_the_edge(scores) -> None:
         ([0.5, math.nan, 1.0], 1, [0.5] * 3, "position 1 is NaN: lower the learning rate"),
         ([0.5, 1.0, -0.25], 1, [0.5] * 3, r"position 2 is -0\.25: .* at least 0"),
         ([0.5, 1.0, 2.0], 1, [0.5], r"\[1\] random numbers beside \[3\] scores: draw one for each"),
-        ([0.5, 1.0, 2.0], 4, [0.5] * 3, "cannot select 4 of 3 graphs: choose 0 to 3"),
+        (
+            [0.5, 1.0, 2.0],
+            4,
+            [0.5] * 3,
+            "cannot select 4 of 3 graphs: choose a whole number from 0 to 3",
+        ),
         ([[0.5], [1.0]], 1, [[0.5], [0.5]], r"\[num_graphs\], not torch.float32 \[2, 1\]"),
         ([1, 2], 1, [0.5] * 2, r"floating point, \[num_graphs\], not torch.int64"),
     ],

@@ -10,6 +10,7 @@ from rings import make_dataset
 
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import graph_losses, loss
+from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
 from grant_fast.training.observers import Observer
@@ -115,6 +116,31 @@ def test_a_run_leaves_the_global_random_state_alone(tmp_path, config):
     before = torch.get_rng_state()
     Trainer(make_dataset(), config(dropout=(0.5,), epochs=2), tmp_path).fit()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_teacher_sees_a_model_in_evaluation_mode_and_leaves_no_trace(
+    tmp_path, config, monkeypatch
+):
+    looks, picked = [], []
+    select = GraNTSampler.select
+
+    def watched(sampler, model, epoch):
+        state = torch.get_rng_state()
+        modes = [module.training for module in model.modules()]
+        hook = model.register_forward_hook(
+            lambda module, *_: looks.append((module.training, torch.is_grad_enabled()))
+        )
+        picked.append(select(sampler, model, epoch))
+        hook.remove()
+        assert [module.training for module in model.modules()] == modes
+        assert torch.equal(torch.get_rng_state(), state)
+        return picked[-1]
+
+    monkeypatch.setattr(GraNTSampler, "select", watched)
+    chosen = config(arm="grant-global", dropout=(0.5,), norm="batch_norm", interval=2)
+    Trainer(make_dataset(), chosen, tmp_path).fit()
+    assert picked == [True, False] * 3
+    assert looks == [(False, False)] * len(looks) != []
 
 
 def test_one_step_an_epoch_follows_the_mean_over_all_selected_labels(tmp_path, config):
