@@ -151,6 +151,25 @@ def inverse_sqrt(degree: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, degree, 1).rsqrt(), 0)
 
 
+def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:
+    """ρ, [num_graphs, n]; `batch` need not be sorted. An empty graph's row is empty."""
+    small = index_dtype(batch.shape[0])
+    sizes = ptr.diff()
+    weight = (
+        (1 / sizes.to(dtype)) if mean else torch.ones(sizes.shape, dtype=dtype, device=ptr.device)
+    )
+    node = torch.argsort(batch, stable=True)
+    value_t = weight[batch]
+    rowptr_t = torch.arange(batch.shape[0] + 1, device=batch.device, dtype=small)
+    return Adjacency(
+        ptr.to(small),
+        node.to(small),
+        value_t[node],
+        batch.shape[0],
+        (rowptr_t, batch.to(small), value_t),
+    )
+
+
 def check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
     """Raise InputError unless `edge_index` is an integer [2, E] tensor within the nodes.
 

@@ -1,24 +1,22 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from .adjacency import Adjacency, CSRTensors, count_to_ptr, index_dtype
+from .adjacency import Adjacency, index_dtype, pooling_matrix
+from .batch_edges import BatchAdjacency
 from .caching import kept, kept_property
 from .errors import InputError
+from .indexing import repeat, sizes_to_ptr, spans, take
 from .reference import expand_rows
 from .tiles import Segments, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
-    from .graphs import PackedGraphs
+    from .flat import FlatGraphs
     from .packing import PackedCSR
-
-Positions = int | slice | range | Sequence[int] | np.ndarray | Tensor
 
 
 class GraphBatch:
@@ -33,7 +31,7 @@ class GraphBatch:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
     """
 
-    def __init__(self, graphs: "PackedGraphs", positions: Tensor | slice) -> None:
+    def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
         self._positions = positions
 
@@ -256,221 +254,6 @@ class GraphBatch:
         if torch.device(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))
-
-
-class DatasetEdges(NamedTuple):
-    """The edges of a batch's graphs in the arrays of their dataset, by target and by source.
-
-    Graph b owns rows ptr[b] … ptr[b+1]-1 of the batch and as many nodes of the dataset from
-    first[b] on; `rowptr` runs over the dataset's nodes, `row` (None where nodes have many edges)
-    and `col` count within a graph, and `value` is None where every edge weighs 1.
-    """
-
-    ptr: Tensor
-    first: Tensor
-    rowptr: Tensor
-    row: Tensor | None
-    col: Tensor
-    value: Tensor | None
-    rowptr_t: Tensor
-    row_t: Tensor | None
-    col_t: Tensor
-    value_t: Tensor | None
-
-
-class BatchAdjacency(Adjacency):
-    """The propagation matrix of a batch: its CSR is gathered when asked for, its tiles likewise.
-
-    Args:
-        batch: the graphs.
-        normalize: Â = D^{-1/2} A D^{-1/2} instead of A.
-    """
-
-    def __init__(self, batch: GraphBatch, normalize: bool) -> None:
-        self.batch, self.normalize = batch, normalize
-        self.num_cols = batch.num_nodes
-
-    @property
-    def num_nodes(self) -> int:
-        return self.num_cols
-
-    @kept_property
-    def in_dataset(self) -> DatasetEdges:
-        """The same edges where the dataset holds them: nothing is gathered."""
-        graphs = self.batch.graphs
-        sides: list[Any] = []
-        for transposed in (False, True):
-            csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
-            rows, values = (
-                graphs.edge_rows(transposed),
-                graphs.edge_values(self.normalize, transposed),
-            )
-            sides += [csr.rowptr, rows, csr.col, values]
-        return DatasetEdges(*self.batch.host_rows, *sides)
-
-    @kept_property
-    def csr(self) -> CSRTensors:
-        return self.batch._csr(False, self.normalize)
-
-    @kept_property
-    def transposed(self) -> CSRTensors:
-        # Only a backward pass reads the transpose; scoring need not gather it.
-        return self.csr if self.batch.graphs.is_symmetric else self.batch._csr(True, self.normalize)
-
-
-class LooseGraphs:
-    """The same view of graphs given as plain PyG tensors: no dataset, so nothing is cached.
-
-    Args:
-        x: [n, F].  edges, edge_weight: see `Adjacency.from_any`.
-        batch: [n], the graph of every node, in any order; None for a single graph.
-        batch_size: number of graphs; read off `batch` (with a host synchronisation) where None.
-    """
-
-    def __init__(
-        self,
-        x: Tensor,
-        edges: Any,
-        edge_weight: Tensor | None,
-        batch: Tensor | None,
-        batch_size: int | None,
-    ) -> None:
-        for name, value in (("x", x), ("batch", batch)):
-            if not isinstance(value, Tensor | None):
-                raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
-        self.x, self._edges, self._edge_weight = x, edges, edge_weight
-        if batch is None:
-            if batch_size not in (None, 1):
-                raise InputError(f"batch_size is {batch_size}, but no batch vector was given")
-            batch, batch_size = torch.zeros(x.shape[0], dtype=torch.long, device=x.device), 1
-        else:
-            batch_size = _checked_size(batch, batch_size, x.shape[0])
-        self.batch, self.num_graphs = batch.long(), batch_size
-
-    def adjacency(self, normalize: bool) -> Adjacency:
-        dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
-        out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
-        return out.normalized() if normalize else out
-
-    def pooling(self, mean: bool) -> Adjacency:
-        dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
-        ptr = count_to_ptr(self.batch, self.num_graphs, torch.int64)
-        return pooling_matrix(self.batch, ptr, dtype, mean)
-
-
-def _checked_size(batch: Tensor, batch_size: int | None, num_nodes: int) -> int:
-    """The number of graphs; the range of `batch` is read on the CPU only, as for edges."""
-    if batch.shape != (num_nodes,) or batch.is_floating_point() or batch.dtype == torch.bool:
-        raise InputError(
-            f"batch has shape {tuple(batch.shape)} and dtype {batch.dtype}: "
-            f"it must hold one integer for each of the {num_nodes} nodes"
-        )
-    if batch_size is None:
-        batch_size = int(batch.max()) + 1 if batch.numel() else 0
-    if batch_size < 0:
-        raise InputError(f"batch_size is {batch_size}: it counts graphs")
-    if batch.device.type == "cpu" and not torch.compiler.is_compiling() and batch.numel():
-        low, high = (int(v) for v in torch.aminmax(batch))
-        if low < 0 or high >= batch_size:
-            wrong = low if low < 0 else high
-            raise InputError(
-                f"batch names graph {wrong}, but graphs run from 0 to {batch_size - 1}"
-            )
-    return batch_size
-
-
-def sizes_to_ptr(sizes: Tensor) -> Tensor:
-    """[0, s_0, s_0 + s_1, …], [len(sizes) + 1] int64."""
-    ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64, device=sizes.device)
-    torch.cumsum(sizes, 0, out=ptr[1:])
-    return ptr
-
-
-def take(source: Tensor, rows: Tensor | slice) -> Tensor:
-    """`source[rows]`: a view for a slice, and several times faster than indexing for a tensor."""
-    return source[rows] if isinstance(rows, slice) else source.index_select(0, rows)
-
-
-def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> Tensor:
-    """`values` [k], the i-th `counts[i]` times, [total], on `device`."""
-    # NumPy's is an order of magnitude faster for short runs, but does not know bfloat16.
-    if device.type == "cpu" and values.dtype != torch.bfloat16:
-        return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
-    values, counts = (t.to(device, non_blocking=True) for t in (values, counts))
-    return torch.repeat_interleave(values, counts, output_size=total)
-
-
-def spans(
-    starts: Tensor, sizes: Tensor, ptr: Tensor, total: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, [total]."""
-    out = repeat((starts - ptr[:-1]).to(dtype), sizes, total, device)
-    return out.add_(torch.arange(total, device=device, dtype=dtype))
-
-
-def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:
-    """ρ, [num_graphs, n]; `batch` need not be sorted. An empty graph's row is empty."""
-    small = index_dtype(batch.shape[0])
-    sizes = ptr.diff()
-    weight = (
-        (1 / sizes.to(dtype)) if mean else torch.ones(sizes.shape, dtype=dtype, device=ptr.device)
-    )
-    node = torch.argsort(batch, stable=True)
-    value_t = weight[batch]
-    rowptr_t = torch.arange(batch.shape[0] + 1, device=batch.device, dtype=small)
-    return Adjacency(
-        ptr.to(small),
-        node.to(small),
-        value_t[node],
-        batch.shape[0],
-        (rowptr_t, batch.to(small), value_t),
-    )
-
-
-def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
-    """Positions as a slice (where they are consecutive) or an int64 tensor.
-
-    Raises:
-        InputError: a position outside the dataset, or something that is no list of positions.
-    """
-    if isinstance(where, range) and where.step == 1:
-        where = (
-            slice(where.start, max(where.start, where.stop)) if where.start >= 0 else list(where)
-        )
-    if isinstance(where, slice):
-        start, stop, step = where.indices(num_graphs)
-        if step == 1:
-            return slice(start, max(start, stop))
-        where = list(range(start, stop, step))
-    try:
-        index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{where!r} is no list of graph positions: give integers") from error
-    if index.dtype == torch.bool:
-        if index.shape != (num_graphs,):
-            raise InputError(
-                f"the mask has shape {tuple(index.shape)}: give one bool for each of the "
-                f"{num_graphs} graphs"
-            )
-        index = index.nonzero().flatten()
-    if index.numel() == 0:
-        index = index.long()
-    if index.is_floating_point() or index.dim() > 1:
-        raise InputError(
-            f"graph positions are {index.dtype} of shape {tuple(index.shape)}: "
-            "give a flat list of integers"
-        )
-    index = index.reshape(-1).long()
-    if index.device.type == "cpu" and index.numel():
-        low, high = (int(v) for v in torch.aminmax(index))
-        if low < -num_graphs or high >= num_graphs:
-            wrong = low if low < -num_graphs else high
-            raise InputError(f"there is no graph {wrong}: this dataset holds {num_graphs} graphs")
-        if low < 0:
-            index = torch.where(index < 0, index + num_graphs, index)
-        elif high - low == index.numel() - 1 and bool((index.diff() == 1).all()):
-            return slice(low, high + 1)  # neighbours: views of the packed arrays, no gathering
-    return index
 
 
 def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphBatch:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .adjacency import Adjacency
-from .batch import BatchAdjacency, DatasetEdges, GraphBatch
+from .batch import GraphBatch
+from .batch_edges import BatchAdjacency, DatasetEdges
 
 #: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
 MAX_NODES = 4096

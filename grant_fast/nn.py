@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from . import native, ops
 from .adjacency import Adjacency
-from .batch import GraphBatch, LooseGraphs
+from .batch import GraphBatch
 from .dispatch import check_backend
 from .errors import InputError
+from .loose import LooseGraphs
 
 #: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
 ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)

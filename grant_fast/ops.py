@@ -13,8 +13,10 @@ from torch.nn import BatchNorm1d
 
 from . import dispatch, native, pooled, reference
 from .adjacency import Adjacency
-from .batch import BatchAdjacency, GraphBatch, take
+from .batch import GraphBatch
+from .batch_edges import BatchAdjacency
 from .errors import InputError
+from .indexing import take
 from .sparse import flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_tiles
 

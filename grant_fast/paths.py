@@ -3,8 +3,10 @@
 from typing import Any
 
 from .adjacency import Adjacency
-from .batch import BatchAdjacency, GraphBatch, LooseGraphs
+from .batch import GraphBatch
+from .batch_edges import BatchAdjacency
 from .dispatch import is_fused, takes_kernels, takes_native, why_not
+from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs
 from .ops import is_one_kernel
 

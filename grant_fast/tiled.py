@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from .batch import BatchAdjacency
+from .batch_edges import BatchAdjacency
 from .dispatch import is_fused
 from .sparse import masked, require_transpose, transposed_if_needed
 

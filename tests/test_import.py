@@ -1,9 +1,14 @@
 """Importing costs little, needs little, and says what it offers."""
 
+import ast
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import grant_fast
+
+ROOT = Path(grant_fast.__file__).parents[1]
 
 ABSENT = ("triton", "torch_geometric", "ogb", "rdkit", "matplotlib", "torch_sparse", "typer")
 
@@ -56,3 +61,39 @@ def test_everything_promised_is_there():
     for name in grant_fast.__all__:
         assert getattr(grant_fast, name) is not None
     assert set(grant_fast.__all__) <= set(dir(grant_fast))
+
+
+def rooms() -> dict[str, int]:
+    """The row of CONTRIBUTING's table that each module, or folder of modules, stands in."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.split("| room |")[1].split("\n\n")[0]
+    found = {}
+    for row, line in enumerate(table.splitlines()[2:]):
+        for name in re.findall(r"`([\w/]+)(?:\.py|/)`", line.split("|")[1]):
+            found[name.removeprefix("grant_fast/")] = row
+    return found
+
+
+def imported(path: Path, package: str) -> set[str]:
+    """The rooms that a module imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            inside = package.split(".")[: len(package.split(".")) - node.level + 1][1:]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            found |= {".".join([*inside, str(name)]).split(".")[0] for name in names}
+    return found
+
+
+def test_each_module_has_a_room_and_imports_none_below_its_own():
+    row = rooms()
+    assert len(row) > 25
+    modules = [(path, "grant_fast") for path in (ROOT / "grant_fast").glob("*.py")]
+    for room in ("data", "teaching", "training"):
+        modules += [(p, f"grant_fast.{room}") for p in (ROOT / "grant_fast" / room).glob("*.py")]
+    modules += [(path, "grant_fast.kernels") for path in (ROOT / "kernels").glob("*.py")]
+    for path, package in modules:
+        room = package.partition(".")[2] or path.stem
+        if room != "__init__":
+            below = {name for name in imported(path, package) if row[name] > row[room]}
+            assert not below, f"{path.relative_to(ROOT)} imports {below}"

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from grant_fast import native, reference
-from grant_fast.batch import BatchAdjacency
+from grant_fast.batch_edges import BatchAdjacency
 from tests.cases import AWKWARD_SIZES, Case
 
 BUILDS = [name for name in native.BUILDS["AVX512"] if find_spec(f"grant_fast.{name}") is not None]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import native
-from ..batch import GraphBatch, as_positions, take
+from ..batch import GraphBatch
 from ..dispatch import takes_kernels, takes_native
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
+from ..indexing import as_positions, take
 from ..nn import FlexGCN
 from ..tasks import Task
 from . import fused

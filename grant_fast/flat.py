@@ -1,0 +1,268 @@
+"""Graphs in flat tensors, and what is computed of them once and kept."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import ops
+from .adjacency import inverse_sqrt
+from .batch import GraphBatch
+from .caching import kept, kept_property
+from .errors import InputError
+from .indexing import Positions, as_positions, repeat, take
+from .packing import PackedCSR, distinct_rows
+from .reference import expand_rows
+from .tasks import Level
+from .tiles import BitRows, bit_rows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class FlatGraphs:
+    """What `PackedGraphs` holds and derives; see there for the fields and their shapes."""
+
+    #: Derived features (`hops`) larger than this are computed a batch at a time instead of kept.
+    cache_bytes = 4 << 30
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor | None,
+        ptr: Tensor,
+        adj: PackedCSR,
+        adj_t: PackedCSR | None,
+        ids: Tensor | None = None,
+        y_level: Level = "graph",
+        meta: dict[str, Any] | None = None,
+    ) -> None:
+        self.x, self.y, self.ptr, self.adj, self.adj_t = x, y, ptr, adj, adj_t
+        self.ids = torch.arange(self.num_graphs, device=x.device) if ids is None else ids
+        self.y_level: Level = y_level
+        self.meta = dict(meta or {})
+        self._cache: dict[tuple[Any, ...], Tensor] = {}
+
+    @property
+    def num_graphs(self) -> int:
+        return self.ptr.shape[0] - 1
+
+    @property
+    def num_nodes(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def num_edges(self) -> int:
+        return self.adj.col.shape[0]
+
+    @property
+    def num_features(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.x.device
+
+    @property
+    def is_symmetric(self) -> bool:
+        return self.adj_t is None
+
+    @property
+    def num_nodes_per_graph(self) -> Tensor:
+        """[G] int64."""
+        return self.ptr.diff()
+
+    @kept_property
+    def host_ptr(self) -> Tensor:
+        """`ptr` on the CPU, so that the size of a batch is known without asking the device."""
+        return self.ptr.cpu()
+
+    @kept_property
+    def max_nodes(self) -> int:
+        """Nodes of the largest graph."""
+        return int(self.host_ptr.diff().max()) if self.num_graphs else 0
+
+    @kept_property
+    def class_range(self) -> tuple[int, int]:
+        """The smallest and the largest class in y, -100 (not measured) among them."""
+        assert self.y is not None and not self.y.is_floating_point()
+        low, high = torch.aminmax(self.y) if self.y.numel() else (0, 0)
+        return int(low), int(high)
+
+    @kept_property
+    def min_nodes(self) -> int:
+        """Nodes of the smallest graph; 0 where one is empty."""
+        return int(self.host_ptr.diff().min()) if self.num_graphs else 0
+
+    @kept_property
+    def host_edge_ptr(self) -> Tensor:
+        """Where each graph's edges begin, [G + 1] int64, on the CPU."""
+        return self.adj.rowptr[self.ptr].cpu()
+
+    @kept_property
+    def bits(self) -> BitRows | None:
+        """The edges as bits, for the kernels; None where they are weighted."""
+        return bit_rows(self.host_ptr, self.adj)
+
+    @kept_property
+    def scale(self) -> Tensor:
+        """D^{-1/2} of every node, [N]: the normalised edge j → i weighs scale_i w scale_j."""
+        dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
+        rowptr, _, weight = self.adj
+        if weight is None:
+            return inverse_sqrt(rowptr.diff().to(dtype))
+        degree = torch.zeros(self.num_nodes, dtype=weight.dtype, device=self.device)
+        return inverse_sqrt(degree.index_add_(0, expand_rows(rowptr, self.num_edges), weight))
+
+    def batch(self, where: Positions) -> GraphBatch:
+        """The graphs at these positions (0 … G-1), in this order, as one `GraphBatch`."""
+        return GraphBatch(self, as_positions(where, self.num_graphs))
+
+    def batches(self, batch_size: int, where: Positions = slice(None)) -> Iterable[GraphBatch]:
+        """The graphs at `where`, `batch_size` at a time, in order."""
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}: it must be at least 1")
+        positions = as_positions(where, self.num_graphs)
+        if isinstance(positions, slice):
+            for start in range(positions.start, positions.stop, batch_size):
+                yield GraphBatch(self, slice(start, min(start + batch_size, positions.stop)))
+        else:
+            for chunk in positions.split(batch_size):
+                yield GraphBatch(self, chunk)
+
+    def subset(self, where: Positions) -> "Self":
+        """A `PackedGraphs` of the graphs at these positions, with their ids."""
+        part = self.batch(where)
+        return type(self)(
+            x=part.x,
+            y=part.y,
+            ptr=part.ptr,
+            ids=part.ids,
+            adj=part.local_csr(self.adj),
+            adj_t=None if self.adj_t is None else part.local_csr(self.adj_t),
+            y_level=self.y_level,
+            meta=self.meta,
+        )
+
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "Self":
+        """A copy on `device`, floating tensors as `dtype`; `self` where nothing changes."""
+        unchanged = device is None or torch.device(device) == self.device
+        if unchanged and dtype in (None, self.scale.dtype):
+            return self
+
+        def move(tensor: Tensor | None) -> Any:
+            if tensor is None:
+                return None
+            return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+        adj_t = None if self.adj_t is None else PackedCSR(*map(move, self.adj_t))
+        moved = type(self)(
+            x=move(self.x),
+            y=move(self.y),
+            ptr=move(self.ptr),
+            ids=move(self.ids),
+            adj=PackedCSR(*map(move, self.adj)),
+            adj_t=adj_t,
+            y_level=self.y_level,
+            meta=self.meta,
+        )
+        # What is known on the host stays known: reading it back would stop the device.
+        moved.host_ptr, moved.host_edge_ptr = self.host_ptr, self.host_edge_ptr
+        if dtype is not None and not self.x.is_floating_point():
+            moved.scale = self.scale.to(device, dtype)
+        return moved
+
+    @kept_property
+    def kinds(self) -> tuple[Tensor, Tensor] | None:
+        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int32.
+
+        A dataset of molecules has a few hundred kinds of atoms: whatever is computed of a row
+        alone need be computed once a kind. None where X is not categorical, or has many kinds.
+        """
+        if self.x.is_floating_point() or not self.x.numel():
+            return None
+        rows, code = distinct_rows(self.x)
+        return None if 4 * rows.shape[0] > self.num_nodes else (rows, code)
+
+    # What never changes during training is computed once (features and graphs are data).
+
+    @kept
+    @torch.no_grad()
+    def hops(self, order: int, normalize: bool) -> Tensor | None:
+        """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
+
+        None where X is categorical, or where the result would exceed `cache_bytes`.
+        """
+        width = order * self.num_features
+        if not self.x.is_floating_point():
+            return None
+        if self.num_nodes * width * self.x.element_size() > self.cache_bytes:
+            return None
+        key = ("hops", normalize)
+        if key not in self._cache or self._cache[key].shape[1] < width:
+            out = self.x.new_empty(self.num_nodes, width)
+            for part in self._parts():
+                z = part.x
+                for k, column in enumerate(out[part.nodes].split(self.num_features, dim=1)):
+                    z = ops.spmm(z, part.adjacency(normalize)) if k else z
+                    column.copy_(z)
+            self._cache[key] = out
+        return self._cache[key][:, :width]
+
+    @kept
+    @torch.no_grad()
+    def edge_values(self, normalize: bool, transposed: bool) -> Tensor | None:
+        """What each stored edge weighs in Â (or A), [E]; None where that is 1 everywhere."""
+        csr = self.adj_t if transposed and self.adj_t is not None else self.adj
+        if not normalize:
+            return csr.weight
+        key = ("edges", transposed and self.adj_t is not None)
+        if key not in self._cache:
+            out = self.scale.new_empty(self.num_edges)
+            for part in self._parts():
+                rowptr, col, weight = part.local_csr(csr)
+                scale = take(self.scale, part.nodes)
+                first = repeat(part.ptr[:-1], part.edge_counts, part.num_edges, self.device)
+                row_scale = repeat(scale, rowptr.diff(), part.num_edges, self.device)
+                value = row_scale.mul_(take(scale, col + first))
+                out[part.edges] = value if weight is None else value.mul_(weight)
+            self._cache[key] = out
+        return self._cache[key]
+
+    @kept
+    @torch.no_grad()
+    def edge_rows(self, transposed: bool) -> Tensor | None:
+        """The row, within its graph, of each stored edge, [E] int32; None above 8 edges a node."""
+        if self.num_edges > 8 * self.num_nodes:
+            return None
+        csr = self.adj_t if transposed and self.adj_t is not None else self.adj
+        key = ("rows", csr is self.adj)
+        if key not in self._cache:
+            first = repeat(self.ptr[:-1], self.num_nodes_per_graph, self.num_nodes, self.device)
+            row = torch.arange(self.num_nodes, device=self.device).sub_(first).int()
+            self._cache[key] = repeat(row, csr.rowptr.diff(), self.num_edges, self.device)
+        return self._cache[key]
+
+    @kept
+    @torch.no_grad()
+    def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:
+        """p_k = ρÂ^k, [κ, N]: pooling a linear layer is a sum with these weights."""
+        key = ("pool", normalize, mean)
+        if key not in self._cache or self._cache[key].shape[0] < order:
+            out = self.scale.new_empty(order, self.num_nodes)
+            for part in self._parts():
+                p = part.pooling(mean).transposed[2][:, None]  # 1 or 1/n_i
+                backwards = part.adjacency(normalize).transpose()
+                for k in range(order):
+                    p = ops.spmm(p, backwards) if k else p
+                    out[k, part.nodes] = p[:, 0]
+            self._cache[key] = out
+        return self._cache[key][:order]
+
+    def _parts(self) -> Iterable[GraphBatch]:
+        """The whole dataset in pieces of a bounded number of edges, to bound temporary memory."""
+        mean_edges = max(1, (self.num_edges + self.num_nodes) // max(1, self.num_graphs))
+        return self.batches(max(1, (1 << 22) // mean_edges))
