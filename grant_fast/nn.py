@@ -336,14 +336,16 @@ class FlexGCN(nn.Module):
             h = self._hidden_layer(layer, h, graphs)
         return self._last_layer(self._encode(graphs) if h is None else h, graphs)
 
-    def class_scores(self, graphs: GraphBatch) -> Tensor | None:
+    def class_scores(self, graphs: GraphBatch, num_classes: int) -> Tensor | None:
         """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
 
         y are the int64 classes of the nodes, in range, below 0 where missing. One pass of the
-        compiled kernels, in evaluation mode; None where they cannot.
+        compiled kernels, in evaluation mode without gradients; None where they cannot.
         """
-        found = None if self.pool is not None else self._network(graphs)
-        if found is None or self._is_training():
+        if self.pool is not None or self._is_training() or torch.is_grad_enabled():
+            return None
+        found = self._network(graphs)
+        if found is None or found[0].layers[-1].weight.shape[2] != num_classes:
             return None
         return native.evaluate(*found, labels=graphs.graphs.y)
 
@@ -371,18 +373,22 @@ class FlexGCN(nn.Module):
     def _network(self, graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
         """This network as the compiled kernels take it, and its input; None where they do not."""
         adjacency = graphs.adjacency(self.normalize)
-        if not (self.norms and isinstance(self.act, nn.ReLU) and isinstance(adjacency, BatchAdjacency)):
+        if not self.norms or not isinstance(self.act, nn.ReLU):
+            return None
+        if not isinstance(adjacency, BatchAdjacency):
             return None
         if not ops.takes_network(self._conv(0).weight, adjacency, self.backend):
             return None
         layers = []
-        for layer, norm in enumerate(self.norms):
-            known = type(norm) is BatchNorm and norm.affine and norm.track_running_stats
-            if not isinstance(norm, nn.Identity) and not (known and norm.momentum is not None):
+        for module, norm, dropout in zip(self.convs, self.norms, self.dropouts, strict=False):
+            conv, found = cast(FlexConv, module), norm if type(norm) is BatchNorm else None
+            if found is None and not isinstance(norm, nn.Identity):
                 return None
-            dropout = cast(nn.Dropout, self.dropouts[layer])
-            p = dropout.p if dropout.training else 0.0
-            conv, found = self._conv(layer), cast(BatchNorm, norm) if known else None
+            if found is not None and (
+                found.momentum is None or not (found.affine and found.track_running_stats)
+            ):
+                return None
+            p = cast(nn.Dropout, dropout).p if dropout.training else 0.0
             layers.append(native.Layer(conv.weight, conv.bias, found, p))
         x, source = self._source(graphs)
         if source == "hops":
@@ -398,7 +404,7 @@ class FlexGCN(nn.Module):
         return native.Network(layers, source, adjacency, weights), x
 
     def _source(self, graphs: GraphBatch) -> tuple[Tensor, str]:
-        """The first layer's input, and what its rows are: see `native.Network`, or cached "hops"."""
+        """The first layer's input, and what its rows are: `native.Network.source`, or "hops"."""
         kinds, first = graphs.graphs.kinds, self._conv(0)
         if isinstance(self.encoder, AtomEncoder) and kinds is not None:
             return self.encoder(kinds[0]), "kinds"
