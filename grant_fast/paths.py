@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from .adjacency import Adjacency
 from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
@@ -28,7 +30,8 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any) -> list[str]:
         return [_line(0, model, _convolution(model, edges))]
     graphs = as_graphs(*inputs)
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
-    paths = [_path(model, layer, conv, graphs) for layer, conv in enumerate(convs)]
+    source = _source_in_one_pass(model, graphs)
+    paths = [_path(model, layer, conv, graphs, source) for layer, conv in enumerate(convs)]
     return [_line(layer, *both) for layer, both in enumerate(zip(convs, paths, strict=True))]
 
 
@@ -36,25 +39,40 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
     return f"layer {layer} ({conv.in_channels} → {conv.out_channels}, order {conv.order}): {path}"
 
 
-def _path(model: FlexGCN, layer: int, conv: FlexConv, graphs: GraphBatch | LooseGraphs) -> str:
+@torch.no_grad()
+def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str | None:
+    """Where the CPU kernels begin that compute the whole network; None where they do not."""
+    if not isinstance(graphs, GraphBatch) or type(model).forward is not FlexGCN.forward:
+        return None
+    return None if model._network(graphs) is None else model._source(graphs)[1]
+
+
+def _path(
+    model: FlexGCN,
+    layer: int,
+    conv: FlexConv,
+    graphs: GraphBatch | LooseGraphs,
+    source: str | None,
+) -> str:
     adjacency, weight = graphs.adjacency(model.normalize), conv.weight
     if not isinstance(graphs, GraphBatch):
         return _convolution(conv, adjacency)
     if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
-        who = "Triton" if takes_kernels(weight, conv.backend) else _on_cpu(conv, adjacency)
-        return f"pooled first, then one product a graph ({who})"
+        who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
+        return (
+            f"pooled first, then one product a graph ({who if source is None else 'CPU kernels'})"
+        )
+    if source is not None:
+        if layer == 0 and source == "hops":
+            return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"
+        return "CPU kernels: the whole network in one pass, each layer in cache"
     first = layer == 0 and model.encoder is None and len(model.convs) > 1
     cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
     if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
-        who = _on_cpu(conv, adjacency)
+        native = takes_native(weight, adjacency, weight, conv.backend)
+        who = "CPU kernels" if native else "PyTorch"
         return f"one product with the dataset's cached [X, ÂX, …] ({who})"
     return _convolution(conv, adjacency)
-
-
-def _on_cpu(conv: FlexConv, adjacency: Adjacency) -> str:
-    """Who computes what Triton does not."""
-    native = takes_native(conv.weight, adjacency, conv.weight, conv.backend)
-    return "CPU kernels" if native else "PyTorch"
 
 
 def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
