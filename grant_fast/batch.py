@@ -179,11 +179,11 @@ class GraphBatch:
         return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
 
     @kept_property
-    def _adjacencies(self) -> dict[bool, Adjacency]:
+    def _adjacencies(self) -> dict[bool, BatchAdjacency]:
         return {}
 
     @kept
-    def adjacency(self, normalize: bool) -> Adjacency:
+    def adjacency(self, normalize: bool) -> BatchAdjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
             self._adjacencies[normalize] = BatchAdjacency(self, normalize)

@@ -402,8 +402,12 @@ class FlexGCN(nn.Module):
         plain = folded or isinstance(norm, nn.Identity)
         relu = plain and rectified and not p
         y = None
-        if h is None and self.encoder is None and isinstance(graphs, GraphBatch):
-            y = ops.hops_product(graphs, weight, bias, self.normalize, relu, conv.backend)
+        if h is None and isinstance(graphs, GraphBatch):
+            how = (graphs, weight, bias, self.normalize, relu, conv.backend)
+            if self.encoder is None:
+                y = ops.hops_product(*how)
+            elif isinstance(self.encoder, AtomEncoder):
+                y = ops.embedded_flex_conv(self.encoder, *how)
         if y is None:
             x = self._encode(graphs) if h is None else h
             adjacency = graphs.adjacency(self.normalize)
