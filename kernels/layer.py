@@ -148,7 +148,8 @@ def weight_grad(
 ) -> tuple[Tensor, Tensor]:
     """(dW [κ, h_in, h_out], db [h_out]) in float32: dW_k = Xᵀ (Âᵀ)^k dY, db = dYᵀ 1.
 
-    `x` and `code` are as in `forward`. Each program's share goes to a workspace, whose rows are then added in their order.
+    `x` and `code` are as in `forward`. Each program's share goes to a workspace, whose rows are
+    then added in their order.
     """
     h_in, h_out = x.shape[1], dy.shape[1]
     num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
