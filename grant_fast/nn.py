@@ -326,6 +326,11 @@ class FlexGCN(nn.Module):
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
         """
         graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
+        if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
+            return self._layers_uncompiled(graphs)
+        return self._layers(graphs)
+
+    def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         if isinstance(graphs, GraphBatch) and not torch.is_grad_enabled():
             out = self._in_one_pass(graphs)
             if out is not None:
@@ -334,6 +339,10 @@ class FlexGCN(nn.Module):
         for layer in range(len(self.norms)):
             h = self._hidden_layer(layer, h, graphs)
         return self._last_layer(self._encode(graphs) if h is None else h, graphs)
+
+    # What a batch gathers and keeps has new sizes each time: a compiler would never be done. (Torch's
+    # public decorator of this kind would import the compiler with the package.)
+    _layers_uncompiled = torch._disable_dynamo(_layers)
 
     def _in_one_pass(self, graphs: GraphBatch) -> Tensor | None:
         """The whole network by the compiled kernels, in evaluation mode; None where they cannot."""
