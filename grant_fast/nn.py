@@ -340,8 +340,8 @@ class FlexGCN(nn.Module):
             h = self._hidden_layer(layer, h, graphs)
         return self._last_layer(self._encode(graphs) if h is None else h, graphs)
 
-    # What a batch gathers and keeps has new sizes each time: a compiler would never be done. (Torch's
-    # public decorator of this kind would import the compiler with the package.)
+    # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
+    # (Torch's public decorator of this kind would import the compiler with the package.)
     _layers_uncompiled = torch._disable_dynamo(_layers)
 
     def _in_one_pass(self, graphs: GraphBatch) -> Tensor | None:
