@@ -1,6 +1,6 @@
 """The edges of a batch: where its dataset holds them, and gathered as a propagation matrix."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -11,24 +11,31 @@ if TYPE_CHECKING:
     from .batch import GraphBatch
 
 
+class DatasetSide(NamedTuple):
+    """One direction of a dataset's edges; `weight` is None where every edge weighs 1, and the rest
+    (`packing.EdgeGroups`) where it is not made."""
+
+    rowptr: Tensor
+    col: Tensor
+    weight: Tensor | None
+    listed: Tensor | None
+    group: Tensor | None
+    busy_ptr: Tensor | None
+    busy: Tensor | None
+
+
 class DatasetEdges(NamedTuple):
     """The edges of a batch's graphs in the arrays of their dataset, by target and by source.
 
     Graph b owns rows ptr[b] … ptr[b+1]-1 of the batch and as many nodes of the dataset from
-    first[b] on; `rowptr` runs over the dataset's nodes, `row` (None where nodes have many edges)
-    and `col` count within a graph, and `value` is None where every edge weighs 1.
+    first[b] on; a side's `rowptr` runs over the dataset's nodes, and its `col` counts within a
+    graph. The matrix is diag(scale) A diag(scale), or A where `scale` is None.
     """
 
     ptr: Tensor
     first: Tensor
-    rowptr: Tensor
-    row: Tensor | None
-    col: Tensor
-    value: Tensor | None
-    rowptr_t: Tensor
-    row_t: Tensor | None
-    col_t: Tensor
-    value_t: Tensor | None
+    scale: Tensor | None
+    sides: tuple[DatasetSide, DatasetSide]
 
 
 class BatchAdjacency(Adjacency):
@@ -51,15 +58,14 @@ class BatchAdjacency(Adjacency):
     def in_dataset(self) -> DatasetEdges:
         """The same edges where the dataset holds them: nothing is gathered."""
         graphs = self.batch.graphs
-        sides: list[Any] = []
-        for transposed in (False, True):
+
+        def side(transposed: bool) -> DatasetSide:
             csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
-            rows, values = (
-                graphs.edge_rows(transposed),
-                graphs.edge_values(self.normalize, transposed),
-            )
-            sides += [csr.rowptr, rows, csr.col, values]
-        return DatasetEdges(*self.batch.host_rows, *sides)
+            groups = graphs.groups(transposed) or (None,) * 4
+            return DatasetSide(csr.rowptr, csr.col, csr.weight, *groups)
+
+        scale = graphs.scale if self.normalize else None
+        return DatasetEdges(*self.batch.host_rows, scale, (side(False), side(True)))
 
     @kept_property
     def csr(self) -> CSRTensors:

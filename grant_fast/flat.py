@@ -12,7 +12,7 @@ from .batch import GraphBatch
 from .caching import kept, kept_property
 from .errors import InputError
 from .indexing import Positions, as_positions, repeat, take
-from .packing import PackedCSR, distinct_rows
+from .packing import EdgeGroups, PackedCSR, distinct_rows, edge_groups
 from .reference import expand_rows
 from .tasks import Level
 from .tiles import BitRows, bit_rows
@@ -42,7 +42,7 @@ class FlatGraphs:
         self.ids = torch.arange(self.num_graphs, device=x.device) if ids is None else ids
         self.y_level: Level = y_level
         self.meta = dict(meta or {})
-        self._cache: dict[tuple[Any, ...], Tensor] = {}
+        self._cache: dict[tuple[Any, ...], Any] = {}
 
     @property
     def num_graphs(self) -> int:
@@ -234,16 +234,15 @@ class FlatGraphs:
 
     @kept
     @torch.no_grad()
-    def edge_rows(self, transposed: bool) -> Tensor | None:
-        """The row, within its graph, of each stored edge, [E] int32; None above 8 edges a node."""
-        if self.num_edges > 8 * self.num_nodes:
-            return None
+    def groups(self, transposed: bool) -> EdgeGroups | None:
+        """The edges again, as the CPU kernels read them fastest; None where they are weighted, or
+        a graph has more nodes than int16 counts."""
         csr = self.adj_t if transposed and self.adj_t is not None else self.adj
-        key = ("rows", csr is self.adj)
+        if csr.weight is not None or self.max_nodes >= 1 << 15:
+            return None
+        key = ("groups", csr is self.adj)
         if key not in self._cache:
-            first = repeat(self.ptr[:-1], self.num_nodes_per_graph, self.num_nodes, self.device)
-            row = torch.arange(self.num_nodes, device=self.device).sub_(first).int()
-            self._cache[key] = repeat(row, csr.rowptr.diff(), self.num_edges, self.device)
+            self._cache[key] = edge_groups(csr, self.ptr)
         return self._cache[key]
 
     @kept

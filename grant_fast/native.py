@@ -1,4 +1,4 @@
-"""The compiled CPU kernels (`kernels/cpu.c`): how Python calls them, and their gradients.
+"""The compiled CPU kernels (`kernels/cpu/`): how Python calls them, and their gradients.
 
 They compute in float32 what `reference.py` defines, straight from the packed dataset: a batch is
 its graphs' positions, and no edge is gathered. A machine that had no C compiler when this package
@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .adjacency import Adjacency
-from .batch import GraphBatch
-from .batch_edges import BatchAdjacency, DatasetEdges
+from .batch_edges import BatchAdjacency, DatasetSide
+
+if TYPE_CHECKING:
+    from .graphs import PackedGraphs
 
 #: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
 MAX_NODES = 4096
@@ -27,10 +29,10 @@ PART_ROWS, MAX_PARTS = 1024, 64
 #: Every part adds up its own dW; all of them together stay below this.
 PARTIAL_BYTES = 32 << 20
 
-#: What `interface` of kernels/cpu.c must say.
-INTERFACE = 1
+#: What `interface` of kernels/cpu/cpu.c must say.
+INTERFACE = 2
 
-#: The builds of `kernels/cpu.c`, by what torch says of this CPU; the baseline serves the others.
+#: The builds of `kernels/cpu/`, by what torch says of this CPU; the baseline serves the others.
 BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}
 
 
@@ -88,12 +90,20 @@ def why_not(
     return None
 
 
+class _Side(ctypes.Structure):
+    """`side` of kernels/cpu/graphs.h."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in DatasetSide._fields)
+
+
 class _Graphs(ctypes.Structure):
-    """`graphs` of kernels/cpu.c."""
+    """`graphs` of kernels/cpu/graphs.h."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*DatasetEdges._fields, "part")),
-        ("count", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("ptr", "first", "scale")),
+        ("sides", _Side * 2),
+        ("part", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "degree")),
     )
 
 
@@ -129,6 +139,11 @@ def _threads() -> ctypes.c_int:
     return ctypes.c_int(torch.get_num_threads())
 
 
+def _degree(graphs: "PackedGraphs") -> int:
+    """Edges a node: what a kernel's choice between two ways depends on."""
+    return graphs.num_edges // max(1, graphs.num_nodes)
+
+
 def _split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
     """The batch's structure in `parts` parts for the threads, and how many those are."""
     batch = adjacency.batch
@@ -140,7 +155,10 @@ def _split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
         goals = np.arange(1, parts) * batch.num_nodes // parts
         inner = np.searchsorted(edges.ptr.numpy(), goals)
         part = torch.from_numpy(np.concatenate([[0], inner, [batch.num_graphs]]))
-        struct = _Graphs(*(_pointer(tensor) for tensor in (*edges, part)), batch.num_graphs)
+        sides = (_Side * 2)(*(_Side(*map(_pointer, side)) for side in edges.sides))
+        rows = (edges.ptr, edges.first, edges.scale)
+        counts = (batch.num_graphs, _degree(batch.graphs))
+        struct = _Graphs(*map(_pointer, rows), sides, _pointer(part), *counts)
         made[parts] = struct, part  # the adjacency keeps all that the struct points at
     return ctypes.byref(made[parts][0]), parts
 
@@ -202,175 +220,216 @@ def flex_conv(
     return _FlexConv.apply(x, weight, bias, adjacency, relu, packed)
 
 
-class _NormReluDropout(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, y, gamma, beta, norm, p):  # type: ignore[no-untyped-def]
-        y = y.contiguous()
-        n, h = y.shape
-        level = min(round(p * 2**32), 2**32 - 1)
-        # One number from torch's generator seeds the mask: reproducible, and resumed with it.
-        seed = int(torch.randint(2**62, ())) if level else 0
-        ctx.dropout = ctypes.c_uint64(seed), ctypes.c_uint32(level), ctypes.c_float(1 / (1 - p))
-        state, out = y.new_empty(4, _padded(h)), torch.empty_like(y)
-        running, rates = (None, None), (0.0, 0.0)
-        if norm is not None:
-            running, rates = (norm.running_mean, norm.running_var), (norm.eps, norm.momentum)
-        _call(
-            "norm_relu_dropout_forward",
-            *(n, h, _threads(), y, gamma, beta, *map(ctypes.c_double, rates), *running),
-            *(*ctx.dropout, state, out),
-        )
-        ctx.save_for_backward(y, state)
-        ctx.has_norm = norm is not None
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        y, state = ctx.saved_tensors
-        n, h = y.shape
-        dy = torch.empty_like(y)
-        dgamma, dbeta = y.new_empty(2, h) if ctx.has_norm else (None, None)
-        _call(
-            "norm_relu_dropout_backward",
-            *(n, h, _threads(), y, grad.contiguous(), ctypes.c_int(ctx.has_norm), *ctx.dropout),
-            *(state, dy, dgamma, dbeta),
-        )
-        return dy, dgamma, dbeta, None, None
-
-
-def norm_relu_dropout(y: Tensor, norm: nn.BatchNorm1d | None, p: float) -> Tensor:
-    """dropout(relu(norm(y)), p) in training, [n, h], n at least 2; updates the running statistics.
-
-    The mask is a function of one number drawn from torch's generator, and is made again in the
-    backward pass instead of being kept. p is exact to 2^-32.
-    """
-    if norm is None:
-        return _NormReluDropout.apply(y, None, None, None, p)
-    if norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
-    return _NormReluDropout.apply(y, norm.weight, norm.bias, norm, p)
-
-
-class _Pool(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weights, batch):  # type: ignore[no-untyped-def]
-        ctx.weights, ctx.batch = weights, batch
-        out = x.new_empty(batch.num_graphs, weights.shape[0] * x.shape[1])
-        _pool("pool_nodes", batch, weights, x.contiguous(), out, x.shape[1])
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        width = grad.shape[1] // ctx.weights.shape[0]
-        dx = grad.new_empty(ctx.batch.num_nodes, width)
-        _pool("pool_nodes_backward", ctx.batch, ctx.weights, grad.contiguous(), dx, width)
-        return dx, None, None
-
-
-def _pool(name: str, batch: GraphBatch, weights: Tensor, x: Tensor, out: Tensor, h: int) -> None:
-    order, nodes = weights.shape
-    sizes = (batch.num_graphs, _threads(), order, h, nodes)
-    _call(name, *batch.host_rows, *sizes, weights, x, out)
-
-
-def pool_nodes(x: Tensor, weights: Tensor, batch: GraphBatch) -> Tensor:
-    """[Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph, [B, κh].
-
-    Args:
-        x: [n, h].
-        weights: p, [κ, N], for all nodes of the dataset (`PackedGraphs.pool_weights`).
-        batch: the graphs.
-    """
-    return _Pool.apply(x, weights.contiguous(), batch)
+def cached_hops_pay(weight: Tensor, graphs: "PackedGraphs") -> bool:
+    """Whether a first layer of these weights [κ, h_in, h_out], on constant features, is faster as one
+    product with the dataset's cached [X, ÂX, …] than with its hops."""
+    kernels = library()
+    assert kernels is not None
+    return bool(kernels.cached_hops_pay(*map(_number, (_degree(graphs), *weight.shape))))
 
 
 class _Layer(ctypes.Structure):
-    """`net_layer` of kernels/cpu.c."""
+    """`net_layer` of kernels/cpu/network.h."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("order", "h_in", "h_out", "relu")),
+        *((name, ctypes.c_int64) for name in ("order", "h_in", "h_out")),
         *((name, ctypes.c_void_p) for name in ("w", "bias", "gamma", "beta", "mean", "var")),
-        ("eps", ctypes.c_double),
+        *((name, ctypes.c_double) for name in ("eps", "momentum")),
+        *((name, ctypes.c_uint64) for name in ("seed", "level")),
+        ("keep", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("y", "state", "dw", "db", "dgamma", "dbeta")),
+    )
+
+
+class _NetworkStruct(ctypes.Structure):
+    """`network` of kernels/cpu/network.h."""
+
+    _fields_ = (
+        ("depth", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("layers", "x")),
+        *((name, ctypes.c_int64) for name in ("ldx", "packed")),
+        ("code", ctypes.c_void_p),
+        ("kinds", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("dx", "weight")),
+        *((name, ctypes.c_int64) for name in ("order", "nodes")),
+        *((name, ctypes.c_void_p) for name in ("out", "grad", "label", "seconds")),
     )
 
 
 class Layer(NamedTuple):
-    """A layer in evaluation mode, act(norm(Σ_k Â^k X W_k + b)); the norm is a `BatchNorm1d` or an
-    identity."""
+    """A layer, dropout(relu(norm(Σ_k Â^k X W_k + b)), p); the last of a network for nodes is
+    without what follows the sum. The norm is a `BatchNorm1d` with learned scale and shift and
+    running averages, or None."""
 
     weight: Tensor
     bias: Tensor | None
-    norm: nn.Module
-    relu: bool
+    norm: nn.BatchNorm1d | None = None
+    p: float = 0.0
 
-    def struct(self) -> _Layer:
-        norm, eps = self.norm, 0.0
-        affine: tuple[Tensor | None, ...] = (None,) * 4
-        if isinstance(norm, nn.BatchNorm1d):
-            affine, eps = (norm.weight, norm.bias, norm.running_mean, norm.running_var), norm.eps
-        tensors = (self.weight, self.bias, *affine)
-        return _Layer(*self.weight.shape, self.relu, *(_pointer(t) for t in tensors), eps)
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What is learned of it: W, b, γ and β."""
+        affine = (None, None) if self.norm is None else (self.norm.weight, self.norm.bias)
+        return self.weight, self.bias, *affine
 
 
-def network(
-    layers: Sequence[Layer],
-    x: Tensor,
-    source: str,
-    adjacency: Adjacency,
-    pool_weights: Tensor | None,
-) -> Tensor:
-    """The layers of a network one after another, tile by tile: nothing between them is stored.
+class Network(NamedTuple):
+    """What the kernels compute in one go for a batch.
 
     Args:
-        layers: contiguous float32 weights; without gradients.
-        x: [n, h_in] ("batch"), [N, h_in] for the nodes of the dataset ("hops"), or one row for each
-            kind of node ("kinds", see `PackedGraphs.kinds`).
-        source: which of these `x` is.
-        pool_weights: [κ, N], to pool the last layer's output with, as `pool_nodes` does.
+        layers: the hidden ones; and where nothing is pooled, the last, for every node.
+        source: what the rows of the first layer's input are: the batch's nodes ("batch", [n, h_in]),
+            the dataset's ("dataset", [N, h_in], constant), or its kinds of nodes ("kinds", see
+            `PackedGraphs.kinds`).
+        adjacency: of a batch that `takes` says yes to.
+        pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer gives,
+            [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
+    """
+
+    layers: Sequence[Layer]
+    source: str
+    adjacency: BatchAdjacency
+    pool_weights: Tensor | None
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers) - (self.pool_weights is None)
+
+    def new_output(self, x: Tensor) -> Tensor:
+        """[B, κh] where it is pooled, else [n, h]."""
+        batch, width = self.adjacency.batch, self.layers[-1].weight.shape[2]
+        if self.pool_weights is None:
+            return x.new_empty(batch.num_nodes, width)
+        return x.new_empty(batch.num_graphs, self.pool_weights.shape[0] * width)
+
+    def struct(self, layers: "Sequence[_Layer]", x: Tensor, **pointers: Tensor | None) -> Any:
+        """For the library: `layers`, and where it reads and writes."""
+        kinds = self.adjacency.batch.graphs.kinds if self.source == "kinds" else None
+        order, nodes = (0, 0) if self.pool_weights is None else self.pool_weights.shape
+        array = (_Layer * len(layers))(*layers)
+        out = _NetworkStruct(
+            depth=self.depth,
+            layers=ctypes.cast(array, ctypes.c_void_p),
+            x=_pointer(x),
+            ldx=x.stride(0),
+            packed=self.source == "dataset",
+            code=None if kinds is None else _pointer(kinds[1]),
+            kinds=x.shape[0],
+            weight=_pointer(self.pool_weights),
+            order=order,
+            nodes=nodes,
+            **{name: _pointer(tensor) for name, tensor in pointers.items()},
+        )
+        out.kept = array  # a pointer to it does not keep it
+        return ctypes.byref(out)
+
+
+def _layer(layer: Layer, weight: Tensor, *affine: Tensor | None, **more: Any) -> _Layer:
+    bias, gamma, beta = affine
+    running: tuple[Tensor | None, ...] = (None, None)
+    rates = (0.0, 0.0)
+    if layer.norm is not None:
+        running = (layer.norm.running_mean, layer.norm.running_var)
+        rates = (layer.norm.eps, layer.norm.momentum or 0.0)
+    tensors = (weight, bias, gamma, beta, *running)
+    return _Layer(*weight.shape, *map(_pointer, tensors), *rates, **more)
+
+
+def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The network in evaluation mode, tile by tile: nothing between its layers is stored.
+
+    Args:
+        net: of contiguous float32 weights; no gradients.
+        x: the first layer's input, see `Network.source`.
+        labels: [N] int64 classes of the dataset's nodes, below 0 where missing, for a network whose
+            output is not pooled.
 
     Returns:
-        The last layer's output, [n, h], or where that is pooled, [B, κh].
+        `Network.new_output`; with labels, what `class_scores` makes of it, [B].
     """
-    assert isinstance(adjacency, BatchAdjacency)
-    batch = adjacency.batch
-    kinds = batch.graphs.kinds if source == "kinds" else None
-    code = None if kinds is None else kinds[1]
-    width = layers[-1].weight.shape[2]
-    order, nodes = (0, 0) if pool_weights is None else pool_weights.shape
-    out = x.new_empty(*((batch.num_graphs, order * width) if order else (batch.num_nodes, width)))
-    structs = (_Layer * len(layers))(*(layer.struct() for layer in layers))
-    struct, parts = _split(adjacency, 1)
-    _call(
-        "network_forward",
-        *(struct, parts, _threads(), len(layers), structs, x, x.stride(0)),
-        *(int(source == "hops"), code, pool_weights, order, nodes, out),
-    )
+    out = net.new_output(x) if labels is None else x.new_empty(net.adjacency.batch.num_graphs)
+    layers = [_layer(layer, *layer.tensors) for layer in net.layers]
+    struct, parts = _split(net.adjacency, 1)
+    call = net.struct(layers, x, out=out, label=labels)
+    _call("network_evaluate", struct, parts, _threads(), call)
     return out
 
 
-class _Embed(torch.autograd.Function):
+class _Train(torch.autograd.Function):
+    """A network in training; its inputs are x and the four tensors of each layer."""
+
     @staticmethod
-    def forward(ctx, table, code, batch):  # type: ignore[no-untyped-def]
-        table = table.contiguous()
-        ctx.code, ctx.batch, ctx.size = code, batch, table.shape
-        x = table.new_empty(batch.num_nodes, table.shape[1])
-        _call("embed_nodes", *batch.host_rows, batch.num_graphs, code, table.shape[1], table, x)
-        return x
+    def forward(ctx, net, x, *tensors):  # type: ignore[no-untyped-def]
+        tensors = [None if t is None else t.contiguous() for t in tensors]
+        ctx.net, ctx.seed = net, 0
+        if any(layer.p for layer in net.layers):
+            # One number from torch's generator seeds the masks: reproducible, and resumed with it.
+            ctx.seed = int(torch.randint(2**62, ()))
+        kept = x.new_empty(sum(_kept_floats(net)))
+        out = net.new_output(x)
+        struct, parts = _split(net.adjacency, 1)
+        call = net.struct(_training_layers(ctx, tensors, kept), x, out=out)
+        _call("network_forward", struct, parts, _threads(), call)
+        ctx.save_for_backward(x, kept, *tensors)
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        table, batch = grad.new_zeros(ctx.size), ctx.batch
-        args = (batch.num_graphs, ctx.code, ctx.size[1], grad.contiguous(), table)
-        _call("embed_nodes_backward", *batch.host_rows, *args)
-        return table, None, None
+        x, kept, *tensors = ctx.saved_tensors
+        grads = [None if t is None else torch.empty_like(t) for t in tensors]
+        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        largest = max(layer.weight.numel() for layer in ctx.net.layers)
+        struct, parts = _split(ctx.net.adjacency, 4 * largest)
+        layers = _training_layers(ctx, tensors, kept, grads)
+        call = ctx.net.struct(layers, x, dx=dx, grad=grad.contiguous())
+        _call("network_backward", struct, parts, _threads(), call)
+        return None, dx, *grads
 
 
-def embed_nodes(table: Tensor, code: Tensor, batch: GraphBatch) -> Tensor:
-    """table[code] for the nodes of a batch, [n, h]; code is [N] int32, of the whole dataset."""
-    return _Embed.apply(table, code, batch)
+def _kept_floats(net: Network) -> list[int]:
+    """Of each hidden layer: its output before the norm, and four numbers a column."""
+    widths = [layer.weight.shape[2] for layer in net.layers[: net.depth]]
+    return [net.adjacency.num_nodes * width + 4 * _padded(width) for width in widths]
+
+
+def _training_layers(
+    ctx: Any,
+    tensors: Sequence[Tensor | None],
+    kept: Tensor,
+    grads: Sequence[Tensor | None] | None = None,
+) -> list[_Layer]:
+    net: Network = ctx.net
+    out, place = [], kept.data_ptr()
+    floats = [*_kept_floats(net), 0]
+    for k, layer in enumerate(net.layers):
+        mine = slice(4 * k, 4 * k + 4)
+        weight, *affine = tensors[mine]
+        assert weight is not None
+        made = _layer(layer, weight, *affine, keep=1 / (1 - layer.p))
+        made.level = min(round(layer.p * 2**32), 2**32 - 1)
+        made.seed = (ctx.seed + k * 0x9E3779B97F4A7C15) % 2**64
+        if k < net.depth:
+            made.y, made.state = place, place + 4 * net.adjacency.num_nodes * weight.shape[2]
+            place += 4 * floats[k]
+        if grads is not None:
+            made.dw, made.db, made.dgamma, made.dbeta = map(_pointer, grads[mine])
+        out.append(made)
+    return out
+
+
+def train(net: Network, x: Tensor) -> Tensor:
+    """The network in training, differentiable once in x and in what its layers learn.
+
+    Batches have at least two nodes where there is a norm, whose running statistics move. Masks of
+    dropout are a function of one number drawn from torch's generator, and are made again in the
+    backward pass; p is exact to 2^-32. What is kept for that pass is each layer's output alone,
+    before its norm. Args and result: as `evaluate`.
+    """
+    for layer in net.layers:
+        if layer.norm is not None and layer.norm.num_batches_tracked is not None:
+            layer.norm.num_batches_tracked.add_(1)
+    return _Train.apply(net, x, *(t for layer in net.layers for t in layer.tensors))
 
 
 def class_scores(pred: Tensor, y: Tensor, ptr: Tensor, first: Tensor | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from . import native, ops
 from .adjacency import Adjacency
 from .batch import GraphBatch
+from .batch_edges import BatchAdjacency
 from .dispatch import check_backend
 from .errors import InputError
 from .loose import LooseGraphs
@@ -331,7 +332,7 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if isinstance(graphs, GraphBatch) and not torch.is_grad_enabled():
+        if isinstance(graphs, GraphBatch):
             out = self._in_one_pass(graphs)
             if out is not None:
                 return out
@@ -344,42 +345,81 @@ class FlexGCN(nn.Module):
     # (Torch's public decorator of this kind would import the compiler with the package.)
     _layers_uncompiled = torch._disable_dynamo(_layers)
 
-    def _in_one_pass(self, graphs: GraphBatch) -> Tensor | None:
-        """The whole network by the compiled kernels, in evaluation mode; None where they cannot."""
-        modules = (*self.norms, *self.dropouts)
-        plain = all(type(norm) in (BatchNorm, nn.Identity) for norm in self.norms)
-        if any(module.training for module in modules) or not (plain and modules):
+    def class_scores(self, graphs: GraphBatch) -> Tensor | None:
+        """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
+
+        y are the int64 classes of the nodes, in range, below 0 where missing. One pass of the
+        compiled kernels, in evaluation mode; None where they cannot.
+        """
+        found = None if self.pool is not None else self._network(graphs)
+        if found is None or self._is_training():
             return None
+        return native.evaluate(*found, labels=graphs.graphs.y)
+
+    def _is_training(self) -> bool:
+        return any(module.training for module in (*self.norms, *self.dropouts))
+
+    def _in_one_pass(self, graphs: GraphBatch) -> Tensor | None:
+        """The whole network by the compiled kernels; None where they cannot."""
+        found = self._network(graphs)
+        if found is None:
+            return None
+        network, x = found
+        if not torch.is_grad_enabled() and not self._is_training():
+            out = native.evaluate(network, x)
+        elif all(norm.training or isinstance(norm, nn.Identity) for norm in self.norms):
+            if any(layer.norm for layer in network.layers) and graphs.num_nodes < 2:
+                return None
+            out = native.train(network, x)
+        else:  # a norm that stands still is folded into its layer, layer by layer
+            return None
+        if self.pool == "max":
+            return self._largest(out, graphs)
+        return out if self.pool is None else self._pooled(out, graphs)
+
+    def _network(self, graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
+        """This network as the compiled kernels take it, and its input; None where they do not."""
         adjacency = graphs.adjacency(self.normalize)
-        if self.pool == "max" or not isinstance(self.act, nn.ReLU):
+        if not (
+            self.norms and isinstance(self.act, nn.ReLU) and isinstance(adjacency, BatchAdjacency)
+        ):
             return None
         if not ops.takes_network(self._conv(0).weight, adjacency, self.backend):
             return None
-        layers = [
-            native.Layer(self._conv(i).weight, self._conv(i).bias, norm, relu=True)
-            for i, norm in enumerate(self.norms)
-        ]
+        layers = []
+        for layer, norm in enumerate(self.norms):
+            known = type(norm) is BatchNorm and norm.affine and norm.track_running_stats
+            if not isinstance(norm, nn.Identity) and not (known and norm.momentum is not None):
+                return None
+            dropout = cast(nn.Dropout, self.dropouts[layer])
+            p = dropout.p if dropout.training else 0.0
+            conv, found = self._conv(layer), cast(BatchNorm, norm) if known else None
+            layers.append(native.Layer(conv.weight, conv.bias, found, p))
         x, source = self._source(graphs)
         if source == "hops":
             layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
+            source = "dataset"
         if x.dtype != torch.float32 or x.shape[1] != layers[0].weight.shape[1]:
             return None
-        last, mean = self._conv(-1), self.pool == "mean"
-        if self.pool is None:
-            layers.append(native.Layer(last.weight, last.bias, nn.Identity(), relu=False))
-            return native.network(layers, x, source, adjacency, None)
-        weights = graphs.graphs.pool_weights(last.order, self.normalize, mean)
-        return self._pooled(native.network(layers, x, source, adjacency, weights), graphs)
+        last, weights = self._conv(-1), None
+        if self.pool in ("mean", "sum"):
+            weights = graphs.graphs.pool_weights(last.order, self.normalize, self.pool == "mean")
+        else:
+            layers.append(native.Layer(last.weight, last.bias))
+        return native.Network(layers, source, adjacency, weights), x
 
     def _source(self, graphs: GraphBatch) -> tuple[Tensor, str]:
-        """The first layer's input, and what its rows are, as `native.network` takes them."""
+        """The first layer's input, and what its rows are: see `native.Network`, or cached "hops"."""
         kinds, first = graphs.graphs.kinds, self._conv(0)
         if isinstance(self.encoder, AtomEncoder) and kinds is not None:
             return self.encoder(kinds[0]), "kinds"
-        if self.encoder is None:
-            hops = graphs.graphs.hops(first.order, self.normalize)
-            if hops is not None:
-                return hops, "hops"
+        x = graphs.graphs.x
+        if self.encoder is None and x.dtype == torch.float32 and not x.requires_grad:
+            if native.cached_hops_pay(first.weight, graphs.graphs):
+                hops = graphs.graphs.hops(first.order, self.normalize)
+                if hops is not None:
+                    return hops, "hops"
+            return x, "dataset"
         return self._encode(graphs).contiguous(), "batch"
 
     def _conv(self, layer: int) -> FlexConv:
@@ -421,13 +461,7 @@ class FlexGCN(nn.Module):
             x = self._encode(graphs) if h is None else h
             adjacency = graphs.adjacency(self.normalize)
             y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
-        if relu:
-            return y
-        if rectified and (plain or type(norm) is BatchNorm):
-            h = ops.norm_relu_dropout(y, None if plain else cast(BatchNorm, norm), p)
-            if h is not None:
-                return h
-        return dropout(self.act(y if plain else norm(y)))
+        return y if relu else dropout(self.act(y if plain else norm(y)))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"
@@ -439,10 +473,13 @@ class FlexGCN(nn.Module):
         if self.pool is None:
             return out
         if self.pool == "max":
-            index = graphs.batch[:, None].expand_as(out)
-            zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
-            return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
+            return self._largest(out, graphs)
         return ops.spmm(out, graphs.pooling(mean))
+
+    def _largest(self, out: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        index = graphs.batch[:, None].expand_as(out)
+        zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
+        return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
 
     def _pooled(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
         """The last layer's product with what was pooled for it, [B, κh]."""

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.library import custom_op
-from torch.nn import BatchNorm1d
 
 from . import dispatch, native, pooled, reference
 from .adjacency import Adjacency
@@ -314,8 +313,6 @@ def readout(
     if dispatch.takes_kernels(x, backend):
         return pooled.readout(x, batch, order, normalize, mean)
     adjacency = batch.adjacency(normalize)
-    if not _autocasts(x) and dispatch.takes_native(x, adjacency, backend=backend):
-        return native.pool_nodes(x, batch.graphs.pool_weights(order, normalize, mean), batch)
     return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
 
 
@@ -323,28 +320,9 @@ def embed(table: Tensor, batch: GraphBatch) -> Tensor:
     """table[kind], [n, h]: one row of `table` for each kind of node (`PackedGraphs.kinds`)."""
     kinds = batch.graphs.kinds
     assert kinds is not None, "the dataset has kinds of nodes"
-    if dispatch.takes_native(table, batch.adjacency(False)):
-        return native.embed_nodes(table, kinds[1], batch)
     return torch.nn.functional.embedding(take(kinds[1], batch.nodes), table)
 
 
 def takes_network(weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
     """Whether a network with this first weight can run in one pass (`native.network`)."""
     return not _autocasts(weight) and dispatch.takes_native(weight, adjacency, backend=backend)
-
-
-def norm_relu_dropout(y: Tensor, norm: BatchNorm1d | None, p: float) -> Tensor | None:
-    """dropout(relu(norm(y)), p) in training in one pass each way; None where torch must do it.
-
-    Args:
-        y: [n, h].
-        norm: batch normalisation with learned scale and shift and running averages, or None.
-        p: the probability of dropout.
-    """
-    if y.shape[0] < 2 or not dispatch.takes_native(y):
-        return None
-    if norm is not None and (
-        norm.momentum is None or not (norm.affine and norm.track_running_stats)
-    ):
-        return None
-    return native.norm_relu_dropout(y, norm, p)

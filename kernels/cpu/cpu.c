@@ -1,0 +1,123 @@
+/* The flexible layer and networks of it on a CPU, whole graphs at a time, in cache.
+ *
+ *   Y = act(sum_{k<K} A^k X W_k + b)      reference.py defines it; float32
+ *
+ * A tile is a run of whole graphs of at least TILE_ROWS rows. Its hops, its products with W, bias and
+ * activation are done before the next tile is touched, so that nothing but X, W and Y crosses the
+ * second-level cache. Edges are read where the packed dataset holds them: a batch is a list of (first
+ * packed node, first row) and nothing is gathered. With A = S A' S, S diagonal, a hop adds rows that
+ * carry their S already: edges have no values to read.
+ * Bytes that must move, a node: 4 h_in read + 4 h_out written + 4 for S + 8 for four neighbours, or 4
+ * an edge where nodes have many; whatever K is.
+ *
+ * A network keeps of each layer Y alone, before its norm: norm, ReLU and dropout are done as the next
+ * layer reads it, both ways.
+ *
+ * Threads take parts (runs of graphs) from a counter. What the parts add up, they add in buffers of
+ * their own, which are summed in order: results depend on shapes, never on timing.
+ *
+ * Plain C with GCC's and Clang's vector types, in headers from vectors.h up to network.h. It is
+ * compiled once for each instruction set that native.py may choose from.
+ */
+#include "network.h"
+
+EXPORT int vector_lanes(void) { return VL; }
+EXPORT int interface(void) { return 2; } /* native.py's INTERFACE; raise both with a signature */
+
+/* --- One layer --------------------------------------------------------------------------------- */
+
+typedef struct {
+    const graphs *g;
+    const layer *l;
+    const gradients *sums;
+} task;
+
+static float *enter_part(const task *t, i64 part, i64 *own) {
+    i64 rows = largest_tile(t->g, part);
+    *own = tile_floats(rows);
+    return scratch(*own + scratch_floats(t->l->order, t->l->h_in, t->l->h_out, rows));
+}
+
+static void layer_part(const void *args, i64 part) {
+    const task *p = args;
+    i64 own;
+    float *memory = enter_part(p, part, &own);
+    for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
+        tile t = enter_tile(&w, memory);
+        if (p->sums) backward_tile(p->l, &t, p->sums, part, memory + own);
+        else forward_tile(p->l, &t, memory + own);
+    }
+}
+
+EXPORT void flex_conv_forward(const graphs *g, i64 parts, int threads, const float *x, i64 ldx,
+                              i64 packed, i64 order, i64 h_in, i64 h_out, i64 relu, const float *w,
+                              const float *bias, float *y) {
+    layer l = {.order = order, .h_in = h_in, .h_out = h_out, .relu = relu, .x = x, .ldx = ldx,
+               .packed = packed, .y = y};
+    pack_layer(&l, g, w, bias);
+    task t = {g, &l, NULL};
+    i64 cycles = g->ptr[g->count] * forward_cycles(order, h_in, h_out, hop_cycles(g->degree));
+    parallel(layer_part, &t, parts, useful(threads, cycles));
+    free_layer(&l);
+}
+
+EXPORT void flex_conv_backward(const graphs *g, i64 parts, int threads, const float *x, i64 ldx,
+                               i64 packed, i64 order, i64 h_in, i64 h_out, i64 relu,
+                               const float *w, const float *y, const float *grad, float *dx,
+                               float *dw, float *db) {
+    layer l = {.order = order, .h_in = h_in, .h_out = h_out, .relu = relu, .x = x, .ldx = ldx,
+               .packed = packed, .y = (float *)y, .grad = grad, .dx = dx, .lddx = h_in};
+    pack_layer_back(&l, g, w, dx != NULL);
+    gradients sums = make_gradients(&l, parts);
+    task t = {g, &l, &sums};
+    i64 cycles = 2 * g->ptr[g->count] * forward_cycles(order, h_in, h_out, hop_cycles(g->degree));
+    parallel(layer_part, &t, parts, useful(threads, cycles));
+    finish_gradients(&l, &sums, dw, db);
+    free_layer(&l);
+}
+
+/* Whether a first layer on constant features is faster as one product with [X, AX, ...] of the whole
+ * dataset than with its hops: the former reads `order` times as much, a cycle for four bytes. */
+EXPORT int cached_hops_pay(i64 degree, i64 order, i64 h_in, i64 h_out) {
+    i64 cached = order * h_in * vectors(h_out) / 2 + order * h_in;
+    return cached <= forward_cycles(order, h_in, h_out, hop_cycles(degree)) + h_in;
+}
+
+/* --- Networks ----------------------------------------------------------------------------------- */
+
+EXPORT void network_evaluate(const graphs *g, i64 parts, int threads, const network *n) {
+    evaluate(g, parts, threads, n);
+}
+EXPORT void network_forward(const graphs *g, i64 parts, int threads, const network *n) {
+    train_forward(g, parts, threads, n);
+}
+EXPORT void network_backward(const graphs *g, i64 parts, int threads, const network *n) {
+    train_backward(g, parts, threads, n);
+}
+
+/* --- Scores of node-level classification -------------------------------------------------------- */
+
+typedef struct {
+    const i64 *ptr, *first; /* [B + 1], [B]: rows of a batch, nodes of the dataset */
+    const i64 *label;       /* [N], or where `first` is NULL [n] */
+    const float *f;         /* [n, classes] */
+    i64 graphs, classes;
+    float *out;             /* [B] */
+} class_task;
+
+#define PART_GRAPHS 64 /* graphs of a part */
+
+static void class_part(const void *args, i64 part) {
+    const class_task *t = args;
+    for (i64 b = part * PART_GRAPHS; b < min64(t->graphs, (part + 1) * PART_GRAPHS); b++)
+        t->out[b] = class_score(t->f + t->ptr[b] * t->classes, t->classes,
+                                t->label + (t->first ? t->first[b] : t->ptr[b]),
+                                t->ptr[b + 1] - t->ptr[b]);
+}
+
+EXPORT void class_scores(const i64 *ptr, const i64 *first, const i64 *label, i64 count,
+                         int threads, i64 classes, const float *f, float *out) {
+    class_task t = {ptr, first, label, f, count, classes, out};
+    threads = useful(threads, ptr[count] * classes * 2);
+    parallel(class_part, &t, (count + PART_GRAPHS - 1) / PART_GRAPHS, threads);
+}

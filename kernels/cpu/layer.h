@@ -1,0 +1,299 @@
+/* One tile of the flexible layer, Y = act(sum_{k<K} A^k X W_k + b), and of its gradients. */
+#pragma once
+#include "graphs.h"
+#include "product.h"
+
+/* What batch normalisation and dropout need of a tile; see norm.h. */
+struct norm;
+static void norm_grad_tile(const struct norm *t, i64 row0, i64 rows, float *to, i64 ld);
+
+typedef struct {
+    i64 order, h_in, h_out, relu;
+    const float *w;    /* as `pack_weight` lays it out */
+    const float *bias; /* padded, zeros where there is none */
+    const float *w_t;  /* as `pack_transposed` does */
+    i64 by_grad;       /* which of the two ways back */
+    const float *x;    /* [n, h_in] by row of the batch, or by node of the dataset */
+    i64 ldx, packed;   /* floats from row to row; whether x is the dataset's */
+    float *y;          /* [n, h_out] */
+    const float *grad; /* dY, [n, h_out] */
+    const struct norm *norm; /* or NULL: dY is then of what a norm made of y */
+    float *dx;         /* [n, h_in] in rows of lddx, or NULL */
+    i64 lddx;
+} layer;
+
+/* Clock cycles a row, roughly: half a cycle for a vector's multiply-add. Which rewrite of the same sum
+ * is cheaper depends on the widths and on the dataset's edges alone. */
+static i64 forward_cycles(i64 order, i64 h_in, i64 h_out, i64 hop) {
+    i64 horner = h_in * vectors(order * h_out) / 2 + (order - 1) * hop * vectors(h_out);
+    return horner + (h_in + h_out) / 4; /* the last: what memory takes */
+}
+static int propagates_first(i64 order, i64 h_in, i64 h_out, i64 hop) {
+    i64 first = order * h_in * vectors(h_out) / 2 + (order - 1) * (hop + 2) * vectors(h_in);
+    i64 horner = h_in * vectors(order * h_out) / 2 + (order - 1) * hop * vectors(h_out);
+    return order > 1 && first <= horner;
+}
+static int hops_grad(i64 order, i64 h_in, i64 h_out, i64 hop, int needs_dx) {
+    i64 grad = (order - 1) * (hop + 2) * vectors(h_out) + h_in * vectors(order * h_out) / 2;
+    i64 again = (order - 1) * (hop + 2) * vectors(h_in) + order * h_in * vectors(h_out) / 2;
+    if (needs_dx) {
+        grad += order * h_out * vectors(h_in) / 2;
+        again += h_out * vectors(order * h_in) / 2 + (order - 1) * hop * vectors(h_in);
+    }
+    return grad <= again;
+}
+
+/* --- Operands as the products want them ------------------------------------------------------- */
+
+/* Floats of a row that holds `order` blocks of `width` one after another, each readable and
+ * writable in whole vectors. */
+INLINE i64 row_of(i64 order, i64 width) { return padded((order - 1) * width + padded(width)); }
+
+/* Rows of `width` floats into rows of `ld`, padded with zeros to whole vectors. */
+static void widen(const float *from, i64 from_ld, i64 width, float *to, i64 ld, i64 rows) {
+    for (i64 i = 0; i < rows; i++, from += from_ld, to += ld)
+        for (i64 n = 0; n < width; n += VL) store(to + n, load_part(from + n, width - n));
+}
+
+/* W [order, h_in, h_out] as rows of whole vectors: (k, i) -> out where `stacked`, else
+ * i -> (k, out), blocks one after another. */
+static float *pack_weight(const float *w, i64 order, i64 h_in, i64 h_out, int stacked) {
+    i64 ld = stacked ? padded(h_out) : row_of(order, h_out), rows = stacked ? order * h_in : h_in;
+    float *packed = zeros(rows * ld);
+    for (i64 k = 0; k < order; k++)
+        for (i64 i = 0; i < h_in; i++)
+            memcpy(packed + (stacked ? (k * h_in + i) * ld : i * ld + k * h_out),
+                   w + (k * h_in + i) * h_out, sizeof(float) * (size_t)h_out);
+    return packed;
+}
+
+/* W_k transposed: (k, o) -> in where `stacked`, else o -> (k, in). */
+static float *pack_transposed(const float *w, i64 order, i64 h_in, i64 h_out, int stacked) {
+    i64 ld = stacked ? padded(h_in) : row_of(order, h_in), rows = stacked ? order * h_out : h_out;
+    float *packed = zeros(rows * ld);
+    for (i64 k = 0; k < order; k++)
+        for (i64 o = 0; o < h_out; o++) {
+            float *row = packed + (stacked ? (k * h_out + o) * ld : o * ld + k * h_in);
+            for (i64 i = 0; i < h_in; i++) row[i] = w[(k * h_in + i) * h_out + o];
+        }
+    return packed;
+}
+
+static float *pack_bias(const float *bias, i64 order, i64 h_out) {
+    float *packed = zeros(row_of(order, h_out)); /* of Horner's terms, the first has the bias */
+    if (bias) memcpy(packed, bias, sizeof(float) * (size_t)h_out);
+    return packed;
+}
+
+INLINE const float *x_rows(const layer *l, const graphs *g, i64 b) {
+    return l->x + (l->packed ? g->first[b] : g->ptr[b]) * l->ldx;
+}
+/* Rows of a batch follow each other, those of a dataset do so within a graph: the end of a run. */
+INLINE i64 run_end(const layer *l, const tile *t, i64 b) { return l->packed ? b + 1 : t->b1; }
+
+/* --- Sums of hops ----------------------------------------------------------------------------- */
+
+/* Floats of scratch for a tile of so many rows, either way and in either direction; and of one of
+ * its parts: `order` blocks of a row, with a row more that hops may write to. */
+static i64 blocks_floats(i64 order, i64 width, i64 rows) {
+    return (rows + 1) * order * padded(width) + VL;
+}
+static i64 scratch_floats(i64 order, i64 h_in, i64 h_out, i64 rows) {
+    i64 widest = h_in > h_out ? h_in : h_out;
+    return 2 * blocks_floats(order, widest, rows) + 3 * blocks_floats(1, widest, rows);
+}
+
+/* X of a tile, padded, in block 0 of z; then block k = A^k X. `pair` is room for two blocks. */
+static void propagate(const layer *l, const tile *t, float *z, float *pair) {
+    i64 in = padded(l->h_in), ld = l->order * in;
+    for (i64 b = t->b0, end; b < t->b1; b = end) {
+        end = run_end(l, t, b);
+        widen(x_rows(l, t->g, b), l->ldx, l->h_in, z + (t->g->ptr[b] - t->row0) * ld, ld,
+              t->g->ptr[end] - t->g->ptr[b]);
+    }
+    float *now = pair, *next = pair + blocks_floats(1, l->h_in, t->rows);
+    if (l->order > 1) scale_rows(t, z, ld, now, in, in);
+    for (i64 k = 1; k < l->order; k++) {
+        hop_rows h = {.from = now, .width = in, .to = z + k * in, .to_ld = ld, .tail = VL,
+                      .next = k + 1 < l->order ? next : NULL};
+        hop(t, 0, &h);
+        float *swap = now;
+        now = next, next = swap;
+    }
+}
+
+/* Horner's rule over blocks u_k of `width` in rows of `ld`: u_0 + A(u_1 + A(u_2 + ...)), at least
+ * two of them, written to `to`. `pair` is room for two blocks. */
+static void horner(const tile *t, int transposed, i64 order, const float *u, i64 ld, i64 width,
+                   float *pair, float *to, i64 to_ld, i64 relu) {
+    i64 step = padded(width);
+    float *now = pair, *next = pair + blocks_floats(1, width, t->rows);
+    scale_rows(t, u + (order - 1) * width, ld, now, step, step);
+    for (i64 k = order - 2; k >= 0; k--) {
+        hop_rows h = {.from = now, .width = step, .init = u + k * width, .init_ld = ld,
+                      .tail = width - (step - VL), .relu = relu};
+        if (k) h.next = next;
+        else h.to = to, h.to_ld = to_ld;
+        hop(t, transposed, &h);
+        float *swap = now;
+        now = next, next = swap;
+    }
+}
+
+/* --- Forward ---------------------------------------------------------------------------------- */
+
+static void forward_tile(const layer *l, const tile *t, float *z) {
+    const graphs *g = t->g;
+    i64 hop = hop_cycles(g->degree);
+    float *y = l->y + t->row0 * l->h_out;
+    if (propagates_first(l->order, l->h_in, l->h_out, hop)) { /* one product with [X, AX, ...] */
+        i64 in = padded(l->h_in);
+        propagate(l, t, z, z + blocks_floats(l->order, l->h_in, t->rows));
+        product p = {z, l->order * in, 1, in, l->order, l->h_in, l->w, padded(l->h_out), l->bias,
+                     0, y, l->h_out, l->relu, NULL};
+        multiply(&p, t->rows, l->h_out);
+        return;
+    }
+    /* X [W_0, W_1, ...], then hops at the width of the output. */
+    int direct = l->order == 1;
+    i64 ld = row_of(l->order, l->h_out), ldc = direct ? l->h_out : ld;
+    for (i64 b = t->b0, end; b < t->b1; b = end) {
+        end = run_end(l, t, b);
+        product p = {x_rows(l, g, b), l->ldx, 1, 0, 1, l->h_in, l->w, ld, l->bias, 0,
+                     (direct ? y : z) + (g->ptr[b] - t->row0) * ldc, ldc, direct && l->relu, NULL};
+        if (l->packed && end < g->count) p.ahead = x_rows(l, g, end);
+        multiply(&p, g->ptr[end] - g->ptr[b], direct ? l->h_out : padded(l->order * l->h_out));
+    }
+    if (direct) return;
+    horner(t, 0, l->order, z, ld, l->h_out, z + blocks_floats(l->order, l->h_out, t->rows), y,
+           l->h_out, l->relu);
+}
+
+/* --- Backward --------------------------------------------------------------------------------- */
+
+/* dY of a tile, padded (0 where the ReLU gave 0); its column sums go to db. */
+static void take_grad(const layer *l, const tile *t, float *to, float *db) {
+    i64 ld = padded(l->h_out);
+    if (l->norm) norm_grad_tile(l->norm, t->row0, t->rows, to, ld);
+    for (i64 n = 0; n < l->h_out; n += VL) {
+        vec sum = load(db + n);
+        for (i64 i = 0; i < t->rows; i++) {
+            i64 at = (t->row0 + i) * l->h_out + n, lanes = l->h_out - n;
+            vec v = l->norm ? load(to + i * ld + n) : load_part(l->grad + at, lanes);
+            if (l->relu) v = select_above(load_part(l->y + at, lanes), v);
+            sum += v;
+            store(to + i * ld + n, v);
+        }
+        store(db + n, sum);
+    }
+}
+
+/* G_k = (A^T)^k dY serves both dX = sum_k G_k W_k^T and dW_k = X^T G_k. */
+static void backward_by_grad(const layer *l, const tile *t, float *z, float *dw, float *db) {
+    i64 out = padded(l->h_out), ld = row_of(l->order, l->h_out);
+    float *now = z + blocks_floats(l->order, l->h_out, t->rows);
+    float *next = now + blocks_floats(1, l->h_out, t->rows);
+    take_grad(l, t, now, db);
+    for (i64 i = 0; i < t->rows; i++) /* what spills over belongs to block 1, written later */
+        for (i64 n = 0; n < out; n += VL) store(z + i * ld + n, load(now + i * out + n));
+    if (t->scale && l->order > 1) scale_rows(t, now, out, now, out, out);
+    for (i64 k = 1; k < l->order; k++) {
+        hop_rows h = {.from = now, .width = out, .to = z + k * l->h_out, .to_ld = ld, .tail = VL,
+                      .next = k + 1 < l->order ? next : NULL};
+        hop(t, 1, &h);
+        float *swap = now;
+        now = next, next = swap;
+    }
+    i64 width = l->order * l->h_out;
+    for (i64 b = t->b0, end; b < t->b1; b = end) {
+        end = run_end(l, t, b);
+        product p = {x_rows(l, t->g, b), 1, l->ldx, 0, 1, t->g->ptr[end] - t->g->ptr[b],
+                     z + (t->g->ptr[b] - t->row0) * ld, ld, dw, width, dw, width, 0, NULL};
+        multiply(&p, l->h_in, width);
+    }
+    if (!l->dx) return;
+    product p = {z, ld, 1, 0, 1, width, l->w_t, padded(l->h_in), NULL, 0,
+                 l->dx + t->row0 * l->lddx, l->lddx, 0, NULL};
+    multiply(&p, t->rows, l->h_in);
+}
+
+/* Z_k = A^k X again, dW_k = Z_k^T dY; dX by Horner's rule over dY [W_0^T, W_1^T, ...]. */
+static void backward_by_input(const layer *l, const tile *t, float *z, float *dw, float *db) {
+    i64 in = padded(l->h_in), out = padded(l->h_out), widest = in > out ? in : out;
+    float *u = z + blocks_floats(l->order, widest, t->rows);
+    float *pair = u + blocks_floats(l->order, widest, t->rows);
+    float *grad = pair + 2 * blocks_floats(1, widest, t->rows);
+    take_grad(l, t, grad, db);
+    propagate(l, t, z, pair);
+    for (i64 k = 0; k < l->order; k++) {
+        float *c = dw + k * l->h_in * l->h_out;
+        product p = {z + k * in, 1, l->order * in, 0, 1, t->rows, grad, out, c, l->h_out, c,
+                     l->h_out, 0, NULL};
+        multiply(&p, l->h_in, l->h_out);
+    }
+    if (!l->dx) return;
+    i64 ld = row_of(l->order, l->h_in);
+    float *dx = l->dx + t->row0 * l->lddx;
+    int direct = l->order == 1;
+    product p = {grad, out, 1, 0, 1, l->h_out, l->w_t, ld, NULL, 0, direct ? dx : u,
+                 direct ? l->lddx : ld, 0, NULL};
+    multiply(&p, t->rows, direct ? l->h_in : padded(l->order * l->h_in));
+    if (!direct) horner(t, 1, l->order, u, ld, l->h_in, pair, dx, l->lddx, 0);
+}
+
+/* --- What a layer prepares and adds up -------------------------------------------------------- */
+
+/* The gradients of a pass: every part adds up its own, in rows of `dw` and `db`; the last row is the
+ * sum of the others, in order. */
+typedef struct {
+    i64 parts, size, width;
+    float *dw, *db;
+} gradients;
+
+static gradients make_gradients(const layer *l, i64 parts) {
+    i64 size = padded(l->order * l->h_in * l->h_out), width = padded(l->h_out);
+    return (gradients){parts, size, width, zeros((parts + 1) * size), zeros((parts + 1) * width)};
+}
+
+static void backward_tile(const layer *l, const tile *t, const gradients *sums, i64 part, float *z) {
+    (l->by_grad ? backward_by_grad : backward_by_input)(l, t, z, sums->dw + part * sums->size,
+                                                        sums->db + part * sums->width);
+}
+
+static void add_rows(float *rows, i64 count, i64 width) {
+    for (i64 part = 0; part < count; part++)
+        for (i64 n = 0; n < width; n += VL)
+            store(rows + count * width + n,
+                  load(rows + count * width + n) + load(rows + part * width + n));
+}
+
+/* dW [order, h_in, h_out] and db [h_out] or NULL; frees the buffers. */
+static void finish_gradients(const layer *l, gradients *sums, float *dw, float *db) {
+    add_rows(sums->dw, sums->parts, sums->size);
+    add_rows(sums->db, sums->parts, sums->width);
+    const float *sum = sums->dw + sums->parts * sums->size;
+    for (i64 k = 0; k < l->order; k++)
+        for (i64 i = 0; i < l->h_in; i++) /* by_grad sums them as [i, k], the other as [k, i] */
+            memcpy(dw + (k * l->h_in + i) * l->h_out,
+                   sum + (l->by_grad ? i * l->order + k : k * l->h_in + i) * l->h_out,
+                   sizeof(float) * (size_t)l->h_out);
+    if (db) memcpy(db, sums->db + sums->parts * sums->width, sizeof(float) * (size_t)l->h_out);
+    free(sums->dw);
+    free(sums->db);
+}
+
+/* The weights as forward_tile wants them, or as backward_tile does; `free_layer` frees either. */
+static void pack_layer(layer *l, const graphs *g, const float *w, const float *bias) {
+    int stacked = propagates_first(l->order, l->h_in, l->h_out, hop_cycles(g->degree));
+    l->w = pack_weight(w, l->order, l->h_in, l->h_out, stacked);
+    l->bias = pack_bias(bias, l->order, l->h_out);
+}
+static void pack_layer_back(layer *l, const graphs *g, const float *w, int needs_dx) {
+    l->by_grad = hops_grad(l->order, l->h_in, l->h_out, hop_cycles(g->degree), needs_dx);
+    if (needs_dx) l->w_t = pack_transposed(w, l->order, l->h_in, l->h_out, (int)l->by_grad);
+}
+static void free_layer(const layer *l) {
+    free((void *)l->w);
+    free((void *)l->bias);
+    free((void *)l->w_t);
+}

@@ -1,0 +1,153 @@
+/* Batch normalisation, ReLU and dropout of a tile: between two layers they are never stored. */
+#pragma once
+#include "layer.h"
+
+/* Of one layer in training. `mean` to `shift` are [padded(h)]; where there is no norm, scale is 1 and
+ * shift 0. */
+typedef struct norm {
+    i64 n, h, has;
+    const float *y;                      /* [n, h], what the layer gave */
+    float *mean, *rstd, *scale, *shift;  /* act = relu(scale * y + shift) */
+    float *first, *second;               /* means of dY behind ReLU and dropout, and of it times the
+                                            normalised y */
+    const float *grad;                   /* that dY, [n, h] */
+    uint64_t seed;
+    uint32_t level;                      /* an element falls where its random word is below this */
+    float keep;                          /* 1 / (1 - p) */
+} norm;
+
+/* Square root without the C library's: two steps of Newton's method from a float's. */
+static double inverse_sqrt(double x) {
+    double r = 1.0 / (double)__builtin_sqrtf((float)x);
+    for (int i = 0; i < 2; i++) r = r * (1.5 - 0.5 * x * r * r);
+    return r;
+}
+
+/* Two words of a counter, well mixed (the finaliser of splitmix64). */
+INLINE uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* The dropout factor of VL elements: keep or 0. A function of the seed and the place alone, so the
+ * backward pass makes it again instead of reading it. */
+INLINE vec kept(const norm *t, i64 row, i64 column) {
+    uint64_t key = mix(t->seed + (uint64_t)(row * padded(t->h) + column));
+    uvec x;
+    for (int i = 0; i < VL; i++) x[i] = 0x9e3779b9u * (uint32_t)(i + 1);
+    x ^= (uint32_t)key;
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x ^= (uint32_t)(key >> 32);
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    x ^= x >> 16;
+    return (vec)((ivec)(zero() + t->keep) & ~(ivec)(x < t->level));
+}
+
+/* The columns of a layer's rows, a vector at a time. */
+#define FOR_COLUMNS(t) for (i64 c = 0, lanes = (t)->h; c < (t)->h; c += VL, lanes -= VL)
+
+/* dropout(relu(norm(y))) of some rows, padded. */
+static void activate(const norm *t, i64 row0, i64 rows, float *to) {
+    i64 ld = padded(t->h);
+    FOR_COLUMNS(t) {
+        vec scale = load(t->scale + c), shift = load(t->shift + c);
+        const float *y = t->y + row0 * t->h + c;
+        for (i64 i = 0; i < rows; i++) {
+            vec a = load_part(y + i * t->h, lanes) * scale + shift;
+            a = select_above(a, a);
+            if (t->level) a *= kept(t, row0 + i, c);
+            store(to + i * ld + c, a);
+        }
+    }
+}
+
+INLINE void add_to(double *sums, vec v) {
+    for (int i = 0; i < VL; i++) sums[i] += v[i];
+}
+
+/* Column sums of y and of its squares: deviations from a tile's own mean are squared in float, the
+ * rest is done in double, so that a large mean does not drown a small variance. */
+static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
+    i64 width = padded(t->h);
+    FOR_COLUMNS(t) {
+        const float *y = t->y + row0 * t->h + c;
+        vec sum = zero(), odd = zero(), squares = zero();
+        for (i64 i = 0; i < rows; i++) {
+            vec v = load_part(y + i * t->h, lanes);
+            if (i & 1) odd += v;
+            else sum += v;
+        }
+        sum += odd;
+        vec mean = sum / (float)(rows ? rows : 1);
+        for (i64 i = 0; i < rows; i++) {
+            vec d = load_part(y + i * t->h, lanes) - mean;
+            squares += d * d;
+        }
+        for (int k = 0; k < VL; k++) {
+            double m = mean[k], n = (double)rows, rest = sum[k] - m * n;
+            sums[c + k] += sum[k];
+            sums[width + c + k] += squares[k] + m * (m * n + 2 * rest);
+        }
+    }
+}
+
+/* The gradient of `act` behind ReLU and dropout, padded in rows of `grad`, stored in `to` [n, h]; its
+ * column sums, and those of it times the normalised y. act > 0 where both let an element pass. */
+static void add_grad(const norm *t, i64 row0, i64 rows, const float *act, const float *grad,
+                     float *to, double *sums) {
+    i64 ld = padded(t->h);
+    FOR_COLUMNS(t) {
+        vec mean = load(t->mean + c), rstd = load(t->rstd + c), sum = zero(), dot = zero();
+        for (i64 i = 0; i < rows; i++) {
+            i64 at = (row0 + i) * t->h + c;
+            vec g = select_above(load(act + i * ld + c), load(grad + i * ld + c) * t->keep);
+            sum += g;
+            dot += g * ((load_part(t->y + at, lanes) - mean) * rstd);
+            store_part(to + at, g, lanes);
+        }
+        add_to(sums + c, sum);
+        add_to(sums + ld + c, dot);
+    }
+}
+
+/* dY of the layer: scale * (grad - its mean - normalised y * mean of grad times normalised y). */
+static void norm_grad_tile(const norm *t, i64 row0, i64 rows, float *to, i64 ld) {
+    FOR_COLUMNS(t) {
+        vec scale = load(t->scale + c), mean = load(t->mean + c);
+        vec first = load(t->first + c), second = load(t->second + c) * load(t->rstd + c);
+        for (i64 i = 0; i < rows; i++) {
+            i64 at = (row0 + i) * t->h + c;
+            vec g = load_part(t->grad + at, lanes);
+            if (t->has) g = scale * (g - first - (load_part(t->y + at, lanes) - mean) * second);
+            store(to + i * ld + c, g);
+        }
+    }
+}
+
+/* The sums of all parts, in order: two rows of [padded(h)] after the parts'. */
+static void add_parts(double *sums, i64 parts, i64 width) {
+    double *total = sums + parts * 2 * width;
+    memset(total, 0, sizeof(double) * (size_t)(2 * width));
+    for (i64 part = 0; part < parts; part++)
+        for (i64 c = 0; c < 2 * width; c++) total[c] += sums[part * 2 * width + c];
+}
+
+/* From sums of y and of its squares to scale and shift. The running statistics move by `momentum`
+ * towards the batch's, with the unbiased variance. */
+static void take_moments(norm *t, const double *total, const float *gamma, const float *beta,
+                         double eps, double momentum, float *running_mean, float *running_var) {
+    i64 width = padded(t->h);
+    double count = (double)t->n;
+    for (i64 c = 0; c < t->h; c++) {
+        double m = total[c] / count, v = total[width + c] / count - m * m;
+        v = v > 0 ? v : v == v ? 0 : v; /* never below 0 by rounding; NaN stays NaN */
+        t->mean[c] = (float)m;
+        t->rstd[c] = (float)inverse_sqrt(v + eps);
+        t->scale[c] = gamma[c] * t->rstd[c];
+        t->shift[c] = beta[c] - t->scale[c] * t->mean[c];
+        running_mean[c] += (float)(momentum * (m - running_mean[c]));
+        running_var[c] += (float)(momentum * (v * count / (count - 1) - running_var[c]));
+    }
+}

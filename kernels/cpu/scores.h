@@ -1,0 +1,70 @@
+/* How wrong a classifier of nodes is on a graph. */
+#pragma once
+#include "vectors.h"
+
+/* e^x for x <= 0, to two units in the last place; 0 below -87. NaN stays NaN. */
+INLINE vec exponential(vec x) {
+    ivec tiny = (ivec)(x < -87.0f);
+    x = (vec)(((ivec)(zero() - 87.0f) & tiny) | ((ivec)x & ~tiny));
+    vec n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* rounds to a whole number */
+    vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    vec p = r * 1.9875691e-4f + 1.3981999e-3f;
+    p = p * r + 8.3334519e-3f;
+    p = p * r + 4.1665795e-2f;
+    p = p * r + 1.6666665e-1f;
+    p = p * r + 5.0000001e-1f;
+    p = p * r * r + r + 1.0f;
+    ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
+    return (vec)(((ivec)(p * (vec)power)) & ~tiny);
+}
+
+#define KEPT_CLASSES 32 /* classes whose outputs are read once */
+
+INLINE vec one_class(const float *f, ivec at) {
+#if VL == 16
+    return (vec)_mm512_i32gather_ps((__m512i)at, f, 4);
+#else
+    vec v;
+    for (int i = 0; i < VL; i++) v[i] = f[at[i]];
+    return v;
+#endif
+}
+
+/* |softmax(f) - onehot(y)|_F over the nodes of a graph, divided by the number of those with a label:
+ * f [rows, classes], label [rows], below 0 where it is missing. With e = exp(f - max), S and Q the
+ * sums of e and of e^2 over the wrong classes, a node's square is (Q + S^2) / (S + e_y)^2. A register
+ * holds one class of VL nodes. */
+static float class_score(const float *f, i64 classes, const i64 *label, i64 rows) {
+    vec squares = zero(), counts = zero();
+    for (i64 first = 0; first < rows; first += VL, f += VL * classes) {
+        ivec at, right_class;
+        for (int i = 0; i < VL; i++) {
+            i64 row = min64(first + i, rows - 1);
+            at[i] = (int32_t)((row - first) * classes);
+            right_class[i] = first + i < rows ? (int32_t)label[row] : -1;
+        }
+        vec most = zero(), wrong = zero(), right = zero(), wrong_squares = zero();
+        vec kept[KEPT_CLASSES];
+        for (i64 c = 0; c < classes; c++) {
+            vec v = one_class(f + c, at);
+            if (c < KEPT_CLASSES) kept[c] = v;
+            ivec above = c ? ~(ivec)(v <= most) : ~(ivec){0}; /* a NaN is above all */
+            most = (vec)(((ivec)v & above) | ((ivec)most & ~above));
+        }
+        for (i64 c = 0; c < classes; c++) {
+            vec e = exponential((c < KEPT_CLASSES ? kept[c] : one_class(f + c, at)) - most);
+            ivec is_right = right_class == (int32_t)c;
+            vec other = (vec)((ivec)e & ~is_right);
+            right += (vec)((ivec)e & is_right);
+            wrong += other;
+            wrong_squares += other * other;
+        }
+        vec total = wrong + right, square = (wrong_squares + wrong * wrong) / (total * total);
+        ivec known = right_class >= 0;
+        squares += (vec)((ivec)square & known);
+        counts += (vec)((ivec)(zero() + 1.0f) & known);
+    }
+    double sum = 0, count = 0;
+    for (int i = 0; i < VL; i++) sum += squares[i], count += counts[i];
+    return (float)__builtin_sqrt(sum) / (count > 1 ? (float)count : 1.0f);
+}

@@ -1,0 +1,68 @@
+/* A register of floats, VL of them, in the vector types of GCC and Clang. */
+#pragma once
+#include <stdint.h>
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define VL 16
+#define UP_TO_6(X, NV) X(1, NV) X(2, NV) X(3, NV) X(4, NV) X(5, NV) X(6, NV)
+#define UP_TO_8(X, NV) UP_TO_6(X, NV) X(7, NV) X(8, NV)
+#define UP_TO_12(X, NV) UP_TO_8(X, NV) X(9, NV) X(10, NV) X(11, NV) X(12, NV)
+#define ROWS_1(X) UP_TO_12(X, 1) /* rows of a block of 1 to 4 vectors: */
+#define ROWS_2(X) UP_TO_12(X, 2) /* their sums must fit in the registers */
+#define ROWS_3(X) UP_TO_8(X, 3)
+#define ROWS_4(X) UP_TO_6(X, 4)
+#else
+#if defined(__AVX__)
+#define VL 8
+#else
+#define VL 4
+#endif
+#define UP_TO_3(X, NV) X(1, NV) X(2, NV) X(3, NV)
+#define UP_TO_6(X, NV) UP_TO_3(X, NV) X(4, NV) X(5, NV) X(6, NV)
+#define ROWS_1(X) UP_TO_6(X, 1) X(7, 1) X(8, 1)
+#define ROWS_2(X) UP_TO_6(X, 2)
+#define ROWS_3(X) UP_TO_3(X, 3) X(4, 3)
+#define ROWS_4(X) UP_TO_3(X, 4)
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int64_t i64;
+typedef float vec __attribute__((vector_size(4 * VL), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(4 * VL)));
+typedef uint32_t uvec __attribute__((vector_size(4 * VL)));
+
+INLINE i64 min64(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 padded(i64 width) { return (width + VL - 1) / VL * VL; }
+INLINE i64 vectors(i64 width) { return (width + VL - 1) / VL; }
+INLINE vec zero(void) { return (vec){0}; }
+INLINE vec load(const float *p) { return *(const vec *)p; }
+INLINE void store(float *p, vec v) { *(vec *)p = v; }
+
+/* The first n lanes; the others are 0, or stay as they are in memory. */
+INLINE vec load_part(const float *p, i64 n) {
+    if (n >= VL) return load(p);
+#if VL == 16
+    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#else
+    vec v = zero();
+    for (i64 i = 0; i < n; i++) v[i] = p[i];
+    return v;
+#endif
+}
+INLINE void store_part(float *p, vec v, i64 n) {
+    if (n >= VL) {
+        store(p, v);
+        return;
+    }
+#if VL == 16
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#else
+    for (i64 i = 0; i < n; i++) p[i] = v[i];
+#endif
+}
+INLINE vec select_above(vec test, vec value) { /* value where test > 0, else 0; NaN passes */
+    return (vec)((ivec)value & ~(ivec)(test <= 0.0f));
+}
