@@ -7,9 +7,8 @@ stage's own size, because a batch of molecules lives in the caches and one of de
 
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -19,12 +18,12 @@ from grant_fast.batch import GraphBatch
 
 #: Why a stage takes more than twice its floor.
 REASONS = {
-    "convolution": "atoms have two or three edges: a hop waits for addresses, not for bytes; "
-    "widths of 9, 18 and 27 fill 56 to 84% of a register",
-    "norm, ReLU, dropout": "random bits are made, not read: ten integer operations an element",
-    "readout": "an atom's weights lie where its molecule lies in the dataset: one miss a molecule",
-    "embedding": "rows of nine floats: an address and a masked store each",
-    "the rest": "Python, autograd's bookkeeping, the loss and Adam: a cost a batch, not a node",
+    "layer": "widths of 9, 10, 18 and 27 fill 56 to 84% of a register; a hop adds rows that lie "
+    "in cache, two loads a cycle, and moves no new byte; random bits are made, ten operations for "
+    "a vector, both ways; the layer's input is normalised again for its own gradient",
+    "readout": "the last norm, ReLU and dropout, and one miss a molecule for its weights",
+    "the rest": "Python, autograd's bookkeeping, the encoder of kinds, the loss and Adam: a cost a "
+    "batch, not a node",
 }
 
 
@@ -65,76 +64,54 @@ def _best(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def costs(model: FlexGCN, batch: GraphBatch) -> dict[str, tuple[float, float]]:
-    """Bytes that a training step must move and operations it must do, by stage, in order."""
+def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
+    """Name, bytes that must be moved and operations that must be done of each pass over the graphs
+    in a training step, in order: a pass forward or backward is a layer and the norm before it."""
     n, e = batch.num_nodes, batch.num_edges
-    out: dict[str, tuple[float, float]] = {}
-    edges = 4.0 * (3 if batch.graphs.edge_rows(False) is not None else 2) * e + 8 * n
-    if model.encoder is not None:
-        width = model.convs[0].in_channels
-        out["embedding forward"] = 4.0 * n * (1 + width), 0.0
-        out["embedding backward"] = 4.0 * n * (1 + width), 0.0
+    edges = (12.0 if e <= 4 * n else 4.0 + 2 * e / n) * n  # four neighbours, or every edge
+    forward, backward = [], []
     pooled = model.pool is not None
     for i, conv in enumerate(list(model.convs)[: -1 if pooled else None]):
         k, a, b = conv.order, conv.in_channels, conv.out_channels
-        constant = i == 0 and model.encoder is None  # [X, ÂX, …] is at hand, and needs no gradient
-        hops = 0 if constant else k - 1
-        read, products = (k * a if constant else a), 2.0 * n * k * a * b
-        moved = edges if hops else 0.0
-        hop = 2.0 * e * hops * min(a, b)
-        out[f"convolution {i + 1} forward"] = 4.0 * n * (read + b) + moved, products + hop
-        back = 4.0 * n * (read + b + (0 if constant else a)) + moved
-        out[f"convolution {i + 1} backward"] = back, products * (1 if constant else 2) + 2 * hop
-        if i < len(model.norms):
-            # Its mean must be known before anything is written: y is read twice; so is dY.
-            out[f"norm, ReLU, dropout {i + 1} forward"] = 12.0 * n * b, 0.0
-            out[f"norm, ReLU, dropout {i + 1} backward"] = 24.0 * n * b, 0.0
+        last, constant = i == len(model.norms), i == 0 and model.encoder is None
+        coded = i == 0 and model.encoder is not None
+        read = 4.0 * n * (1 if coded else a)  # a kind of node for the encoder's row
+        moved, operations = edges if k > 1 else 0.0, 2.0 * (n * k * a * b + e * (k - 1) * min(a, b))
+        forward.append((f"layer {i + 1} forward", read + moved + 4.0 * n * b, operations))
+        # dY of what the norm made; Y, for the norm's own gradient; X again; and dX.
+        back = 4.0 * n * b * (1 if last else 2) + read + moved + (0 if constant else 4.0 * n * a)
+        operations += 0 if constant else 2.0 * n * k * a * b
+        backward.append((f"layer {i + 1} backward", back, operations))
     if pooled:
         last = model.convs[-1]
         moved = 4.0 * n * (last.in_channels + last.order)
-        out["readout forward"] = out["readout backward"] = moved, 0.0
-    return out
-
-
-NAMES = {
-    "embed_nodes": "embedding",
-    "flex_conv": "convolution",
-    "norm_relu_dropout": "norm, ReLU, dropout",
-    "pool_nodes": "readout",
-}
+        forward.append(("readout forward", moved, 0.0))
+        backward.append(("readout backward", moved + 4.0 * n * last.in_channels, 0.0))
+    return forward + backward[::-1]
 
 
 def stages(model: FlexGCN, batch: GraphBatch, step: Callable[[], None], rounds: int) -> list[Stage]:
     """Medians over `rounds` steps; `batch` has the size of the batches that `step` takes."""
-    call = native._call
-    one: dict[str, list[float]] = defaultdict(list)
+    work, call = costs(model, batch), native._call
+    seconds = torch.zeros(len(work), dtype=torch.float64)
 
-    def timed(name: str, *args: object) -> None:
-        start = time.perf_counter()
+    def timed(name: str, *args: Any) -> None:
+        args[-1]._obj.seconds = seconds.data_ptr()  # the kernels time their passes
         call(name, *args)
-        one[name].append(time.perf_counter() - start)
 
-    seen: dict[str, list[float]] = defaultdict(list)
+    seen = []
     with mock.patch.object(native, "_call", timed):
         for _ in range(rounds):
-            one.clear()
             start = time.perf_counter()
             step()
             total = time.perf_counter() - start
-            seen["the rest"].append(total - sum(map(sum, one.values())))
-            for name, values in one.items():
-                way = "backward" if name.endswith("_backward") else "forward"
-                kind = NAMES[name.removesuffix("_backward").removesuffix("_forward")]
-                numbered = kind.startswith(("conv", "norm"))
-                # The backward pass meets the layers from the last to the first.
-                for i, value in enumerate(values if way == "forward" else reversed(values)):
-                    seen[f"{kind} {i + 1} {way}" if numbered else f"{kind} {way}"].append(value)
+            seen.append([*seconds.tolist(), total - float(seconds.sum())])
+    medians = [1e3 * statistics.median(column) for column in zip(*seen, strict=True)]
     rate, out = gemm_rate(), []
-    for name, (moved, operations) in costs(model, batch).items():
-        if name in seen:
-            floor = max(moved / bandwidth(int(moved)), operations / rate)
-            out.append(Stage(name, 1e3 * statistics.median(seen[name]), 1e3 * floor))
-    return [*out, Stage("the rest", 1e3 * statistics.median(seen["the rest"]), 0.0)]
+    for (name, moved, operations), ms in zip(work, medians, strict=False):
+        floor = max(moved / bandwidth(int(moved)), operations / rate)
+        out.append(Stage(name, ms, 1e3 * floor))
+    return [*out, Stage("the rest", medians[-1], 0.0)]
 
 
 def table(rows: list[Stage]) -> str:

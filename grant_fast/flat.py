@@ -12,7 +12,7 @@ from .batch import GraphBatch
 from .caching import kept, kept_property
 from .errors import InputError
 from .indexing import Positions, as_positions, repeat, take
-from .packing import EdgeGroups, PackedCSR, distinct_rows, edge_groups
+from .packing import DatasetEdges, DatasetSide, PackedCSR, distinct_rows, edge_groups
 from .reference import expand_rows
 from .tasks import Level
 from .tiles import BitRows, bit_rows
@@ -42,7 +42,7 @@ class FlatGraphs:
         self.ids = torch.arange(self.num_graphs, device=x.device) if ids is None else ids
         self.y_level: Level = y_level
         self.meta = dict(meta or {})
-        self._cache: dict[tuple[Any, ...], Any] = {}
+        self._cache: dict[Any, Any] = {}
 
     @property
     def num_graphs(self) -> int:
@@ -233,17 +233,18 @@ class FlatGraphs:
         return self._cache[key]
 
     @kept
-    @torch.no_grad()
-    def groups(self, transposed: bool) -> EdgeGroups | None:
-        """The edges again, as the CPU kernels read them fastest; None where they are weighted, or
-        a graph has more nodes than int16 counts."""
-        csr = self.adj_t if transposed and self.adj_t is not None else self.adj
-        if csr.weight is not None or self.max_nodes >= 1 << 15:
-            return None
-        key = ("groups", csr is self.adj)
-        if key not in self._cache:
-            self._cache[key] = edge_groups(csr, self.ptr)
-        return self._cache[key]
+    def edges(self, normalize: bool) -> DatasetEdges:
+        """All edges as the CPU kernels read them: without groups where edges are weighted, or a
+        graph has more nodes than int16 counts."""
+        if "groups" not in self._cache:
+            csrs = [self.adj, *([] if self.adj_t is None else [self.adj_t])]
+            grouped = self.adj.weight is None and self.max_nodes < 1 << 15
+            sides = [
+                DatasetSide(*csr, *(edge_groups(csr, self.ptr) if grouped else (None,) * 4))
+                for csr in csrs
+            ]
+            self._cache["groups"] = sides[0], sides[-1]
+        return DatasetEdges(self.scale if normalize else None, self._cache["groups"])
 
     @kept
     @torch.no_grad()

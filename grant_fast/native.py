@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .adjacency import Adjacency
-from .batch_edges import BatchAdjacency, DatasetSide
+from .batch_edges import BatchAdjacency
+from .packing import DatasetEdges, DatasetSide
 
 if TYPE_CHECKING:
-    from .graphs import PackedGraphs
+    from .flat import FlatGraphs
 
 #: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
 MAX_NODES = 4096
@@ -139,9 +140,20 @@ def _threads() -> ctypes.c_int:
     return ctypes.c_int(torch.get_num_threads())
 
 
-def _degree(graphs: "PackedGraphs") -> int:
+def _degree(graphs: "FlatGraphs") -> int:
     """Edges a node: what a kernel's choice between two ways depends on."""
     return graphs.num_edges // max(1, graphs.num_nodes)
+
+
+def _structure(graphs: "FlatGraphs", normalize: bool) -> _Graphs:
+    """All of `graphs` that is the same for every batch; the dataset keeps it."""
+    made: dict[bool, tuple[_Graphs, DatasetEdges]] = graphs.__dict__.setdefault("native", {})
+    if normalize not in made:
+        edges = graphs.edges(normalize)
+        sides = (_Side * 2)(*(_Side(*map(_pointer, side)) for side in edges.sides))
+        struct = _Graphs(scale=_pointer(edges.scale), sides=sides, degree=_degree(graphs))
+        made[normalize] = struct, edges  # what the struct points at is kept with it
+    return made[normalize][0]
 
 
 def _split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
@@ -151,15 +163,15 @@ def _split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
     parts = max(1, limit)
     made: dict[int, tuple[_Graphs, Tensor]] = adjacency.__dict__.setdefault("native", {})
     if parts not in made:
-        edges = adjacency.in_dataset
-        goals = np.arange(1, parts) * batch.num_nodes // parts
-        inner = np.searchsorted(edges.ptr.numpy(), goals)
-        part = torch.from_numpy(np.concatenate([[0], inner, [batch.num_graphs]]))
-        sides = (_Side * 2)(*(_Side(*map(_pointer, side)) for side in edges.sides))
-        rows = (edges.ptr, edges.first, edges.scale)
-        counts = (batch.num_graphs, _degree(batch.graphs))
-        struct = _Graphs(*map(_pointer, rows), sides, _pointer(part), *counts)
-        made[parts] = struct, part  # the adjacency keeps all that the struct points at
+        ptr, first = batch.host_rows
+        part = np.zeros(parts + 1, np.int64)
+        part[1:-1] = np.searchsorted(ptr.numpy(), np.arange(1, parts) * batch.num_nodes // parts)
+        part[-1] = batch.num_graphs
+        kept = torch.from_numpy(part)
+        struct = _Graphs.from_buffer_copy(_structure(batch.graphs, adjacency.normalize))
+        struct.ptr, struct.first, struct.part = map(_pointer, (ptr, first, kept))
+        struct.count = batch.num_graphs
+        made[parts] = struct, kept  # the adjacency keeps what the struct points at
     return ctypes.byref(made[parts][0]), parts
 
 
@@ -220,9 +232,9 @@ def flex_conv(
     return _FlexConv.apply(x, weight, bias, adjacency, relu, packed)
 
 
-def cached_hops_pay(weight: Tensor, graphs: "PackedGraphs") -> bool:
-    """Whether a first layer of these weights [κ, h_in, h_out], on constant features, is faster as one
-    product with the dataset's cached [X, ÂX, …] than with its hops."""
+def cached_hops_pay(weight: Tensor, graphs: "FlatGraphs") -> bool:
+    """Whether a first layer on constant features is faster as one product with the dataset's cached
+    [X, ÂX, …] than with its hops; its weights are [κ, h_in, h_out]."""
     kernels = library()
     assert kernels is not None
     return bool(kernels.cached_hops_pay(*map(_number, (_degree(graphs), *weight.shape))))
@@ -278,12 +290,12 @@ class Network(NamedTuple):
 
     Args:
         layers: the hidden ones; and where nothing is pooled, the last, for every node.
-        source: what the rows of the first layer's input are: the batch's nodes ("batch", [n, h_in]),
-            the dataset's ("dataset", [N, h_in], constant), or its kinds of nodes ("kinds", see
-            `PackedGraphs.kinds`).
+        source: what the rows of the first layer's input are: the batch's nodes ("batch",
+            [n, h_in]), the dataset's ("dataset", [N, h_in], constant), or its kinds of nodes
+            ("kinds", see `PackedGraphs.kinds`).
         adjacency: of a batch that `takes` says yes to.
-        pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer gives,
-            [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
+        pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer
+            gives, [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
     """
 
     layers: Sequence[Layer]
@@ -321,18 +333,19 @@ class Network(NamedTuple):
             **{name: _pointer(tensor) for name, tensor in pointers.items()},
         )
         out.kept = array  # a pointer to it does not keep it
-        return ctypes.byref(out)
+        return out
 
 
-def _layer(layer: Layer, weight: Tensor, *affine: Tensor | None, **more: Any) -> _Layer:
-    bias, gamma, beta = affine
+def _layer(
+    layer: Layer, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None
+) -> _Layer:
     running: tuple[Tensor | None, ...] = (None, None)
     rates = (0.0, 0.0)
     if layer.norm is not None:
         running = (layer.norm.running_mean, layer.norm.running_var)
         rates = (layer.norm.eps, layer.norm.momentum or 0.0)
     tensors = (weight, bias, gamma, beta, *running)
-    return _Layer(*weight.shape, *map(_pointer, tensors), *rates, **more)
+    return _Layer(*weight.shape, *map(_pointer, tensors), *rates)
 
 
 def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -351,7 +364,7 @@ def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
     layers = [_layer(layer, *layer.tensors) for layer in net.layers]
     struct, parts = _split(net.adjacency, 1)
     call = net.struct(layers, x, out=out, label=labels)
-    _call("network_evaluate", struct, parts, _threads(), call)
+    _call("network_evaluate", struct, parts, _threads(), ctypes.byref(call))
     return out
 
 
@@ -361,61 +374,46 @@ class _Train(torch.autograd.Function):
     @staticmethod
     def forward(ctx, net, x, *tensors):  # type: ignore[no-untyped-def]
         tensors = [None if t is None else t.contiguous() for t in tensors]
-        ctx.net, ctx.seed = net, 0
+        seed = 0
         if any(layer.p for layer in net.layers):
             # One number from torch's generator seeds the masks: reproducible, and resumed with it.
-            ctx.seed = int(torch.randint(2**62, ()))
-        kept = x.new_empty(sum(_kept_floats(net)))
+            seed = int(torch.randint(2**62, ()))
+        rows = net.adjacency.num_nodes
+        widths = [layer.weight.shape[2] for layer in net.layers[: net.depth]]
+        kept = x.new_empty(sum(rows * width + 4 * _padded(width) for width in widths))
+        place, layers = kept.data_ptr(), []
+        for k, layer in enumerate(net.layers):
+            weight, bias, gamma, beta = tensors[4 * k : 4 * k + 4]
+            made = _layer(layer, weight, bias, gamma, beta)
+            made.level, made.keep = min(round(layer.p * 2**32), 2**32 - 1), 1 / (1 - layer.p)
+            made.seed = (seed + k * 0x9E3779B97F4A7C15) % 2**64
+            if k < net.depth:
+                made.y, made.state = place, place + 4 * rows * widths[k]
+                place += 4 * (rows * widths[k] + 4 * _padded(widths[k]))
+            layers.append(made)
         out = net.new_output(x)
         struct, parts = _split(net.adjacency, 1)
-        call = net.struct(_training_layers(ctx, tensors, kept), x, out=out)
-        _call("network_forward", struct, parts, _threads(), call)
-        ctx.save_for_backward(x, kept, *tensors)
+        ctx.call = net.struct(layers, x, out=out)
+        _call("network_forward", struct, parts, _threads(), ctypes.byref(ctx.call))
+        ctx.save_for_backward(x, kept, *tensors)  # the call points at them
+        ctx.net = net
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        x, kept, *tensors = ctx.saved_tensors
+        x, _, *tensors = ctx.saved_tensors
         grads = [None if t is None else torch.empty_like(t) for t in tensors]
         dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
         largest = max(layer.weight.numel() for layer in ctx.net.layers)
         struct, parts = _split(ctx.net.adjacency, 4 * largest)
-        layers = _training_layers(ctx, tensors, kept, grads)
-        call = ctx.net.struct(layers, x, dx=dx, grad=grad.contiguous())
-        _call("network_backward", struct, parts, _threads(), call)
+        grad = grad.contiguous()
+        ctx.call.dx, ctx.call.grad = _pointer(dx), _pointer(grad)
+        for k, layer in enumerate(ctx.call.kept):
+            pointers = map(_pointer, grads[4 * k : 4 * k + 4])
+            layer.dw, layer.db, layer.dgamma, layer.dbeta = pointers
+        _call("network_backward", struct, parts, _threads(), ctypes.byref(ctx.call))
         return None, dx, *grads
-
-
-def _kept_floats(net: Network) -> list[int]:
-    """Of each hidden layer: its output before the norm, and four numbers a column."""
-    widths = [layer.weight.shape[2] for layer in net.layers[: net.depth]]
-    return [net.adjacency.num_nodes * width + 4 * _padded(width) for width in widths]
-
-
-def _training_layers(
-    ctx: Any,
-    tensors: Sequence[Tensor | None],
-    kept: Tensor,
-    grads: Sequence[Tensor | None] | None = None,
-) -> list[_Layer]:
-    net: Network = ctx.net
-    out, place = [], kept.data_ptr()
-    floats = [*_kept_floats(net), 0]
-    for k, layer in enumerate(net.layers):
-        mine = slice(4 * k, 4 * k + 4)
-        weight, *affine = tensors[mine]
-        assert weight is not None
-        made = _layer(layer, weight, *affine, keep=1 / (1 - layer.p))
-        made.level = min(round(layer.p * 2**32), 2**32 - 1)
-        made.seed = (ctx.seed + k * 0x9E3779B97F4A7C15) % 2**64
-        if k < net.depth:
-            made.y, made.state = place, place + 4 * net.adjacency.num_nodes * weight.shape[2]
-            place += 4 * floats[k]
-        if grads is not None:
-            made.dw, made.db, made.dgamma, made.dbeta = map(_pointer, grads[mine])
-        out.append(made)
-    return out
 
 
 def train(net: Network, x: Tensor) -> Tensor:
@@ -432,16 +430,15 @@ def train(net: Network, x: Tensor) -> Tensor:
     return _Train.apply(net, x, *(t for layer in net.layers for t in layer.tensors))
 
 
-def class_scores(pred: Tensor, y: Tensor, ptr: Tensor, first: Tensor | None = None) -> Tensor:
+def class_scores(pred: Tensor, y: Tensor, ptr: Tensor) -> Tensor:
     """‖softmax(f) − onehot(y)‖_F / n_i over the nodes of each graph that have a label, [B] float32.
 
     Args:
         pred: f, [n, C].
-        y: [n] int64, below 0 where a label is missing; with `first`, [N], of the whole dataset.
+        y: [n] int64, below 0 where a label is missing.
         ptr: [B + 1] int64, the rows of each graph.
-        first: [B] int64, its first node in the dataset.
     """
     out = pred.new_empty(ptr.shape[0] - 1)
     args = (out.shape[0], _threads(), pred.shape[1], pred.contiguous(), out)
-    _call("class_scores", ptr.contiguous(), first, y.contiguous(), *args)
+    _call("class_scores", ptr.contiguous(), y.contiguous(), *args)
     return out

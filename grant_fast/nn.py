@@ -345,14 +345,16 @@ class FlexGCN(nn.Module):
     # (Torch's public decorator of this kind would import the compiler with the package.)
     _layers_uncompiled = torch._disable_dynamo(_layers)
 
-    def class_scores(self, graphs: GraphBatch) -> Tensor | None:
+    def class_scores(self, graphs: GraphBatch, num_classes: int) -> Tensor | None:
         """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
 
         y are the int64 classes of the nodes, in range, below 0 where missing. One pass of the
-        compiled kernels, in evaluation mode; None where they cannot.
+        compiled kernels, in evaluation mode without gradients; None where they cannot.
         """
-        found = None if self.pool is not None else self._network(graphs)
-        if found is None or self._is_training():
+        if self.pool is not None or self._is_training() or torch.is_grad_enabled():
+            return None
+        found = self._network(graphs)
+        if found is None or found[0].layers[-1].weight.shape[2] != num_classes:
             return None
         return native.evaluate(*found, labels=graphs.graphs.y)
 
@@ -387,14 +389,17 @@ class FlexGCN(nn.Module):
         if not ops.takes_network(self._conv(0).weight, adjacency, self.backend):
             return None
         layers = []
-        for layer, norm in enumerate(self.norms):
-            known = type(norm) is BatchNorm and norm.affine and norm.track_running_stats
-            if not isinstance(norm, nn.Identity) and not (known and norm.momentum is not None):
+        for conv, norm, dropout in zip(self.convs, self.norms, self.dropouts, strict=False):
+            found = norm if type(norm) is BatchNorm else None
+            if found is None and not isinstance(norm, nn.Identity):
                 return None
-            dropout = cast(nn.Dropout, self.dropouts[layer])
-            p = dropout.p if dropout.training else 0.0
-            conv, found = self._conv(layer), cast(BatchNorm, norm) if known else None
-            layers.append(native.Layer(conv.weight, conv.bias, found, p))
+            if found is not None and (
+                found.momentum is None or not (found.affine and found.track_running_stats)
+            ):
+                return None
+            layers.append(
+                native.Layer(conv.weight, conv.bias, found, dropout.p if dropout.training else 0.0)
+            )
         x, source = self._source(graphs)
         if source == "hops":
             layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])

@@ -12,7 +12,6 @@ from .errors import InputError
 from .indexing import repeat, sizes_to_ptr
 from .tasks import NOT_MEASURED, Level
 
-
 #: Edges that `edge_groups` takes at a time.
 CHUNK = 1 << 22
 
@@ -260,7 +259,9 @@ def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
     group = torch.arange(num_nodes + 1) if few else sizes_to_ptr((degree + 3) // 4)
     listed = torch.full((4 * int(group[-1]),), -1, dtype=torch.int16)
     # A bounded number of edges at a time: what is computed of an edge takes many times its size.
-    cuts = torch.searchsorted(rowptr, torch.arange(0, num_edges + CHUNK, CHUNK).clamp(max=num_edges))
+    cuts = torch.searchsorted(
+        rowptr, torch.arange(0, num_edges + CHUNK, CHUNK).clamp(max=num_edges)
+    )
     for start, stop in itertools.pairwise(sorted({0, *cuts.tolist(), num_nodes})):
         edges = slice(int(rowptr[start]), int(rowptr[stop]))
         counts = degree[start:stop]
@@ -279,6 +280,26 @@ def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
     graph = torch.searchsorted(ptr, busy, right=True) - 1
     busy_ptr = torch.searchsorted(busy, torch.arange(num_nodes + 1))
     return EdgeGroups(listed, None, busy_ptr, (busy - ptr[graph]).short())
+
+
+class DatasetSide(NamedTuple):
+    """One direction of a dataset's edges: a `PackedCSR`, and its `EdgeGroups` where they are made."""
+
+    rowptr: Tensor
+    col: Tensor
+    weight: Tensor | None
+    listed: Tensor | None
+    group: Tensor | None
+    busy_ptr: Tensor | None
+    busy: Tensor | None
+
+
+class DatasetEdges(NamedTuple):
+    """A dataset's propagation matrices, diag(scale) A diag(scale), or A where `scale` is None: A by
+    target and by source."""
+
+    scale: Tensor | None
+    sides: tuple[DatasetSide, DatasetSide]
 
 
 def joined_ptr(ptrs: list[Tensor]) -> Tensor:

@@ -1,5 +1,6 @@
 """The compiled CPU kernels against the reference in float64."""
 
+import copy
 import ctypes
 from importlib.util import find_spec
 
@@ -7,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import native, reference
+from grant_fast import FlexGCN, PackedGraphs, native, reference
 from grant_fast.batch_edges import BatchAdjacency
-from tests.cases import AWKWARD_SIZES, Case
+from grant_fast.packing import edge_groups
+from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 
 BUILDS = [name for name in native.BUILDS["AVX512"] if find_spec(f"grant_fast.{name}") is not None]
 RUNS_HERE = native.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_cpu",))
@@ -134,41 +136,133 @@ def test_not_a_number_stays_in_its_graph(build):
     assert torch.equal(dirty[~inside], clean[~inside])
 
 
-@pytest.mark.parametrize("h", [1, 16, 27])
-def test_norm_and_relu(build, h):
-    y = (3 * torch.randn(3001, h) + 5).requires_grad_()
-    ours, torchs = nn.BatchNorm1d(h), nn.BatchNorm1d(h)
-    for norm in (ours, torchs):
-        with torch.no_grad():
-            norm.weight.copy_(torch.linspace(-1, 2, h))
-            norm.bias.copy_(torch.linspace(-1, 1, h))
-    torchs.double()
-    grad = torch.randn(3001, h)
-    out = native.norm_relu_dropout(y, ours, 0.0)
-    got = torch.autograd.grad(out, (y, ours.weight, ours.bias), grad)
-    exact_y = y.detach().double().requires_grad_()
-    want_out = torchs(exact_y).relu()
-    want = torch.autograd.grad(want_out, (exact_y, torchs.weight, torchs.bias), grad.double())
-    close(out, want_out)
-    for actual, expected in zip(got, want, strict=True):
-        close(actual, expected)
-    for name in ("running_mean", "running_var", "num_batches_tracked"):
-        torch.testing.assert_close(getattr(ours, name).double(), getattr(torchs, name).double())
+def identity_network(batch, width, p=0.0, norm=None, bias=None):
+    """dropout(relu(norm(X + b)), p) of every node, as a network whose products change nothing."""
+    eye = torch.eye(width)[None]
+    layers = (native.Layer(eye, bias, norm, p), native.Layer(eye, None))
+    return native.Network(layers, "batch", batch.adjacency(True), None)
+
+
+def nodes(count):
+    """One batch of so many nodes without edges, in graphs of a hundred."""
+    ptr = torch.arange(count) // 100
+    edges = torch.empty(2, 0, dtype=torch.long)
+    return PackedGraphs.from_arrays(torch.zeros(count, 1), edges, ptr).batch(slice(None))
+
+
+def in_double(model):
+    """The same model in float64, on PyTorch's operators."""
+    out = copy.deepcopy(model).double()
+    out.backend = "torch"
+    return out
+
+
+NETWORKS = [
+    ([4, 3, 2, 2], [27, 18, 18]),
+    ([1, 2], [64]),
+    ([3, 1, 4], [5, 33]),
+    ([2, 2], [130]),
+]
+
+
+@pytest.mark.parametrize("orders, hidden", NETWORKS)
+@pytest.mark.parametrize("norm", ["batch_norm", None])
+@pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
+@pytest.mark.parametrize("kind", ["weighted", "few edges", "many edges", "not normalised"])
+def test_networks(build, orders, hidden, norm, pool, kind):
+    """Outputs, gradients and running statistics of a training step, then evaluation."""
+    torch.manual_seed(0)
+    graphs = dense_graphs(AWKWARD_SIZES, 5)
+    if kind != "many edges":
+        graphs = Case(symmetric=kind == "not normalised", weighted=kind == "weighted").graphs
+    ids = torch.randperm(len(graphs))
+    model = FlexGCN(5, hidden, 5, orders, norm=norm, pool=pool, normalize=kind != "not normalised")
+    exact_model = in_double(model)
+    batch, exact_batch = graphs.batch(ids), graphs.to(dtype=torch.float64).batch(ids)
+    assert model._network(batch) is not None
+    for _ in range(2):
+        out, want = model(batch), exact_model(exact_batch)
+        weight = torch.randn_like(want)
+        model.zero_grad()
+        exact_model.zero_grad()
+        (out * weight.float()).sum().backward()
+        (want * weight).sum().backward()
+        close(out, want)
+        exact_parameters = dict(exact_model.named_parameters())
+        for name, parameter in model.named_parameters():
+            if norm is None or not (name.startswith("convs") and name.endswith("bias")):
+                close(parameter.grad, exact_parameters[name].grad)
+            elif not name.startswith(f"convs.{len(hidden)}"):
+                # A shift before a norm changes nothing: what is left is rounding.
+                scale = float(exact_parameters[name.replace("bias", "weight")].grad.abs().max())
+                assert float(parameter.grad.abs().max()) < 1e-4 * max(1.0, scale)
+        for buffer, exact_buffer in zip(model.buffers(), exact_model.buffers(), strict=True):
+            close(buffer.double(), exact_buffer.double())
+    with torch.no_grad():
+        close(model.eval()(batch), exact_model.eval()(exact_batch))
+
+
+def test_kinds_of_nodes(build):
+    """An embedding: the gradient of its table, and of a batch that names a graph twice."""
+    case = Case()
+    x = torch.randint(0, 2, (case.num_nodes, 9)) * torch.tensor([1, 0, 0, 1, 0, 0, 0, 1, 1])
+    graphs = PackedGraphs(x=x.to(torch.uint8), y=None, ptr=case.graphs.ptr, adj=case.graphs.adj,
+                          adj_t=case.graphs.adj_t)  # fmt: skip
+    assert graphs.kinds is not None
+    model = FlexGCN(19, 33, 3, [3, 2], norm="batch_norm", encoder="atom")
+    exact_model = in_double(model)
+    out, want = (m(graphs.to(dtype=d).batch([6, 0, 10, 2, 6])) for m, d in (
+        (model, torch.float32), (exact_model, torch.float64)))  # fmt: skip
+    grad = torch.randn_like(out)
+    close(out, want)
+    got = torch.autograd.grad(out, model.encoder.weight, grad)[0]
+    close(got, torch.autograd.grad(want, exact_model.encoder.weight, grad.double())[0])
+
+
+def test_gradient_of_the_input(build):
+    """An encoder of one's own learns from the first layer's gradient."""
+    case = Case()
+    model = FlexGCN(7, 20, 3, [3, 2], encoder=nn.Linear(case.graphs.num_features, 7))
+    exact_model = in_double(model)
+    out = model(case.graphs.batch([6, 0, 10, 2]))
+    want = exact_model(case.double().batch([6, 0, 10, 2]))
+    grad = torch.randn_like(out)
+    got = torch.autograd.grad(out, model.encoder.weight, grad)[0]
+    close(got, torch.autograd.grad(want, exact_model.encoder.weight, grad.double())[0])
+
+
+def test_threads_do_not_change_a_step(build):
+    """Parts are summed in order: results are equal bit by bit, whatever the threads."""
+    case = Case(sizes=(90,) * 60)
+    results, threads = [], torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.manual_seed(5)
+        model = FlexGCN(
+            case.graphs.num_features, [27, 18], 2, [3, 2, 2], norm="batch_norm", dropout=0.3
+        )
+        torch.set_num_threads(count)
+        try:
+            out = model(case.graphs.batch(slice(None)))
+            results.append([out, *torch.autograd.grad(out.sum(), list(model.parameters()))])
+        finally:
+            torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
 
 
 def test_a_large_mean_does_not_drown_the_variance(build):
-    y = torch.randn(5000, 3) + 1000
-    norm = nn.BatchNorm1d(3)
-    out = native.norm_relu_dropout(y, norm, 0.0)
-    expected = nn.functional.batch_norm(y.double(), None, None, training=True).relu()
+    batch, norm = nodes(5000), nn.BatchNorm1d(3)
+    y = torch.randn(5000, 3)
+    out = native.train(identity_network(batch, 3, norm=norm, bias=torch.full((3,), 1000.0)), y)
+    expected = nn.functional.batch_norm((y + 1000).double(), None, None, training=True).relu()
     torch.testing.assert_close(out.detach().double(), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.27, 0.9])
 def test_dropout(build, p):
     """The share that falls, the scale of the rest, the same mask in both directions."""
-    y = torch.ones(20_000, 20, requires_grad=True)
-    out = native.norm_relu_dropout(y, None, p)
+    batch, y = nodes(20_000), torch.ones(20_000, 20, requires_grad=True)
+    out = native.train(identity_network(batch, 20, p), y)
     kept = out.detach() != 0
     share = kept.double().mean()
     assert abs(share - (1 - p)) < 5 * (p * (1 - p) / kept.numel()) ** 0.5 + 1e-12
@@ -178,52 +272,59 @@ def test_dropout(build, p):
     if p:  # columns, rows, neighbours and two calls are independent
         bits = kept.double() - (1 - p)
         sigma = p * (1 - p)
-        pairs = [(bits[1:], bits[:-1]), (bits[:, 1:], bits[:, :-1]), (bits[:, 16:], bits[:, :4])]
-        second = (native.norm_relu_dropout(y, None, p).detach() != 0).double() - (1 - p)
-        for a, b in (*pairs, (bits, second)):
+        pairs = [(bits[step:], bits[:-step]) for step in (1, 2, 3, 16, 64)]
+        pairs += [(bits[:, step:], bits[:, :-step]) for step in range(1, 20)]
+        second = native.train(identity_network(batch, 20, p), y).detach() != 0
+        for a, b in (*pairs, (bits, second.double() - (1 - p))):
             assert abs((a * b).mean()) < 5 * sigma / a.numel() ** 0.5
+        covariance = bits.T @ bits / len(bits)
+        covariance.fill_diagonal_(0.0)
+        assert (covariance.abs() < 6 * sigma / 20_000**0.5).all()
         assert (bits.mean(0).abs() < 6 * (sigma / 20_000) ** 0.5).all()
 
 
 def test_dropout_repeats_with_torchs_seed(build):
-    y = torch.randn(300, 30)
+    batch, y = nodes(300), torch.randn(300, 30)
     runs = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
-        runs.append(native.norm_relu_dropout(y, None, 0.5))
+        runs.append(native.train(identity_network(batch, 30, 0.5), y))
     assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
 
 
-@pytest.mark.parametrize("order", [1, 3])
-@pytest.mark.parametrize("h", [1, 18, 33])
-def test_pooling(build, order, h):
-    case = Case()
-    batch = case.graphs.batch([6, 0, 10, 2, 11, 6])
-    weights = torch.randn(order, case.num_nodes)
-    x = torch.randn(batch.num_nodes, h, requires_grad=True)
-    out = native.pool_nodes(x, weights, batch)
-    exact_x = x.detach().double().requires_grad_()
-    p = weights.double()[:, batch.nodes.long()]
-    terms = (p[:, :, None] * exact_x).transpose(0, 1).flatten(1)
-    want = torch.zeros(6, order * h, dtype=torch.float64).index_add(0, batch.batch, terms)
-    close(out, want)
-    grad = torch.randn_like(out)
-    close(
-        torch.autograd.grad(out, x, grad)[0], torch.autograd.grad(want, exact_x, grad.double())[0]
-    )
+@pytest.mark.parametrize("many", [False, True])
+def test_groups_of_edges(many):
+    """Each row's columns again, in fours; in a sparse dataset the rest are the busy rows'."""
+    graphs = dense_graphs(AWKWARD_SIZES, 1) if many else Case(weighted=False).graphs
+    for csr in (graphs.adj, graphs.adj_t):
+        listed, group, busy_ptr, busy = edge_groups(csr, graphs.ptr)
+        assert (group is None) != many
+        for node in range(graphs.num_nodes):
+            columns = csr.col[csr.rowptr[node] : csr.rowptr[node + 1]].tolist()
+            start, end = (node, node + 1) if group is None else group[node : node + 2].tolist()
+            found = [column for column in listed[4 * start : 4 * end].tolist() if column >= 0]
+            assert found == (columns if group is not None else columns[:4])
+        if group is None:
+            graph = (
+                torch.searchsorted(graphs.ptr, busy_ptr.diff().nonzero().flatten(), right=True) - 1
+            )
+            rows = (csr.rowptr.diff() > 4).nonzero().flatten()
+            assert torch.equal(busy_ptr.diff().nonzero().flatten(), rows) and len(rows)
+            assert torch.equal(busy.long(), rows - graphs.ptr[graph])
 
 
-def test_embedding(build):
+def test_class_scores_of_a_network(build):
+    """The scores of a network's outputs, which are then never stored."""
     case = Case()
-    batch = case.graphs.batch([6, 0, 10, 2])
-    code = torch.randint(5, (case.num_nodes,), dtype=torch.int32)
-    table = torch.randn(5, 19, requires_grad=True)
-    x = native.embed_nodes(table, code, batch)
-    assert torch.equal(x, table[code[batch.nodes.long()].long()])
-    grad = torch.randn_like(x)
-    want = torch.zeros(5, 19, dtype=torch.float64)
-    want.index_add_(0, code[batch.nodes.long()].long(), grad.double())
-    close(torch.autograd.grad(x, table, grad)[0], want)
+    case.graphs.y, case.graphs.y_level = torch.randint(0, 4, (case.num_nodes,)), "node"
+    case.graphs.y[::5] = -100
+    model = FlexGCN(case.graphs.num_features, [17], 4, [3, 2], pool=None)
+    batch = case.graphs.batch([3, 0, 9, 9, 5])
+    with torch.no_grad():
+        want = native.class_scores(model.eval()(batch), batch.y, batch.ptr)
+        got = model.class_scores(batch, 4)
+    torch.testing.assert_close(got, want)
+    assert model.train().class_scores(batch, 4) is None
 
 
 @pytest.mark.parametrize("classes", [2, 10, 17])

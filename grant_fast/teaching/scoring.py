@@ -7,9 +7,8 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from .. import native
 from ..batch import GraphBatch
-from ..dispatch import takes_kernels, takes_native
+from ..dispatch import takes_kernels
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..indexing import as_positions, take
@@ -163,6 +162,8 @@ class Pass:
             batch = _gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
                 batch = batch.to(device)
+            if mine and scores.add_in_one_pass(model, batch):
+                continue
             pred = model(batch) if self.predict is None else self.predict(model, batch)
             scores.add(pred, batch, chunk.stop - start)
             if return_predictions:
@@ -218,12 +219,17 @@ class _Scores:
         self._done = self._waiting = 0
         self._parts: list[tuple[Tensor, Tensor, int]] = []
 
+    def add_in_one_pass(self, model: Model, batch: Any) -> bool:
+        """Score these graphs without outputs in between, where the compiled kernels can."""
+        if type(model) is not FlexGCN or not self._labels_fit(batch):
+            return False
+        scores = model.class_scores(batch, self._task.num_outputs)
+        if scores is not None:
+            self._keep(scores, [len(scores)], [len(scores)])
+        return scores is not None
+
     def add(self, pred: Tensor, batch: Any, size: int) -> None:
         """Take the predictions for the next `size` graphs."""
-        if self._task.level == "node" and self._reads_labels_in_place(pred, batch):
-            scores = native.class_scores(pred, batch.graphs.y, *batch.host_rows)
-            self._keep(scores, [size], [size])
-            return
         y = getattr(batch, "y", None)
         if y is None:
             raise InputError("these graphs carry no targets (y): the teacher needs them to score")
@@ -235,19 +241,17 @@ class _Scores:
         if self._waiting >= self.ENOUGH:
             self._score()
 
-    def _reads_labels_in_place(self, pred: Tensor, batch: Any) -> bool:
-        """Whether the CPU kernels can score these nodes by the dataset's own labels, none gathered;
-        whatever is wrong with labels or shapes is left for `graph_residuals` to say."""
+    def _labels_fit(self, batch: Any) -> bool:
+        """Whether these are nodes' classes in range; `graph_residuals` says what is wrong else."""
         if self._task.kind != "multiclass" or self._residual != "gradient":
             return False
-        if not isinstance(batch, GraphBatch) or not takes_native(pred):
+        if not isinstance(batch, GraphBatch) or batch.graphs.y_level != "node":
             return False
         y = batch.graphs.y
-        if y is None or y.dtype != torch.int64 or batch.graphs.y_level != "node" or y.dim() != 1:
+        if self._task.level != "node" or y is None or y.dtype != torch.int64 or y.dim() != 1:
             return False
         low, high = batch.graphs.class_range
-        known = high < self._task.num_outputs and low in (*range(self._task.num_outputs), -100)
-        return known and pred.shape == (batch.num_nodes, self._task.num_outputs)
+        return high < self._task.num_outputs and low in (*range(self._task.num_outputs), -100)
 
     def finished(self) -> Tensor:
         """float32 [total]."""

@@ -77,10 +77,10 @@ EXPORT void flex_conv_backward(const graphs *g, i64 parts, int threads, const fl
 }
 
 /* Whether a first layer on constant features is faster as one product with [X, AX, ...] of the whole
- * dataset than with its hops: the former reads `order` times as much, a cycle for four bytes. */
+ * dataset than with its hops: the former reads `order` times as much, three cycles for eight bytes. */
 EXPORT int cached_hops_pay(i64 degree, i64 order, i64 h_in, i64 h_out) {
-    i64 cached = order * h_in * vectors(h_out) / 2 + order * h_in;
-    return cached <= forward_cycles(order, h_in, h_out, hop_cycles(degree)) + h_in;
+    i64 cached = order * h_in * vectors(h_out) / 2 + order * h_in * 3 / 2;
+    return cached <= forward_cycles(order, h_in, h_out, hop_cycles(degree)) + h_in * 3 / 2;
 }
 
 /* --- Networks ----------------------------------------------------------------------------------- */
@@ -98,8 +98,7 @@ EXPORT void network_backward(const graphs *g, i64 parts, int threads, const netw
 /* --- Scores of node-level classification -------------------------------------------------------- */
 
 typedef struct {
-    const i64 *ptr, *first; /* [B + 1], [B]: rows of a batch, nodes of the dataset */
-    const i64 *label;       /* [N], or where `first` is NULL [n] */
+    const i64 *ptr, *label; /* [B + 1], [n] */
     const float *f;         /* [n, classes] */
     i64 graphs, classes;
     float *out;             /* [B] */
@@ -111,13 +110,12 @@ static void class_part(const void *args, i64 part) {
     const class_task *t = args;
     for (i64 b = part * PART_GRAPHS; b < min64(t->graphs, (part + 1) * PART_GRAPHS); b++)
         t->out[b] = class_score(t->f + t->ptr[b] * t->classes, t->classes,
-                                t->label + (t->first ? t->first[b] : t->ptr[b]),
-                                t->ptr[b + 1] - t->ptr[b]);
+                                t->label + t->ptr[b], t->ptr[b + 1] - t->ptr[b]);
 }
 
-EXPORT void class_scores(const i64 *ptr, const i64 *first, const i64 *label, i64 count,
-                         int threads, i64 classes, const float *f, float *out) {
-    class_task t = {ptr, first, label, f, count, classes, out};
+EXPORT void class_scores(const i64 *ptr, const i64 *label, i64 count, int threads, i64 classes,
+                         const float *f, float *out) {
+    class_task t = {ptr, label, f, count, classes, out};
     threads = useful(threads, ptr[count] * classes * 2);
     parallel(class_part, &t, (count + PART_GRAPHS - 1) / PART_GRAPHS, threads);
 }

@@ -1,11 +1,8 @@
 /* One tile of the flexible layer, Y = act(sum_{k<K} A^k X W_k + b), and of its gradients. */
 #pragma once
 #include "graphs.h"
+#include "norm.h"
 #include "product.h"
-
-/* What batch normalisation and dropout need of a tile; see norm.h. */
-struct norm;
-static void norm_grad_tile(const struct norm *t, i64 row0, i64 rows, float *to, i64 ld);
 
 typedef struct {
     i64 order, h_in, h_out, relu;
@@ -17,7 +14,7 @@ typedef struct {
     i64 ldx, packed;   /* floats from row to row; whether x is the dataset's */
     float *y;          /* [n, h_out] */
     const float *grad; /* dY, [n, h_out] */
-    const struct norm *norm; /* or NULL: dY is then of what a norm made of y */
+    const norm *norm; /* or NULL: dY is then of what a norm made of y */
     float *dx;         /* [n, h_in] in rows of lddx, or NULL */
     i64 lddx;
 } layer;
@@ -171,18 +168,19 @@ static void forward_tile(const layer *l, const tile *t, float *z) {
 
 /* --- Backward --------------------------------------------------------------------------------- */
 
-/* dY of a tile, padded (0 where the ReLU gave 0); its column sums go to db. */
-static void take_grad(const layer *l, const tile *t, float *to, float *db) {
-    i64 ld = padded(l->h_out);
-    if (l->norm) norm_grad_tile(l->norm, t->row0, t->rows, to, ld);
-    for (i64 n = 0; n < l->h_out; n += VL) {
+/* dY of a tile (0 where the ReLU gave 0) in rows of `ld`, whole vectors; the same times scale in
+ * `scaled`, padded, unless that is NULL; its column sums go to db. */
+static void take_grad(const layer *l, const tile *t, float *to, i64 ld, float *scaled, float *db) {
+    i64 width = padded(l->h_out), first = t->row0 * l->h_out;
+    for (i64 n = 0, lanes = l->h_out; n < l->h_out; n += VL, lanes -= VL) {
+        norm_column column = l->norm ? grad_column(l->norm, n) : (norm_column){0};
         vec sum = load(db + n);
-        for (i64 i = 0; i < t->rows; i++) {
-            i64 at = (t->row0 + i) * l->h_out + n, lanes = l->h_out - n;
-            vec v = l->norm ? load(to + i * ld + n) : load_part(l->grad + at, lanes);
+        for (i64 i = 0, at = first + n; i < t->rows; i++, at += l->h_out) {
+            vec v = l->norm ? norm_grad(l->norm, &column, at, lanes) : load_part(l->grad + at, lanes);
             if (l->relu) v = select_above(load_part(l->y + at, lanes), v);
             sum += v;
             store(to + i * ld + n, v);
+            if (scaled) store(scaled + i * width + n, v * (t->scale ? t->scale[i] : 1.0f));
         }
         store(db + n, sum);
     }
@@ -193,10 +191,7 @@ static void backward_by_grad(const layer *l, const tile *t, float *z, float *dw,
     i64 out = padded(l->h_out), ld = row_of(l->order, l->h_out);
     float *now = z + blocks_floats(l->order, l->h_out, t->rows);
     float *next = now + blocks_floats(1, l->h_out, t->rows);
-    take_grad(l, t, now, db);
-    for (i64 i = 0; i < t->rows; i++) /* what spills over belongs to block 1, written later */
-        for (i64 n = 0; n < out; n += VL) store(z + i * ld + n, load(now + i * out + n));
-    if (t->scale && l->order > 1) scale_rows(t, now, out, now, out, out);
+    take_grad(l, t, z, ld, l->order > 1 ? now : NULL, db); /* what spills over is written later */
     for (i64 k = 1; k < l->order; k++) {
         hop_rows h = {.from = now, .width = out, .to = z + k * l->h_out, .to_ld = ld, .tail = VL,
                       .next = k + 1 < l->order ? next : NULL};
@@ -223,7 +218,7 @@ static void backward_by_input(const layer *l, const tile *t, float *z, float *dw
     float *u = z + blocks_floats(l->order, widest, t->rows);
     float *pair = u + blocks_floats(l->order, widest, t->rows);
     float *grad = pair + 2 * blocks_floats(1, widest, t->rows);
-    take_grad(l, t, grad, db);
+    take_grad(l, t, grad, out, NULL, db);
     propagate(l, t, z, pair);
     for (i64 k = 0; k < l->order; k++) {
         float *c = dw + k * l->h_in * l->h_out;

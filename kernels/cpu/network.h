@@ -3,7 +3,7 @@
 #pragma once
 #include <time.h>
 
-#include "norm.h"
+#include "layer.h"
 #include "scores.h"
 
 /* What native.py fills in. A hidden layer's norm is there where gamma is not NULL. */

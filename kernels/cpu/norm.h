@@ -1,10 +1,10 @@
 /* Batch normalisation, ReLU and dropout of a tile: between two layers they are never stored. */
 #pragma once
-#include "layer.h"
+#include "threads.h"
 
 /* Of one layer in training. `mean` to `shift` are [padded(h)]; where there is no norm, scale is 1 and
  * shift 0. */
-typedef struct norm {
+typedef struct {
     i64 n, h, has;
     const float *y;                      /* [n, h], what the layer gave */
     float *mean, *rstd, *scale, *shift;  /* act = relu(scale * y + shift) */
@@ -31,17 +31,17 @@ INLINE uint64_t mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* The dropout factor of VL elements: keep or 0. A function of the seed and the place alone, so the
- * backward pass makes it again instead of reading it. */
-INLINE vec kept(const norm *t, i64 row, i64 column) {
-    uint64_t key = mix(t->seed + (uint64_t)(row * padded(t->h) + column));
+/* A word for each element of a vector of columns, and the dropout factor of these columns in a row:
+ * keep or 0, by multiplicative hashing with a pair of words for the row. A function of the seed and
+ * the place alone, so the backward pass makes it again instead of reading it. */
+INLINE uvec column_words(const norm *t, i64 column) {
     uvec x;
-    for (int i = 0; i < VL; i++) x[i] = 0x9e3779b9u * (uint32_t)(i + 1);
-    x ^= (uint32_t)key;
-    x = (x ^ (x >> 16)) * 0x7feb352du;
-    x ^= (uint32_t)(key >> 32);
-    x = (x ^ (x >> 15)) * 0x846ca68bu;
-    x ^= x >> 16;
+    for (int i = 0; i < VL; i++) x[i] = (uint32_t)mix(~t->seed + (uint64_t)(column + i));
+    return x;
+}
+INLINE vec kept(const norm *t, uvec columns, i64 row) {
+    uint64_t key = mix(t->seed + (uint64_t)row);
+    uvec x = (columns ^ (uint32_t)key) * ((uint32_t)(key >> 32) | 1);
     return (vec)((ivec)(zero() + t->keep) & ~(ivec)(x < t->level));
 }
 
@@ -54,10 +54,11 @@ static void activate(const norm *t, i64 row0, i64 rows, float *to) {
     FOR_COLUMNS(t) {
         vec scale = load(t->scale + c), shift = load(t->shift + c);
         const float *y = t->y + row0 * t->h + c;
+        uvec words = column_words(t, c);
         for (i64 i = 0; i < rows; i++) {
             vec a = load_part(y + i * t->h, lanes) * scale + shift;
             a = select_above(a, a);
-            if (t->level) a *= kept(t, row0 + i, c);
+            if (t->level) a *= kept(t, words, row0 + i);
             store(to + i * ld + c, a);
         }
     }
@@ -112,18 +113,21 @@ static void add_grad(const norm *t, i64 row0, i64 rows, const float *act, const 
     }
 }
 
-/* dY of the layer: scale * (grad - its mean - normalised y * mean of grad times normalised y). */
-static void norm_grad_tile(const norm *t, i64 row0, i64 rows, float *to, i64 ld) {
-    FOR_COLUMNS(t) {
-        vec scale = load(t->scale + c), mean = load(t->mean + c);
-        vec first = load(t->first + c), second = load(t->second + c) * load(t->rstd + c);
-        for (i64 i = 0; i < rows; i++) {
-            i64 at = (row0 + i) * t->h + c;
-            vec g = load_part(t->grad + at, lanes);
-            if (t->has) g = scale * (g - first - (load_part(t->y + at, lanes) - mean) * second);
-            store(to + i * ld + c, g);
-        }
-    }
+/* dY of the layer, scale * (grad - its mean - normalised y * mean of grad times normalised y), of a
+ * vector of columns: what is the same for all rows, and a row's. */
+typedef struct {
+    vec scale, mean, first, second;
+} norm_column;
+
+INLINE norm_column grad_column(const norm *t, i64 c) {
+    if (!t->has) return (norm_column){zero() + 1.0f, zero(), zero(), zero()};
+    return (norm_column){load(t->scale + c), load(t->mean + c), load(t->first + c),
+                         load(t->second + c) * load(t->rstd + c)};
+}
+INLINE vec norm_grad(const norm *t, const norm_column *k, i64 at, i64 lanes) {
+    vec y = load_part(t->y + at, lanes), g = load_part(t->grad + at, lanes);
+    if (t->has) g = k->scale * (g - k->first - (y - k->mean) * k->second);
+    return g;
 }
 
 /* The sums of all parts, in order: two rows of [padded(h)] after the parts'. */
