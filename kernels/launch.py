@@ -27,8 +27,9 @@ WARPS = {
 BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
 REGISTERS = {
-    **dict.fromkeys(("flex_conv_tiles", "horner_blocks", "powers_blocks"), 168),
+    "flex_conv_tiles": 200,
     **dict.fromkeys(("flex_conv_blocks", "weight_grad_blocks", "score_tiles"), 255),
+    **dict.fromkeys(("horner_blocks", "powers_blocks"), 255),
 }
 
 
