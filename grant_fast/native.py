@@ -336,16 +336,15 @@ class Network(NamedTuple):
         return out
 
 
-def _layer(
-    layer: Layer, weight: Tensor, bias: Tensor | None, gamma: Tensor | None, beta: Tensor | None
-) -> _Layer:
+def _layer(layer: Layer, tensors: Sequence[Tensor | None]) -> _Layer:
+    weight = tensors[0]
+    assert weight is not None
     running: tuple[Tensor | None, ...] = (None, None)
     rates = (0.0, 0.0)
     if layer.norm is not None:
         running = (layer.norm.running_mean, layer.norm.running_var)
         rates = (layer.norm.eps, layer.norm.momentum or 0.0)
-    tensors = (weight, bias, gamma, beta, *running)
-    return _Layer(*weight.shape, *map(_pointer, tensors), *rates)
+    return _Layer(*weight.shape, *map(_pointer, (*tensors, *running)), *rates)
 
 
 def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -361,7 +360,7 @@ def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
         `Network.new_output`; with labels, what `class_scores` makes of it, [B].
     """
     out = net.new_output(x) if labels is None else x.new_empty(net.adjacency.batch.num_graphs)
-    layers = [_layer(layer, *layer.tensors) for layer in net.layers]
+    layers = [_layer(layer, layer.tensors) for layer in net.layers]
     struct, parts = _split(net.adjacency, 1)
     call = net.struct(layers, x, out=out, label=labels)
     _call("network_evaluate", struct, parts, _threads(), ctypes.byref(call))
@@ -383,8 +382,7 @@ class _Train(torch.autograd.Function):
         kept = x.new_empty(sum(rows * width + 4 * _padded(width) for width in widths))
         place, layers = kept.data_ptr(), []
         for k, layer in enumerate(net.layers):
-            weight, bias, gamma, beta = tensors[4 * k : 4 * k + 4]
-            made = _layer(layer, weight, bias, gamma, beta)
+            made = _layer(layer, tensors[4 * k : 4 * k + 4])
             made.level, made.keep = min(round(layer.p * 2**32), 2**32 - 1), 1 / (1 - layer.p)
             made.seed = (seed + k * 0x9E3779B97F4A7C15) % 2**64
             if k < net.depth:

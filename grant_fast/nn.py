@@ -382,24 +382,23 @@ class FlexGCN(nn.Module):
     def _network(self, graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
         """This network as the compiled kernels take it, and its input; None where they do not."""
         adjacency = graphs.adjacency(self.normalize)
-        if not (
-            self.norms and isinstance(self.act, nn.ReLU) and isinstance(adjacency, BatchAdjacency)
-        ):
+        if not self.norms or not isinstance(self.act, nn.ReLU):
+            return None
+        if not isinstance(adjacency, BatchAdjacency):
             return None
         if not ops.takes_network(self._conv(0).weight, adjacency, self.backend):
             return None
         layers = []
-        for conv, norm, dropout in zip(self.convs, self.norms, self.dropouts, strict=False):
-            found = norm if type(norm) is BatchNorm else None
+        for module, norm, dropout in zip(self.convs, self.norms, self.dropouts, strict=False):
+            conv, found = cast(FlexConv, module), norm if type(norm) is BatchNorm else None
             if found is None and not isinstance(norm, nn.Identity):
                 return None
             if found is not None and (
                 found.momentum is None or not (found.affine and found.track_running_stats)
             ):
                 return None
-            layers.append(
-                native.Layer(conv.weight, conv.bias, found, dropout.p if dropout.training else 0.0)
-            )
+            p = cast(nn.Dropout, dropout).p if dropout.training else 0.0
+            layers.append(native.Layer(conv.weight, conv.bias, found, p))
         x, source = self._source(graphs)
         if source == "hops":
             layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
@@ -414,7 +413,7 @@ class FlexGCN(nn.Module):
         return native.Network(layers, source, adjacency, weights), x
 
     def _source(self, graphs: GraphBatch) -> tuple[Tensor, str]:
-        """The first layer's input, and what its rows are: see `native.Network`, or cached "hops"."""
+        """The first layer's input, and what its rows are: `native.Network.source`, or "hops"."""
         kinds, first = graphs.graphs.kinds, self._conv(0)
         if isinstance(self.encoder, AtomEncoder) and kinds is not None:
             return self.encoder(kinds[0]), "kinds"

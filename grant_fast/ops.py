@@ -312,7 +312,6 @@ def readout(
     """
     if dispatch.takes_kernels(x, backend):
         return pooled.readout(x, batch, order, normalize, mean)
-    adjacency = batch.adjacency(normalize)
     return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
 
 
@@ -324,5 +323,5 @@ def embed(table: Tensor, batch: GraphBatch) -> Tensor:
 
 
 def takes_network(weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
-    """Whether a network with this first weight can run in one pass (`native.network`)."""
+    """Whether a network with this first weight can run in one pass (`native.Network`)."""
     return not _autocasts(weight) and dispatch.takes_native(weight, adjacency, backend=backend)

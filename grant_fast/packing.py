@@ -259,10 +259,8 @@ def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
     group = torch.arange(num_nodes + 1) if few else sizes_to_ptr((degree + 3) // 4)
     listed = torch.full((4 * int(group[-1]),), -1, dtype=torch.int16)
     # A bounded number of edges at a time: what is computed of an edge takes many times its size.
-    cuts = torch.searchsorted(
-        rowptr, torch.arange(0, num_edges + CHUNK, CHUNK).clamp(max=num_edges)
-    )
-    for start, stop in itertools.pairwise(sorted({0, *cuts.tolist(), num_nodes})):
+    cuts = torch.searchsorted(rowptr, torch.arange(0, num_edges, CHUNK)).tolist()
+    for start, stop in itertools.pairwise(sorted({0, *cuts, num_nodes})):
         edges = slice(int(rowptr[start]), int(rowptr[stop]))
         counts = degree[start:stop]
         place = torch.arange(edges.start, edges.stop)
@@ -283,7 +281,7 @@ def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
 
 
 class DatasetSide(NamedTuple):
-    """One direction of a dataset's edges: a `PackedCSR`, and its `EdgeGroups` where they are made."""
+    """One direction of a dataset's edges: a `PackedCSR`, and its `EdgeGroups` where made."""
 
     rowptr: Tensor
     col: Tensor
