@@ -26,7 +26,7 @@ lint: .venv/development
 	$(BIN)/mypy
 
 # constraints.txt pins what a fresh install gets to the versions that were tested together.
-.venv/package: pyproject.toml constraints.txt kernels/cpu/cpu.c
+.venv/package: pyproject.toml constraints.txt $(wildcard kernels/cpu/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@

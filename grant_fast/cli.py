@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from .errors import InputError
+from .files import check_writable
 from .options import config_of, with_settings
 from .shell import (
     again,
@@ -80,7 +81,8 @@ def train(
     from .training.trainer import Trainer
 
     check_flags(resume, overwrite)
-    saved = read_config(out) if resume and out and (out / CONFIG_FILE).exists() else None
+    going_on = resume and out and ((out / CONFIG_FILE).exists() or source is None)
+    saved = read_config(out) if going_on and out else None
     if saved is None and source is None:
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
     changes = {**given, "source": source} if source else given
@@ -260,8 +262,10 @@ def pack(
     **given: Any,
 ) -> None:
     """Read or generate a data set once, into one file that loads at once."""
-    from .data.dataset import save_dataset
+    from .data.dataset import check_packed_name, save_dataset
 
+    check_packed_name(out)  # before the data are read
+    check_writable(out)
     dataset = load(RunConfig(source=source, **given))
     save_dataset(dataset, out)
     print(f"{dataset.graphs.num_graphs:,} graphs written to {out}")
@@ -280,9 +284,11 @@ def predict(
 ) -> None:
     """Predict for new graphs with a trained run."""
     from .training.folder import check_spares
-    from .training.predict import load_predictor, predict_csv, predict_packed
+    from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
 
     check_spares(run, out)
+    check_writable(out)
+    check_new_graphs(source)
     predictor = load_predictor(run, last=last, device=device)
     if source.lower().endswith(".gfast"):
         predict_packed(predictor, source, out)

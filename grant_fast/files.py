@@ -1,9 +1,10 @@
-"""Files are written whole or not at all."""
+"""Files are written whole or not at all, and what is wrong with one is said with a remedy."""
 
+import difflib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,15 +22,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         InputError: the folder is missing or not writable, `path` is a folder or a device, or the
             disk is full.
     """
-    target = Path(path).resolve()  # a link stays a link, to the new content
-    if target.is_dir():
-        raise InputError(f"cannot write {target}: it is a folder; give a file name")
-    if target.exists() and not target.is_file():
-        raise InputError(f"cannot write {target}: it is not an ordinary file; give another name")
+    target = check_writable(path)
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}") from error
+        remedy = "free some space" if error.errno == errno.ENOSPC else "give another folder"
+        raise InputError(f"cannot write {target}: {error.strerror}; {remedy}") from error
     os.close(handle)
     temporary = Path(name)
     try:
@@ -52,3 +50,57 @@ def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text to `path`, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: str | os.PathLike[str]) -> Path:
+    """Where writing to `path` will put the file, if what can be known beforehand speaks for it.
+
+    Raises:
+        InputError: the folder is missing or not writable, `path` is a folder or a device.
+    """
+    target = Path(path).resolve()  # a link stays a link, to the new content
+    if target.is_dir():
+        raise InputError(f"cannot write {target}: it is a folder; give a file name")
+    if target.exists() and not target.is_file():
+        raise InputError(f"cannot write {target}: it is not an ordinary file; give another name")
+    folder = target.parent
+    if not folder.is_dir():
+        problem = "is no folder;" if folder.exists() else "does not exist: make it first, or"
+        raise InputError(f"cannot write {target}: {folder} {problem} give another one")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"cannot write {target}: {folder} is not yours to write; give another one")
+    return target
+
+
+def cannot_read(path: str | os.PathLike[str], error: OSError) -> InputError:
+    """What to raise where a file that the user named cannot be read: the culprit and a remedy."""
+    path = Path(path)
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"there is no file {path}: {likely(path)}")
+    if isinstance(error, IsADirectoryError):
+        return InputError(f"{path} is a folder: give a file in it")
+    return InputError(f"cannot read {path}: {error.strerror or error}; check its permissions")
+
+
+def likely(path: Path) -> str:
+    """Advice on a file that is not there: what there is of its kind, the closest name first."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist; check the path"
+    try:
+        names = sorted(other.name for other in folder.glob(f"*{path.suffix}") if other.is_file())
+    except OSError:
+        names = []
+    if hint := closest(path.stem, [name.removesuffix(path.suffix) for name in names]):
+        return f"did you mean {folder / (hint + path.suffix)}?"
+    where = "the current folder" if folder == Path() else str(folder)
+    if not names:
+        return f"{where} has no *{path.suffix} at all; check the path"
+    return f"{where} has {', '.join(names[:5])}{', …' if len(names) > 5 else ''}; check the path"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that looks most like `name`, in any case; None where none does."""
+    by_lower = {other.lower(): other for other in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[found[0]] if found else None

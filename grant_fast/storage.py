@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .files import atomic_path
+from .files import atomic_path, likely
 from .packing import PackedCSR
 from .tasks import Level
 
@@ -125,7 +125,9 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGrap
 
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"there is no packed file {path}: make one with `grant-fast pack`")
+        raise InputError(
+            f"there is no packed file {path}: {likely(path)} `grant-fast pack` makes them"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -277,10 +277,13 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     text = config.read_text()
     config.write_text(text.replace('"orders": [\n    3,', '"orders": [\n    4,'))
     line = fails("predict", trained, "x.gfast", "-o", out)
-    assert "best.pt: the run was made with orders=(3, 2), not (4, 2): keep to its own" in line
+    assert (
+        "best.pt is of another run than the config.json beside it, with orders=(3, 2), not ("
+        in line
+    )
     config.write_text(text.replace('"seed": 0', '"seed": 1'))  # the weights would fit
     line = fails("predict", trained, "x.gfast", "-o", out)
-    assert "best.pt: the run was made with seed=0, not 1" in line
+    assert "with seed=0, not 1: put the run's own files back, or train again" in line
     config.write_text(text.replace('"lr"', '"rate"'))
     assert "config.json: unknown key rate" in fails("predict", trained, "x.gfast", "-o", out)
     config.write_text(text)
@@ -315,6 +318,84 @@ def test_nothing_is_written_over_unasked(trained, tmp_path):
     assert "is a file" in fails(*words, "-o", trained / "result.json")
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An own current folder, with a table and the folder of a run begun."""
+    monkeypatch.chdir(tmp_path)
+    Path("molecules.csv").write_text("smiles,y\nC,1\nCC,2\n")
+    Path("hiv-run").mkdir()
+    Path("hiv-run/config.json").write_text(RunConfig().to_json())
+    return tmp_path
+
+
+MISSING_FILES = [
+    ("molecule.csv", "there is no file molecule.csv: did you mean molecules.csv?"),
+    ("hiv.csv", "there is no file hiv.csv: the current folder has molecules.csv; check the path"),
+    (
+        "data/hiv.csv",
+        "there is no file data/hiv.csv: the folder data does not exist; check the path",
+    ),
+    ("a.smi", "there is no file a.smi: the current folder has no *.smi at all; check the path"),
+    ("a.gfast", "there is no packed file a.gfast: the current folder has no *.gfast at all;"),
+    ("molecules", "; did you mean molecules.csv?"),
+    ("molhiv", "; did you mean ogbg-molhiv?"),
+    ("qm9", "; did you mean QM9?"),
+    ("hiv-run", "; this is a folder, give a file in it"),
+    ("notes.txt", "; this file's kind is told by the end of its name: rename it"),
+]
+
+
+@pytest.mark.parametrize(("source", "message"), MISSING_FILES, ids=lambda v: v[:20])
+def test_a_source_that_is_not_there_is_named_with_a_likely_one(here, source, message):
+    Path("notes.txt").write_text("")
+    assert message in fails("train", source)
+    assert message in fails("pack", source, "-o", "out.gfast")
+    assert not Path("runs").exists() and not Path("out.gfast").exists()
+
+
+NO_RUNS = [
+    ("hiv_run", "there is no such folder; did you mean hiv-run?"),
+    ("zinc", "there is no such folder; the current folder has hiv-run"),
+    ("a/b", "the folder a does not exist; check the path"),
+    ("hiv-run/config.json", "it is a file; give its folder, hiv-run"),
+    ("all", "it has no config.json; give a run in it, as all/full/seed-0"),
+    ("empty", "it has no config.json; give one of grant-fast train"),
+]
+
+
+@pytest.mark.parametrize(("folder", "message"), NO_RUNS)
+def test_a_run_that_is_not_there_is_named_with_a_likely_one(here, folder, message):
+    Path("empty").mkdir()
+    Path("all/full/seed-0").mkdir(parents=True)
+    Path("all/full/seed-0/config.json").write_text(RunConfig().to_json())
+    expected = f"{folder} is not a run folder: {message}"
+    assert expected in fails("predict", folder, "molecules.csv", "-o", "out.csv")
+    assert expected in fails("train", "--resume", "-o", folder)
+
+
+def test_new_graphs_that_cannot_be_read_are_named(trained, monkeypatch):
+    monkeypatch.chdir(trained.parent)
+    Path("a.smi").write_text("C\n")
+    line = fails("predict", "run", "gen-reg", "-o", "out.csv")
+    assert "there is no file gen-reg" in line and "grant-fast pack gen-reg -o gen-reg.gfast" in line
+    assert "a.smi has no header" in fails("predict", "run", "a.smi", "-o", "out.csv")
+    assert "there is no packed file b.gfast" in fails("predict", "run", "b.gfast", "-o", "out.csv")
+    line = fails("predict", "run", "gen-reg", "-o", "nowhere/out.csv")
+    assert "nowhere does not exist: make it first, or give another one" in line
+
+
+def test_a_column_of_words_asks_for_numbers(here):
+    rows = "".join(f"{smiles},{'yes' if i % 2 else 'no'}\n" for i, smiles in enumerate(SMILES))
+    Path("words.csv").write_text("smiles,active\n" + rows)
+    line = fails("train", "words.csv")
+    assert "column 'active' holds words ('no', 'yes'), not numbers: write class numbers" in line
+
+
+def test_recipes_that_are_not_there_are_named(here):
+    assert "did you mean ogbg-molhiv?" in fails("reproduce", "molhiv")
+    assert "there is no file mine.json: the current" in fails("reproduce", "mine.json")
+
+
 def test_resuming_asks_for_the_same_settings(trained):
     line = fails("train", "--resume", "-o", trained, "--epochs", 9)
     assert "the run was made with epochs=2, not 9" in line
@@ -325,7 +406,12 @@ def test_unwritable_outputs_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "file" / "run")
     assert "cannot make the folder" in line and "Not a directory" in line
-    assert "cannot write" in fails("pack", *SMALL[:3], "-o", tmp_path / "nowhere" / "d.gfast")
+    # said before the 50,000 graphs are drawn
+    line = fails("pack", "gen-reg", "-o", tmp_path / "nowhere" / "d.gfast")
+    assert "nowhere does not exist: make it first, or give another one" in line
+    line = fails("pack", "gen-reg", "-o", tmp_path / "file" / "d.gfast")
+    assert "file is no folder; give another one" in line
+    assert "give a name that ends in .gfast" in fails("pack", "gen-reg", "-o", tmp_path / "d.bin")
 
 
 @pytest.mark.parametrize("function", ["pathlib.Path.write_bytes", "os.fsync"])

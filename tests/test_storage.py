@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
 
 
 def test_an_unwritable_place_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"cannot write .*missing.*No such file or directory"):
+    with pytest.raises(InputError, match=r"cannot write .*missing does not exist: make it first"):
         Case().graphs.save(tmp_path / "missing" / "set.gfast")
     with pytest.raises(InputError, match="it is a folder"):
         Case().graphs.save(tmp_path)

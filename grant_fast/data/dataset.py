@@ -79,8 +79,7 @@ def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: `path` does not end in .gfast, or cannot be written.
     """
-    if Path(path).suffix.lower() != ".gfast":
-        raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
+    check_packed_name(path)
     dataset.graphs.meta.update(
         name=dataset.name,
         task=asdict(dataset.task),
@@ -89,6 +88,12 @@ def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
         split=_split_to_text(dataset.split, dataset.graphs.ids.cpu()),
     )
     dataset.graphs.save(path)
+
+
+def check_packed_name(path: str | os.PathLike[str]) -> None:
+    """Refuse a name by which `load_dataset` would not know a packed file (InputError)."""
+    if Path(path).suffix.lower() != ".gfast":
+        raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
 
 
 def read_packed(path: Path, kind: Kind | None = None) -> Dataset:

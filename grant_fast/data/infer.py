@@ -41,7 +41,10 @@ def make_task(
         kind = classes if bool(zero_one.all()) else "regression"
     if kind in ("binary", "multilabel") and not bool(zero_one.all()):
         wrong = known[~zero_one][0].item()
-        raise InputError(f"a {kind} task needs labels 0 and 1, found {wrong:g}: change the task")
+        raise InputError(
+            f"a {kind} task needs labels 0 and 1, found {wrong:g}: leave the task out, "
+            "or choose another one or target"
+        )
     if kind in ("binary", "multiclass") and columns != 1:
         raise InputError(f"a {kind} task has one target, not {columns}: choose one, or multilabel")
     if kind == "multiclass":
@@ -53,6 +56,12 @@ def make_task(
 
 def _count_classes(labels: Tensor) -> int:
     found = labels.unique()
+    broken = found[found != found.round()]
+    if len(broken):
+        raise InputError(
+            f"multiclass labels must be whole numbers from 0, found {broken[0].item():g}: renumber "
+            "the classes, or leave the task out for a regression"
+        )
     expected = torch.arange(len(found), dtype=found.dtype)
     if not torch.equal(found, expected):
         wrong = found[found != expected][0].item()

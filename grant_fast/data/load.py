@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ..errors import InputError
+from ..files import closest
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
@@ -33,6 +34,7 @@ from .table import read_smi, read_table
 __all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset"]
 
 Split = Literal["random", "scaffold"]
+SUFFIXES = (".csv", ".smi", ".gfast")
 SOURCES = (
     'gen-reg, gen-cls, a "*.csv" of SMILES, a "*.smi" file, a packed "*.gfast" file, QM9, '
     "ZINC, an ogbg-mol* name, or twin:NAME"
@@ -105,7 +107,21 @@ def load_dataset(
         return _from_pyg(name, options)
     if name.startswith(twin.PREFIX):
         return _from_twin(name, options)
-    raise InputError(f"unknown data set {name!r}: give {SOURCES}")
+    raise InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
+
+
+def _hint(name: str) -> str:
+    """What may have been meant by a name that is none."""
+    path = Path(name)
+    if path.is_dir():
+        return "; this is a folder, give a file in it"
+    if path.is_file():
+        return "; this file's kind is told by the end of its name: rename it"
+    nearby = path.parent.iterdir() if path.parent.is_dir() else ()
+    packed = (str(other) for other in nearby if other.suffix.lower() in SUFFIXES)
+    twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)
+    near = closest(name, (*graphon.NAMES, *PYG_SETS, *SETS, *twins, *packed))
+    return f"; did you mean {near}?" if near else ""
 
 
 @dataclass(frozen=True)

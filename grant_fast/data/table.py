@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..files import cannot_read
 
 MISSING = frozenset({"", "nan", "na", "null"})
 ALL_COLUMNS = "all"
@@ -110,7 +111,7 @@ def read_smi(path: str | os.PathLike[str]) -> list[str]:
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: save it as text, a SMILES a line") from error
     if not lines:
@@ -126,7 +127,7 @@ def _read_records(path: Path) -> list[_Record]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -215,6 +216,7 @@ def _target_positions(
 def _targets(path: Path, header: list[str], body: list[_Record], columns: list[int]) -> Tensor:
     y = np.empty((len(body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
+        _check_not_words(path, header[column], [cells[column].strip() for _, cells in body])
         y[:, t] = [_number(path, row, header[column], cells[column]) for row, cells in body]
         if np.isnan(y[:, t]).all():
             raise InputError(
@@ -222,6 +224,26 @@ def _targets(path: Path, header: list[str], body: list[_Record], columns: list[i
                 "fill some in, or choose another --target"
             )
     return torch.from_numpy(y)
+
+
+def _check_not_words(path: Path, column: str, cells: list[str]) -> None:
+    """Refuse a column without a single number: its labels have names."""
+    if _is_number(next((cell for cell in cells if cell.lower() not in MISSING), "0")):
+        return  # the usual case costs one look
+    words = list(dict.fromkeys(cell for cell in cells if cell.lower() not in MISSING))
+    if not any(map(_is_number, words)):
+        raise InputError(
+            f"{path} column {column!r} holds words ({_listed(words, 3)}), not numbers: write class "
+            "numbers 0, 1, … instead, or choose another --target"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(path: Path, row: int, column: str, text: str) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import atomic_write_text
+from ..files import atomic_write_text, closest
 from .checkpoints import load_checkpoint, save_checkpoint
 from .config import RunConfig
 from .records import METRICS_FILE, RESULT_FILE, EpochRecord, write_history
@@ -75,7 +75,29 @@ def read_config(run_dir: Path) -> RunConfig:
     try:
         return RunConfig.from_json(path.read_text(encoding="utf-8"), origin=str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{run_dir} is not a run folder: {CONFIG_FILE} cannot be read") from error
+        raise InputError(f"{run_dir} is not a run folder: {_instead(run_dir)}") from error
+
+
+def _instead(run_dir: Path) -> str:
+    """Where the run may be that was looked for in vain."""
+    if run_dir.is_file():
+        return f"it is a file; give its folder, {run_dir.parent}"
+    if (run_dir / CONFIG_FILE).exists():
+        return f"its {CONFIG_FILE} cannot be read; restore it, or train again"
+    if run_dir.is_dir():
+        inside = sorted((*run_dir.glob(f"*/{CONFIG_FILE}"), *run_dir.glob(f"*/*/{CONFIG_FILE}")))
+        hint = (
+            f"give a run in it, as {inside[0].parent}" if inside else "give one of grant-fast train"
+        )
+        return f"it has no {CONFIG_FILE}; {hint}"
+    if not run_dir.parent.is_dir():
+        return f"the folder {run_dir.parent} does not exist; check the path"
+    runs = [path.parent.name for path in run_dir.parent.glob(f"*/{CONFIG_FILE}")]
+    if near := closest(run_dir.name, runs):
+        return f"there is no such folder; did you mean {run_dir.parent / near}?"
+    listed = f"has {', '.join(sorted(runs)[:5])}" if runs else "has no runs"
+    where = "the current folder" if run_dir.parent == Path() else str(run_dir.parent)
+    return f"there is no such folder; {where} {listed}"
 
 
 def save_state(run_dir: Path, state: dict[str, Any]) -> None:
@@ -123,10 +145,17 @@ def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
     Raises:
         InputError: names the first setting that differs.
     """
+    if saved != config:
+        raise InputError(
+            f"{origin}: the run was made with {difference(saved, config)}: "
+            "keep to its own settings, or give another folder"
+        )
+
+
+def difference(saved: RunConfig, config: RunConfig) -> str:
+    """The first setting in which two configs differ, in words; they must differ."""
     for spec in dataclasses.fields(RunConfig):
         before, now = getattr(saved, spec.name), getattr(config, spec.name)
         if before != now:
-            raise InputError(
-                f"{origin}: the run was made with {spec.name}={before}, not {now}: "
-                "keep to its own settings, or give another folder"
-            )
+            return f"{spec.name}={before}, not {now}"
+    raise AssertionError("the configs are equal")

@@ -17,7 +17,7 @@ from ..nn import FlexGCN
 from ..tasks import Task
 from .checkpoints import load_checkpoint, load_weights
 from .config import RunConfig
-from .folder import BEST_FILE, LAST_FILE, check_same, read_config
+from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
 from .model import ModelSpec, build_model, predictions, resolve_device
 
 
@@ -60,11 +60,30 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     config = read_config(folder)
     path = folder / (LAST_FILE if last else BEST_FILE)
     state = load_checkpoint(path)
-    check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
+    saved = RunConfig.from_dict(state["config"], origin=str(path))
+    if saved != config:
+        raise InputError(
+            f"{path} is of another run than the {CONFIG_FILE} beside it, with "
+            f"{difference(saved, config)}: put the run's own files back, or train again"
+        )
     spec = ModelSpec.from_dict(state["spec"])
     model = build_model(config, spec)
     load_weights(model, state["model"], path)
     return Predictor(model.to(resolve_device(device)), config, spec)
+
+
+def check_new_graphs(source: str) -> None:
+    """Refuse what cannot be a table of SMILES nor a packed file, by its name (InputError)."""
+    path = Path(source)
+    if path.suffix.lower() == ".smi":
+        raise InputError(
+            f"{source} has no header: write the line smiles on top of it and call it *.csv"
+        )
+    if not path.suffix and not path.exists():
+        raise InputError(
+            f"there is no file {source}: give a CSV of SMILES or a *.gfast, which "
+            f"`grant-fast pack {source} -o {source}.gfast` makes of a data set known by name"
+        )
 
 
 def predict_csv(

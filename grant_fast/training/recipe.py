@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..files import cannot_read, closest
 from .config import RunConfig
 from .conventions import CONVENTIONS
 
@@ -79,11 +80,16 @@ def load_recipe(name: str) -> Recipe:
         path = files(__package__) / "recipes" / f"{name.lower()}.json"
         return parse_recipe(path.read_text(encoding="utf-8"), f"recipes/{name.lower()}.json")
     if not name.lower().endswith(".json"):
-        raise InputError(f"unknown recipe {name!r}: give one of {', '.join(NAMES)}, or a *.json")
+        hint = f"; did you mean {near}?" if (near := closest(name, NAMES)) else ""
+        raise InputError(
+            f"unknown recipe {name!r}: give one of {', '.join(NAMES)}, or a *.json{hint}"
+        )
     try:
         return parse_recipe(Path(name).read_text(encoding="utf-8"), name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the recipe {name}: {error}") from error
+    except OSError as error:
+        raise cannot_read(name, error) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the recipe {name} is not UTF-8 text: save it as JSON") from error
 
 
 def parse_recipe(text: str, origin: str) -> Recipe:

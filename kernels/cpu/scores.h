@@ -36,13 +36,18 @@ INLINE vec one_class(const float *f, ivec at) {
  * holds one class of VL nodes. */
 static float class_score(const float *f, i64 classes, const i64 *label, i64 rows) {
     vec squares = zero(), counts = zero();
+    ivec whole;
+    for (int i = 0; i < VL; i++) whole[i] = (int32_t)(i * classes);
     for (i64 first = 0; first < rows; first += VL, f += VL * classes) {
-        ivec at, right_class;
-        for (int i = 0; i < VL; i++) {
-            i64 row = min64(first + i, rows - 1);
-            at[i] = (int32_t)((row - first) * classes);
-            right_class[i] = first + i < rows ? (int32_t)label[row] : -1;
-        }
+        ivec at = whole, right_class;
+        if (first + VL <= rows)
+            for (int i = 0; i < VL; i++) right_class[i] = (int32_t)label[first + i];
+        else /* what is beyond the last row counts as missing */
+            for (int i = 0; i < VL; i++) {
+                i64 row = min64(first + i, rows - 1);
+                at[i] = (int32_t)((row - first) * classes);
+                right_class[i] = first + i < rows ? (int32_t)label[row] : -1;
+            }
         vec most = zero(), wrong = zero(), right = zero(), wrong_squares = zero();
         vec kept[KEPT_CLASSES];
         for (i64 c = 0; c < classes; c++) {

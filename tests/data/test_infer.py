@@ -63,7 +63,7 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[0.0, -1.0]], "multilabel", "multilabel task needs labels 0 and 1, found -1"),
         ([[0.0, 1.0]], "binary", "binary task has one target, not 2"),
         ([[0.0, 1.0]], "multiclass", "multiclass task has one target, not 2"),
-        ([[0.0], [1.5]], "multiclass", "whole numbers from 0 without gaps, found 1.5"),
+        ([[0.0], [1.5]], "multiclass", "must be whole numbers from 0, found 1.5: renumber"),
         ([[1.0], [2.0]], "multiclass", "without gaps, found 1"),
         ([[0.0], [1.0], [3.0]], "multiclass", "without gaps, found 3"),
         ([[-1.0], [0.0]], "multiclass", "without gaps, found -1"),
