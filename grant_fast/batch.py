@@ -25,7 +25,7 @@ class GraphBatch:
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
     Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
-    `torch.compile` breaks its graph at the gathering, whose sizes depend on the data.
+    A `FlexGCN` that it is given to runs uncompiled under `torch.compile`: sizes depend on the data.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
@@ -179,11 +179,11 @@ class GraphBatch:
         return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
 
     @kept_property
-    def _adjacencies(self) -> dict[bool, Adjacency]:
+    def _adjacencies(self) -> dict[bool, BatchAdjacency]:
         return {}
 
     @kept
-    def adjacency(self, normalize: bool) -> Adjacency:
+    def adjacency(self, normalize: bool) -> BatchAdjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
         if normalize not in self._adjacencies:
             self._adjacencies[normalize] = BatchAdjacency(self, normalize)

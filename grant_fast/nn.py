@@ -327,6 +327,11 @@ class FlexGCN(nn.Module):
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
         """
         graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
+        if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
+            return self._layers_uncompiled(graphs)
+        return self._layers(graphs)
+
+    def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         if isinstance(graphs, GraphBatch):
             out = self._in_one_pass(graphs)
             if out is not None:
@@ -335,6 +340,10 @@ class FlexGCN(nn.Module):
         for layer in range(len(self.norms)):
             h = self._hidden_layer(layer, h, graphs)
         return self._last_layer(self._encode(graphs) if h is None else h, graphs)
+
+    # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
+    # (Torch's public decorator of this kind would import the compiler with the package.)
+    _layers_uncompiled = torch._disable_dynamo(_layers)
 
     def class_scores(self, graphs: GraphBatch, num_classes: int) -> Tensor | None:
         """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
@@ -446,8 +455,12 @@ class FlexGCN(nn.Module):
         plain = folded or isinstance(norm, nn.Identity)
         relu = plain and rectified and not p
         y = None
-        if h is None and self.encoder is None and isinstance(graphs, GraphBatch):
-            y = ops.hops_product(graphs, weight, bias, self.normalize, relu, conv.backend)
+        if h is None and isinstance(graphs, GraphBatch):
+            how = (graphs, weight, bias, self.normalize, relu, conv.backend)
+            if self.encoder is None:
+                y = ops.hops_product(*how)
+            elif isinstance(self.encoder, AtomEncoder):
+                y = ops.embedded_flex_conv(self.encoder, *how)
         if y is None:
             x = self._encode(graphs) if h is None else h
             adjacency = graphs.adjacency(self.normalize)

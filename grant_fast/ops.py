@@ -6,6 +6,8 @@ kernels (`tiled.py`, `sparse.py`) stand beside it, `dispatch.py` chooses, and th
 changes the meaning.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.library import custom_op
@@ -17,7 +19,7 @@ from .batch_edges import BatchAdjacency
 from .errors import InputError
 from .indexing import take
 from .sparse import flex_conv_csr, require_transpose, transposed_if_needed
-from .tiled import flex_conv_tiles
+from .tiled import flex_conv_in_dataset, flex_conv_tiles
 
 
 @custom_op("grant_fast::flex_conv", mutates_args=())
@@ -156,23 +158,27 @@ def flex_conv(
     Raises:
         InputError: shapes or dtypes that do not fit, or a backend that cannot compute this.
     """
-    if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
-        raise InputError(
-            f"x has shape {tuple(x.shape)}, but this layer takes [num_nodes, {weight.shape[1]}]"
-        )
-    if not x.is_floating_point():
-        raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
+    _check_features(x, weight)
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
     if not _autocasts(x):
-        if x.dtype != weight.dtype:
-            raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
     low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)
     x, weight, bias = x.to(low), weight.to(low), None if bias is None else bias.to(low)
     with torch.autocast(x.device.type, enabled=False):
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
+
+
+def _check_features(x: Tensor, weight: Tensor) -> None:
+    if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
+        raise InputError(
+            f"x has shape {tuple(x.shape)}, but this layer takes [num_nodes, {weight.shape[1]}]"
+        )
+    if not x.is_floating_point():
+        raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
+    if x.dtype != weight.dtype and not _autocasts(x):
+        raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
 
 
 def _flex_conv_by(
@@ -224,7 +230,10 @@ def hops_product(
     relu: bool,
     backend: str | None = None,
 ) -> Tensor | None:
-    """act(Σ_{k<κ} Â^k X W_k + b) of constant features: one product with the cached [X, ÂX, …].
+    """act(Σ_{k<κ} Â^k X W_k + b) of the dataset's constant features, which need not be gathered.
+
+    It is one product with the cached [X, ÂX, …]; or the kernel that hops on chip, which reads X
+    where the dataset holds it, and κ times less than the cache.
 
     Args:
         batch: B graphs of n nodes in all.
@@ -232,8 +241,8 @@ def hops_product(
         normalize, relu, backend: as for `flex_conv`.
 
     Returns:
-        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`), or where a
-        kernel hops on chip: it reads X alone, and the cache is κ times as wide.
+        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`), or where the
+        kernel needs X itself: cast, or for a gradient.
 
     Raises:
         InputError: the dataset's features are not h_in wide.
@@ -241,7 +250,11 @@ def hops_product(
     order, h_in, _ = weight.shape
     adjacency = batch.adjacency(normalize)
     if is_one_kernel(weight, weight, adjacency, backend):
-        return None
+        x = batch.graphs.x
+        ready = x.dtype == weight.dtype and x.shape[1] == h_in and not _autocasts(x)
+        if not ready or x.requires_grad:
+            return None
+        return flex_conv_in_dataset(x, None, weight, bias, adjacency, relu)
     hops = batch.graphs.hops(order, normalize)
     if hops is None:
         return None
@@ -252,6 +265,34 @@ def hops_product(
         return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)
     out = torch.nn.functional.linear(take(hops, batch.nodes), flat.T, bias)
     return out.relu_() if relu else out
+
+
+def embedded_flex_conv(
+    encode: Callable[[Tensor], Tensor],
+    batch: GraphBatch,
+    weight: Tensor,
+    bias: Tensor | None,
+    normalize: bool,
+    relu: bool,
+    backend: str | None = None,
+) -> Tensor | None:
+    """`flex_conv` of embedded kinds of nodes, by the kernel that reads 4 bytes a node for them.
+
+    Args:
+        encode: gives a row of X, [m, h_in], for each of the m kinds (`PackedGraphs.kinds`).
+        weight, bias, normalize, relu, backend: as for `hops_product`.
+
+    Returns:
+        [n, h_out]; None where there are no kinds, or X has to be made.
+    """
+    kinds, adjacency = batch.graphs.kinds, batch.adjacency(normalize)
+    if kinds is None or _autocasts(weight):
+        return None
+    if not is_one_kernel(weight, weight, adjacency, backend):
+        return None
+    x = encode(kinds[0])
+    _check_features(x, weight)
+    return flex_conv_in_dataset(x, kinds[1], weight, bias, adjacency, relu)
 
 
 def readout(

@@ -11,12 +11,15 @@ from torch.library import custom_op
 
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused
+from .indexing import take
 from .sparse import masked, require_transpose, transposed_if_needed
 
 
 @custom_op("grant_fast::flex_conv_tiles", mutates_args=())
 def _flex_conv_tiles(
     x: Tensor,
+    code: Tensor | None,
+    index: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
     scale: Tensor | None,
@@ -34,34 +37,49 @@ def _flex_conv_tiles(
     rowptr_t: Tensor | None,
     col_t: Tensor | None,
     value_t: Tensor | None,
+    rows: int | None,
     relu: bool,
 ) -> Tensor:
-    """Y, [n, h_out]. `rest`: the rows of the graphs that bits cannot hold; then their CSR."""
+    """Y, [n, h_out].
+
+    Args:
+        x: [n, h_in]; where `rows` says what n is, for the nodes of the dataset, [N, h_in], or with
+            `code` for their kinds.
+        code: [N] int32, the kind of each node.
+        index: [n] int32 or int64, the row of `x` that each row of the batch takes: for the graphs
+            that bits cannot hold, and for the gradient of the kinds. None where neither asks.
+        rest: the rows of the graphs that bits cannot hold; then their CSR.
+    """
     from .kernels import csr, csr_layer, layer, wide
 
     graphs = layer.Graphs(scale, ptr, bits, tile, graph, row, large_graph, large_row)
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     if is_fused(weight):
-        out = x.new_empty(x.shape[0], weight.shape[2])
-        layer.forward(x, weight, bias, graphs, out, relu=relu, dataset_x=False)
+        out = x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
+        place = {"dataset_x": rows is not None, "code": code}
+        layer.forward(x, weight, bias, graphs, out, relu=relu, **place)
     else:
         out = wide.forward(x, weight, bias, graphs, relu=relu)
     if rest is not None:
         matrix = csr.CSR(rowptr, col, value)
-        part = csr_layer.forward(x.index_select(0, rest), weight, bias, matrix, relu=relu)
+        part = x.index_select(0, rest if index is None else index.index_select(0, rest))
+        part = csr_layer.forward(part, weight, bias, matrix, relu=relu)
         out.index_copy_(0, rest, part)
     return out
 
 
 @_flex_conv_tiles.register_fake
-def _(x, weight, bias, *structure_and_relu):  # type: ignore[no-untyped-def]
-    return x.new_empty(x.shape[0], weight.shape[2])
+def _(x, code, index, weight, bias, *structure_and_rest):  # type: ignore[no-untyped-def]
+    rows = structure_and_rest[-2]
+    return x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
 
 
 @custom_op("grant_fast::flex_conv_tiles_backward", mutates_args=())
 def _flex_conv_tiles_backward(
     grad: Tensor,
     x: Tensor,
+    code: Tensor | None,
+    index: Tensor | None,
     y: Tensor | None,
     weight: Tensor,
     scale: Tensor | None,
@@ -79,10 +97,14 @@ def _flex_conv_tiles_backward(
     rowptr_t: Tensor | None,
     col_t: Tensor | None,
     value_t: Tensor | None,
+    in_dataset: bool,
     needs_dx: bool,
     needs_dw: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dX, dW, db); one that is not needed is empty. `y` is the output of a layer with a ReLU."""
+    """(dX, dW, db); one that is not needed is empty. `y` is the output of a layer with a ReLU.
+
+    With `code`, dX is that of the kinds, summed in one order: by torch, which sorts them.
+    """
     from .kernels import csr, csr_layer, layer, wide
 
     graphs = layer.Graphs(scale, ptr, bits, tile, graph, row, large_graph, large_row)
@@ -90,9 +112,11 @@ def _flex_conv_tiles_backward(
     dx, dw, db = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if is_fused(weight):
         if needs_dx:
-            dx = layer.input_grad(grad, y, weight, graphs, torch.empty_like(x))
+            dx = grad.new_empty(grad.shape[0], x.shape[1])
+            layer.input_grad(grad, y, weight, graphs, dx)
         if needs_dw:
-            pair = layer.weight_grad(x, grad, y, weight.shape[0], graphs, dataset_x=False)
+            place = {"dataset_x": in_dataset, "code": code}
+            pair = layer.weight_grad(x, grad, y, weight.shape[0], graphs, **place)
             dw, db = (t.to(weight.dtype, copy=True) for t in pair)
     else:
         grad, y = masked(grad, y), None
@@ -102,19 +126,21 @@ def _flex_conv_tiles_backward(
     if rest is not None:
         matrices = csr.CSR(rowptr, col, value), csr.CSR(rowptr_t, col_t, value_t)
         g = masked(grad.index_select(0, rest), None if y is None else y.index_select(0, rest))
-        x = x.index_select(0, rest)
-        dx_rest, dw_rest = csr_layer.backward(g, x, weight, *matrices, needs_dx=needs_dx)
+        part = x.index_select(0, rest if index is None else index.index_select(0, rest))
+        dx_rest, dw_rest = csr_layer.backward(g, part, weight, *matrices, needs_dx=needs_dx)
         if dx_rest is not None:
             dx.index_copy_(0, rest, dx_rest)
         if needs_dw:
             dw += dw_rest
             if is_fused(weight):  # whose own sum has the other rows alone
                 db += g.sum(0)
+    if needs_dx and index is not None:
+        dx = torch.ops.aten.embedding_dense_backward(dx, index, x.shape[0], -1, False)
     return dx, dw, db
 
 
 @_flex_conv_tiles_backward.register_fake
-def _(grad, x, y, weight, *structure_and_needs):  # type: ignore[no-untyped-def]
+def _(grad, x, code, index, y, weight, *structure_and_needs):  # type: ignore[no-untyped-def]
     needs_dx, needs_dw = structure_and_needs[-2:]
     dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
@@ -123,25 +149,27 @@ def _(grad, x, y, weight, *structure_and_needs):  # type: ignore[no-untyped-def]
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, *structure, relu = inputs
+    x, code, index, weight, bias, *structure, rows, relu = inputs
     # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
-    ctx.save_for_backward(x, output if relu else None, weight, *structure)
-    ctx.has_bias = bias is not None
+    ctx.save_for_backward(x, code, index, output if relu else None, weight, *structure)
+    ctx.has_bias, ctx.in_dataset = bias is not None, rows is not None
 
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     rest, rowptr_t = ctx.saved_tensors[-7], ctx.saved_tensors[-3]
     if rest is not None:
         require_transpose(rowptr_t)
-    needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
+    needs_dx, _, _, needs_dw, needs_db = ctx.needs_input_grad[:5]
     dx, dw, db = torch.ops.grant_fast.flex_conv_tiles_backward(
-        grad, *ctx.saved_tensors, needs_dx, needs_dw or needs_db
+        grad, *ctx.saved_tensors, ctx.in_dataset, needs_dx, needs_dw or needs_db
     )
     return (
         dx if needs_dx else None,
+        None,
+        None,
         dw if needs_dw else None,
         db if needs_db and ctx.has_bias else None,
-        *[None] * 16,
+        *[None] * 17,
     )
 
 
@@ -152,7 +180,38 @@ def flex_conv_tiles(
     x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: BatchAdjacency, relu: bool
 ) -> Tensor:
     """act(Σ_k Â^k X W_k + b) of a batch whose edges are kept as bits."""
-    operands = (x.contiguous(), weight, bias, *structure(adjacency), relu)
+    operands = (x.contiguous(), None, None, weight, bias, *structure(adjacency), None, relu)
+    return torch.ops.grant_fast.flex_conv_tiles(*operands)
+
+
+def flex_conv_in_dataset(
+    x: Tensor,
+    code: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    adjacency: BatchAdjacency,
+    relu: bool,
+) -> Tensor:
+    """`flex_conv_tiles` of the dataset's X, read where it lies: no batch of it is gathered.
+
+    Args:
+        x: [N, h_in], without gradient; or, with `code`, one row for each kind of node, of which the
+            gradient is taken.
+        code: [N] int32, the kind of each node (`PackedGraphs.kinds`).
+        weight: of a layer that is one kernel (`dispatch.is_fused`).
+    """
+    batch, index = adjacency.batch, None
+    learned = code is not None and x.requires_grad and torch.is_grad_enabled()
+    if learned or batch.rest is not None:
+        nodes = batch.nodes
+        if code is not None:
+            index = take(code, nodes)
+        elif isinstance(nodes, slice):
+            return flex_conv_tiles(x[nodes], weight, bias, adjacency, relu)
+        else:
+            index = nodes
+    rows = batch.num_nodes
+    operands = (x.contiguous(), code, index, weight, bias, *structure(adjacency), rows, relu)
     return torch.ops.grant_fast.flex_conv_tiles(*operands)
 
 

@@ -28,6 +28,7 @@ from .tile import (
     add_sources,
     finish,
     has_nan,
+    input_rows,
     load_block,
     load_columns,
     load_gradient,
@@ -105,6 +106,7 @@ def load_scale(p_scale, o_node, m_row, NORMALIZE: tl.constexpr):
 @triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
 def flex_conv_blocks(
     p_x,  # as in `flex_conv_tiles`
+    p_code,
     p_mask,
     p_weight,
     p_bias,
@@ -128,6 +130,7 @@ def flex_conv_blocks(
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     DATASET_X: tl.constexpr,
+    CODED: tl.constexpr,
     RELU_IN: tl.constexpr,
     BIAS: tl.constexpr,
     RELU: tl.constexpr,
@@ -155,7 +158,7 @@ def flex_conv_blocks(
                         p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
                         BO, ROWS, SOURCES, BO, False, TRANSPOSE, PRECISION, True,
                     )  # fmt: skip
-                o_x = (node if DATASET_X else row) + o
+                o_x = input_rows(p_code, node + o, row + o, m, DATASET_X, CODED)
                 p_w = p_weight + k * (H_IN * H_OUT)
                 for c in tl.static_range(0, H_IN, BI):
                     b_x = load_gradient(p_x, p_mask, o_x, m, c // BI, RELU_IN, H_IN, BI)
@@ -172,6 +175,7 @@ def flex_conv_blocks(
 @triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
 def weight_grad_blocks(
     p_x,  # as in `weight_grad_tiles`
+    p_code,
     p_dy,
     p_y,
     p_partial,
@@ -193,6 +197,7 @@ def weight_grad_blocks(
     SOURCES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DATASET_X: tl.constexpr,
+    CODED: tl.constexpr,
     RELU: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -225,7 +230,8 @@ def weight_grad_blocks(
                         p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
                         BO, ROWS, SOURCES, BO, False, True, PRECISION, False,
                     )  # fmt: skip
-                b_x = load_block(p_x, (node if DATASET_X else row) + o, m, i_in, H_IN, BI)
+                o_x = input_rows(p_code, node + o, row + o, m, DATASET_X, CODED)
+                b_x = load_block(p_x, o_x, m, i_in, H_IN, BI)
                 b_sum = tl.dot(tl.trans(b_x), b_g, b_sum, input_precision=PRECISION)
                 if k < ORDER - 1:
                     store_block(p_scratch + k % 2 * height * BO, b_g * b_scale, o, m, 0, BO, BO)

@@ -56,11 +56,13 @@ class Layer(NamedTuple):
     dtype: str = "fp32"
     plain: bool = False  # not normalised, without a ReLU and a bias
     representative: bool = False
+    place: str = ""  # where X is read: in the batch's order, or "in place", or by "kinds" of nodes
 
     def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
-        kind = " plain" if self.plain else ""
+        kind = (" plain" if self.plain else "") + (f" {self.place}" if self.place else "")
         words = f"{role} κ={self.order} {self.h_in}→{self.h_out} {self.dtype}{kind}"
-        constants = {"NORMALIZE": not self.plain, "DATASET_X": False} | constants
+        constants = {"NORMALIZE": not self.plain} | constants
+        constants |= {"DATASET_X": self.place == "in place", "CODED": self.place == "kinds"}
         return Configuration(words, constants, self.dtype, self.representative)
 
 
@@ -81,6 +83,11 @@ LAYERS = (
         for dtype in ("bf16", "fp16")
     ),
     Layer(3, 27, 18, plain=True),
+    *(
+        Layer(*sizes, place=place, representative=(sizes, place) == ((3, 9, 27), "kinds"))
+        for sizes in ((3, 9, 27), (5, 64, 64))
+        for place in ("in place", "kinds")
+    ),
 )
 
 _Shape = Callable[..., dict[str, int]]
@@ -92,6 +99,8 @@ def _convolutions(shape: _Shape) -> Iterator[Configuration]:
         forward = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "BIAS": full, "RELU": full}
         forward |= {"TRANSPOSE": False, "RELU_IN": False}
         yield sizes.configuration("Y", forward | shape(h_in, h_out))
+        if sizes.place:
+            continue
         backward = {"ORDER": order, "H_IN": h_out, "H_OUT": h_in, "BIAS": False, "RELU": False}
         backward |= {"TRANSPOSE": True, "RELU_IN": full}
         yield sizes.configuration("dX", backward | shape(h_out, h_in))
@@ -162,11 +171,12 @@ def _readouts() -> Iterator[Configuration]:
 
 
 #: Networks that one kernel scores, by widths and orders: the usual ones, and those with most blocks
-#: of columns, most hops and most outputs that `teaching.fused` lets through.
+#: of columns, most hops, most outputs and most layers that `teaching.fused` lets through.
 _NETWORKS = (
     ((9, 27, 18, 18, 1), (4, 3, 2, 2)),
     ((40, 10, 10), (4, 3)),
-    ((32, 32, 32, 64), (5, 5, 5)),
+    ((64, 32, 64), (5, 5)),
+    ((32, 32, 32, 32, 32, 64), (5, 5, 5, 5, 5)),
 )
 
 
@@ -197,14 +207,14 @@ def _choice(*, trailing: bool = False, stride: bool = False) -> Iterator[Configu
 
 _GRAPHS = {
     **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
-    "p_tile": "*i32",
+    **dict.fromkeys(("p_tile", "p_code"), "*i32"),
     **dict.fromkeys(("p_scale", "p_partial", "p_scratch"), "*fp32"),  # whatever the features are
 }
 
 _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
 _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
 
-_NETWORK_TYPES = {"p_code": "*i32", "p_count": "*i32"}
+_NETWORK_TYPES = {"p_count": "*i32"}
 
 #: Every kernel that dispatch can choose.
 KERNELS = {

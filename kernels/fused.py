@@ -23,6 +23,10 @@ block (BI inputs, BO outputs); s = 4 where normalised, else 0:
     dX (ReLU)       8 h_out + 4 h_in + 8 + s         the same, dY and Y ⌈h_in/BO⌉ times
     dW, db (ReLU)   4 h_in + 8 h_out + 8 + s         X ⌈h_out/BO⌉ and dY, Y ⌈h_in/BI⌉ times
 
+A first layer reads X where the dataset holds it: the same 4 h_in, and no copy in the batch's order,
+which would cost 8 h_in + 8 more. Embedded kinds of nodes are 4 bytes, each time X is read, instead
+of 4 h_in: their table stays in the cache, and X, 8 h_in + 16 to make, is never made.
+
 Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
 gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
 """
@@ -36,6 +40,7 @@ from .tile import (
     add_sources,
     finish,
     has_nan,
+    input_rows,
     load_block,
     load_gradient,
     load_weight,
@@ -93,7 +98,8 @@ def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REP
 
 @triton.jit
 def flex_conv_tiles(
-    p_x,  # [*, H_IN]: rows of the batch, or (DATASET_X) of the dataset
+    p_x,  # [*, H_IN]: rows of the batch, of the dataset (DATASET_X), or its kinds (CODED)
+    p_code,  # [num_nodes] int32, the kind of each node (CODED)
     p_mask,  # [n, H_IN]: the input counts only where this is positive (RELU_IN)
     p_weight,  # [ORDER, H_IN, H_OUT]
     p_bias,  # [H_OUT]
@@ -114,6 +120,7 @@ def flex_conv_tiles(
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     DATASET_X: tl.constexpr,
+    CODED: tl.constexpr,
     RELU_IN: tl.constexpr,
     BIAS: tl.constexpr,
     RELU: tl.constexpr,
@@ -122,7 +129,7 @@ def flex_conv_tiles(
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
     o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
     b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
-    o_x = o_node if DATASET_X else o_row
+    o_x = input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):
         b_x = b_x + (load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI),)
@@ -142,6 +149,7 @@ def flex_conv_tiles(
 @triton.jit(do_not_specialize=["num_tiles", "tiles_each"])
 def weight_grad_tiles(
     p_x,  # as above
+    p_code,
     p_dy,  # [n, H_OUT]
     p_y,  # [n, H_OUT], where RELU
     p_partial,  # [programs, ORDER · H_IN + 1, H_OUT]: each program's dW, and db below it
@@ -162,6 +170,7 @@ def weight_grad_tiles(
     SLOTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DATASET_X: tl.constexpr,
+    CODED: tl.constexpr,
     RELU: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -176,7 +185,8 @@ def weight_grad_tiles(
             p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS
         )
         b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, True)
-        b_x = tl.trans(load_block(p_x, o_node if DATASET_X else o_row, m_row, i_in, H_IN, BI))
+        o_x = input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
+        b_x = tl.trans(load_block(p_x, o_x, m_row, i_in, H_IN, BI))
         b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
         b_db += tl.sum(b_g, 0)
         b_sum = (tl.dot(b_x, b_g, b_dw[0], input_precision=PRECISION),)

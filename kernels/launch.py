@@ -26,7 +26,11 @@ WARPS = {
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
 BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
-REGISTERS = {"flex_conv_tiles": 168, "flex_conv_blocks": 255, "weight_grad_blocks": 255}
+REGISTERS = {
+    "flex_conv_tiles": 200,
+    **dict.fromkeys(("flex_conv_blocks", "weight_grad_blocks", "score_tiles"), 255),
+    **dict.fromkeys(("horner_blocks", "powers_blocks"), 255),
+}
 
 
 def options(kernel: str, hip: bool) -> dict[str, int]:

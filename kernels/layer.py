@@ -1,7 +1,7 @@
 """Launching the layer's kernels over a batch: small graphs tile by tile, larger ones one by one.
 
 Every choice here is a pure function of shapes, dtype and target, and none depends on the number of
-nodes or edges: a new batch never compiles anything.
+nodes or edges: a new batch compiles nothing, but for views that begin off 16 bytes, once.
 """
 
 from typing import Any, NamedTuple
@@ -69,33 +69,36 @@ def forward(
     *,
     relu: bool,
     dataset_x: bool,
+    code: Tensor | None = None,
 ) -> Tensor:
     """Y = act(Σ_k Â^k X W_k + b) into the rows of `out` [n, h_out] that belong to `graphs`.
 
     Args:
-        x: [n, h_in] in the batch's order, or (dataset_x) [N, h_in] in the dataset's; contiguous.
+        x: [n, h_in] in the batch's order, or (dataset_x) [N, h_in] in the dataset's, or with `code`
+            one row for each kind of node; contiguous.
+        code: [N] int32, the kind of each node of the dataset.
         weight: [κ, h_in, h_out] and bias [h_out], contiguous.
     """
-    return _convolve(x, None, weight, bias, graphs, out, False, relu, dataset_x)
+    layer = (x, code, None, weight, bias, out)
+    return _convolve(layer, graphs, transpose=False, relu=relu, dataset_x=dataset_x)
 
 
 def input_grad(dy: Tensor, y: Tensor | None, weight: Tensor, graphs: Graphs, out: Tensor) -> Tensor:
     """dX = Σ_k (Âᵀ)^k dY W_kᵀ into `out` [n, h_in]; dY counts where `y` (if any) is positive."""
     transposed = weight.transpose(1, 2).contiguous()
-    return _convolve(dy, y, transposed, None, graphs, out, True, False, False)
+    layer = (dy, None, y, transposed, None, out)
+    return _convolve(layer, graphs, transpose=True, relu=False, dataset_x=False)
 
 
 def _convolve(
-    x: Tensor,
-    mask: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
+    layer: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None, Tensor],
     graphs: Graphs,
-    out: Tensor,
+    *,
     transpose: bool,
     relu: bool,
     dataset_x: bool,
 ) -> Tensor:
+    x, code, mask, weight, bias, out = layer
     order, h_in, h_out = weight.shape
     num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
     constants: dict[str, Any] = {
@@ -105,12 +108,12 @@ def _convolve(
         "NORMALIZE": graphs.scale is not None,
         "TRANSPOSE": transpose,
         "DATASET_X": dataset_x,
+        "CODED": code is not None,
         "RELU_IN": mask is not None,
         "BIAS": bias is not None,
         "RELU": relu,
         "PRECISION": precision(x.dtype, x.device),
     }
-    layer = (x, mask, weight, bias, out)
     structure = (graphs.ptr, graphs.bits, graphs.scale)
     num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
     columns = triton.cdiv(h_out, column_block(h_out))
@@ -141,10 +144,12 @@ def weight_grad(
     graphs: Graphs,
     *,
     dataset_x: bool,
+    code: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(dW [κ, h_in, h_out], db [h_out]) in float32: dW_k = Xᵀ (Âᵀ)^k dY, db = dYᵀ 1.
 
-    Each program's share goes to a workspace, whose rows are then added in their order.
+    `x` and `code` are as in `forward`. Each program's share goes to a workspace, whose rows are
+    then added in their order.
     """
     h_in, h_out = x.shape[1], dy.shape[1]
     num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
@@ -158,6 +163,7 @@ def weight_grad(
         "H_OUT": h_out,
         "NORMALIZE": graphs.scale is not None,
         "DATASET_X": dataset_x,
+        "CODED": code is not None,
         "RELU": y is not None,
         "PRECISION": precision(x.dtype, x.device),
     }
@@ -168,7 +174,7 @@ def weight_grad(
             shape = tile_grad_shape(h_out)
             grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
             fused.weight_grad_tiles[grid](
-                x, dy, y, partial, *structure, graphs.tile, graphs.graph, graphs.row,
+                x, code, dy, y, partial, *structure, graphs.tile, graphs.graph, graphs.row,
                 num_tiles, tiles_each, **constants, **shape,
                 **options("weight_grad_tiles", hip),
             )  # fmt: skip
@@ -177,7 +183,7 @@ def weight_grad(
             grid = (large_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
             scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
             blocks.weight_grad_blocks[grid](
-                x, dy, y, partial[tile_programs:], scratch, *structure,
+                x, code, dy, y, partial[tile_programs:], scratch, *structure,
                 graphs.large_graph, graphs.large_row, num_nodes, num_large, graphs.height,
                 **constants, **shape, **options("weight_grad_blocks", hip),
             )  # fmt: skip

@@ -106,10 +106,10 @@ def convolve(
     blocks = ()
     for j in tl.static_range(0, H_OUT, BO):
         b_y = tl.zeros([ROWS, BO], tl.float32)
-        for k in tl.static_range(ORDER - 1, -1, -1):
-            if k < ORDER - 1:
+        for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
+            if i > 0:
                 b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, False)
-            p_w = p_weight + k * H_IN * H_OUT
+            p_w = p_weight + (ORDER - 1 - i) * H_IN * H_OUT
             for c in tl.static_range(0, H_IN, BI):
                 b_w = load_weight(p_w, c // BI, j // BO, H_IN, H_OUT, BI, BO)
                 b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
@@ -127,7 +127,7 @@ def read_out(
 ):  # fmt: skip
     """The pooled last layer, [GRAPHS, BO]: Σ_k Σ_nodes p_k X W_k + b."""
     b_y = tl.zeros([ROWS, BO], tl.float32)
-    for k in tl.static_range(ORDER):
+    for k in range(ORDER):
         p_k = p_pool + num_nodes.to(tl.int64) * k
         b_p = tl.load(p_k + o_node, mask=m_row, other=0)[:, None]
         for c in tl.static_range(0, H_IN, BI):
@@ -174,7 +174,7 @@ def score_tiles(
     GRAPHS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Both loops over layers are unrolled: a network of another shape is another kernel."""
+    """The loop over layers is unrolled: a network of another shape is another kernel."""
     b_graph, m_graph, b_size, m_in, o_node, o_start = tile_graphs(
         p_ptr, p_tile, p_graph, tl.program_id(0), ROWS, GRAPHS
     )

@@ -22,6 +22,15 @@ def load_columns(p, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.
 
 
 @triton.jit
+def input_rows(p_code, o_node, o_row, m_row, DATASET_X: tl.constexpr, CODED: tl.constexpr):
+    """The row of X that each row of the batch takes: its own, its node's, or its kind's (CODED)."""
+    o_x = o_node if DATASET_X else o_row
+    if CODED:
+        o_x = tl.load(p_code + o_node, mask=m_row, other=0).to(tl.int64)
+    return o_x
+
+
+@triton.jit
 def store_columns(p, b, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The reverse of `load_columns`, rounded to the stored dtype."""
     o_col = i_col * BLOCK + tl.arange(0, BLOCK)

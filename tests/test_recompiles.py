@@ -96,6 +96,21 @@ def test_sizes_that_are_equal_by_chance_compile_once_more():
 
 
 @ONCE
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_ever_new_batches_of_a_dataset_break_once_and_never_recompile(backend):
+    options = {"norm": "batch_norm", "backend": backend}
+    model = FlexGCN(5, 6, 2, orders=[3, 2, 2], **options)
+    fast = torch.compile(model, backend="aot_eager", dynamic=True)
+    case = Case(sizes=(5, 3, 9, 4, 7, 1, 0, 12, 1) * 2)
+    for count in range(1, 19):
+        batch = case.graphs.batch(torch.randperm(18)[:count])
+        for got, want in zip(step(fast, (batch,)), step(model, (batch,)), strict=True):
+            torch.testing.assert_close(got, want)
+    assert list(counters["graph_break"].values()) == [1]
+    assert not counters["stats"]["unique_graphs"]
+
+
+@ONCE
 def test_the_test_sees_a_recompilation():
     conv = FlexConv(5, 6, order=3)
     fast = compiled(conv)

@@ -12,7 +12,7 @@ from ..tasks import Task
 from ..tiles import TILE
 from .residuals import ResidualKind
 
-#: Widths of hidden layers and of f up to which nothing was seen to spill.
+#: Widths of hidden layers and of f up to which nothing spills (`configurations._NETWORKS`).
 MAX_HIDDEN, MAX_OUT = 32, 64
 #: Bytes of weights that every program reads.
 MOST_WEIGHTS = 128 << 10
@@ -34,13 +34,10 @@ def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
         return f"a hidden layer is wider than {MAX_HIDDEN}"
     if convs[-1].out_channels > MAX_OUT:
         return f"there are more than {MAX_OUT} outputs"
-    wide = convs[0].in_channels > MAX_HIDDEN  # two blocks of columns: then all else is small
-    if wide and (
-        convs[0].in_channels > 40 or max(c.out_channels for c in convs[:-1] or convs) > 16
-    ):
-        return "the features are wide, and the hidden layers not narrow"
-    if max(conv.order for conv in convs) > dispatch.MAX_ORDER - wide:
-        return "an order is too high"
+    if convs[0].in_channels > dispatch.MAX_WIDTH:
+        return f"the features are wider than {dispatch.MAX_WIDTH}"
+    if max(conv.order for conv in convs) > dispatch.MAX_ORDER:
+        return f"an order is above {dispatch.MAX_ORDER}"
     if 4 * sum(conv.weight.numel() for conv in convs) > MOST_WEIGHTS:
         return f"the weights take more than {MOST_WEIGHTS >> 10} KiB"
     if any(p.dtype != torch.float32 for p in model.parameters()):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
+from grant_fast import ops
 from grant_fast.kernels import csr, layer, readout, wide
 from grant_fast.tiles import SLOTS
 from tests.cases import dense_graphs
@@ -112,6 +113,40 @@ def test_weight_gradient_reads_what_it_states(traffic):
     assert seen.of(graphs.x) == 4 * 27 * n
     assert seen.of(dy) == seen.of(y) == input_blocks * 4 * 18 * n
     assert seen.of(packed.bits) + seen.of(graphs.scale) == input_blocks * 12 * n
+
+
+def test_features_are_read_where_the_dataset_holds_them(traffic):
+    graphs = dense_graphs((*SMALL, 19, 28), 27)
+    batch = graphs.batch([7, 2, 0, 9, 2])
+    packed = layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *batch.tiles[:-1])
+    weight, n = torch.randn(3, 27, 18), batch.num_nodes
+    seen = traffic()
+    ops.hops_product(batch, weight, None, True, True, "triton")
+    assert seen.of(graphs.x) == 4 * 27 * n
+    weights = 4 * weight.numel() * (packed.tile.shape[0] - 1)
+    assert seen.total() == n * (4 * 27 + 4 * 18 + 8 + 4) + weights + table_bytes(packed)
+    seen = traffic()
+    layer.weight_grad(graphs.x, torch.randn(n, 18), None, 3, packed, dataset_x=True)
+    assert seen.of(graphs.x) == 4 * 27 * n
+
+
+def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
+    graphs, packed = tables(SMALL, 20)
+    n, kinds = graphs.num_nodes, torch.randn(6, 20)
+    code = torch.arange(n, dtype=torch.int32) % 6
+    weight, out = torch.randn(2, 20, 40), torch.empty(n, 40)
+    blocks = 2  # of 32 outputs
+    seen = traffic()
+    layer.forward(kinds, weight, None, packed, out, relu=False, dataset_x=True, code=code)
+    assert seen.of(code) == blocks * 4 * n
+    assert seen.of(kinds) == blocks * 4 * 20 * n  # from the cache: 480 bytes in all
+    assert seen.of(out) == 4 * 40 * n
+    around = blocks * (12 * n + table_bytes(packed) + 4 * 2 * 20 * 32 * (packed.tile.shape[0] - 1))
+    around -= 4 * 2 * 20 * 24 * (packed.tile.shape[0] - 1)  # the second block has 8 columns
+    assert seen.total() == seen.of(code) + seen.of(kinds) + seen.of(out) + around
+    seen = traffic()
+    layer.weight_grad(kinds, torch.randn(n, 40), None, 2, packed, dataset_x=True, code=code)
+    assert seen.of(code) == 2 * blocks * 4 * n  # and two blocks of 16 inputs
 
 
 def test_larger_graphs_write_y_once_and_read_x_once_an_order(traffic):

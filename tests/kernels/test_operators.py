@@ -9,6 +9,7 @@ from torch.library import opcheck
 
 from grant_fast import FlexGCN, ops
 from grant_fast.batch import GraphBatch
+from grant_fast.indexing import take
 from grant_fast.tiled import structure
 from tests.cases import Case, dense_graphs
 from tests.recording import Recording
@@ -61,14 +62,35 @@ def flex_conv_csr_backward() -> tuple[Any, ...]:
 
 def flex_conv_tiles() -> tuple[Any, ...]:
     batch = some_batch()
-    return *leaves(batch, (3, 5, 4), (4,)), *structure(batch.adjacency(True)), True
+    x, *layer = leaves(batch, (3, 5, 4), (4,))
+    return x, None, None, *layer, *structure(batch.adjacency(True)), None, True
+
+
+def kinds_of_nodes(batch: GraphBatch) -> list[torch.Tensor]:
+    """A row of X for each of four kinds, the kind of each node, and of each row of the batch."""
+    code = torch.arange(batch.graphs.num_nodes, dtype=torch.int32) % 4
+    return [torch.randn(4, 5, requires_grad=True), code, take(code, batch.nodes)]
+
+
+def flex_conv_tiles_of_kinds() -> tuple[Any, ...]:
+    batch = some_batch()
+    _, *layer = leaves(batch, (3, 5, 4), (4,))
+    tables = structure(batch.adjacency(True))
+    return *kinds_of_nodes(batch), *layer, *tables, batch.num_nodes, True
 
 
 def flex_conv_tiles_backward() -> tuple[Any, ...]:
     batch = some_batch()
     grad, y = torch.randn(4, batch.num_nodes).T, torch.randn(batch.num_nodes, 4)
     weight = torch.randn(3, 5, 4)
-    return grad, batch.x, y, weight, *structure(batch.adjacency(True)), True, True
+    tables = structure(batch.adjacency(True))
+    return grad, batch.x, None, None, y, weight, *tables, False, True, True
+
+
+def flex_conv_tiles_backward_of_kinds() -> tuple[Any, ...]:
+    grad, _, _, _, *rest, _, _, _ = flex_conv_tiles_backward()
+    table, *kinds = kinds_of_nodes(some_batch())
+    return grad, table.detach(), *kinds, *rest, True, True, True
 
 
 def readout() -> tuple[Any, ...]:
@@ -93,31 +115,39 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
         flex_conv_csr,
         flex_conv_csr_backward,
         flex_conv_tiles,
+        flex_conv_tiles_of_kinds,
         flex_conv_tiles_backward,
+        flex_conv_tiles_backward_of_kinds,
         readout,
         readout_backward,
     )
 }
 
 
+def operator(name: str) -> str:
+    """Whose arguments these are; some operators have several."""
+    return name.removesuffix("_of_kinds")
+
+
 def test_no_operator_is_left_out():
     names = torch._C._dispatch_get_all_op_names()
     registered = {name.split("::")[1] for name in names if name.startswith("grant_fast::")}
-    assert registered == set(ARGUMENTS)
+    assert registered == {operator(name) for name in ARGUMENTS}
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_every_operator_passes_opcheck(name):
-    opcheck(getattr(torch.ops.grant_fast, name), ARGUMENTS[name]())
+    opcheck(getattr(torch.ops.grant_fast, operator(name)), ARGUMENTS[name]())
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_what_an_operator_runs_inside_can_be_recorded_in_a_cuda_graph(name):
-    operator, arguments = torch.library._maybe_get_opdef(f"grant_fast::{name}"), ARGUMENTS[name]()
+    run = torch.library._maybe_get_opdef(f"grant_fast::{operator(name)}")._init_fn
+    arguments = ARGUMENTS[name]()
     with torch.no_grad():
-        operator._init_fn(*arguments)  # what is made once a process is no part of a recording
+        run(*arguments)  # what is made once a process is no part of a recording
         with Recording():
-            operator._init_fn(*arguments)
+            run(*arguments)
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])

@@ -164,7 +164,8 @@ def test_a_nan_names_the_graph_it_is_in_although_it_shares_a_tile():
         ({"act": "tanh"}, "more than a convolution"),
         ({"norm": "layer_norm"}, "more than a convolution"),
         ({"pool": "max"}, "pooling"),
-        ({"orders": [6, 2]}, "order"),
+        ({"orders": [6, 2]}, "order is above 5"),
+        ({"in_channels": 65}, "features are wider than 64"),
         ({"encoder": torch.nn.Linear(5, 5)}, "own"),
         ({"out_channels": 2}, "outputs"),
     ],
@@ -172,7 +173,7 @@ def test_a_nan_names_the_graph_it_is_in_although_it_shares_a_tile():
 )
 def test_other_networks_go_layer_by_layer_with_the_same_result(settings, reason):
     task = Task("regression")
-    graphs = with_targets(dense_graphs((3, 0, 32, 9), 5), task)
+    graphs = with_targets(dense_graphs((3, 0, 32, 9), settings.get("in_channels", 5)), task)
     arguments = {"in_channels": 5, "hidden_channels": [7], "out_channels": 1, "orders": [3, 2]}
     model = FlexGCN(**(arguments | settings))
     assert reason in fused.why_not(model, graphs.batch(slice(None)), task)
