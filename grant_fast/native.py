@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,8 +53,17 @@ def library() -> ctypes.CDLL | None:
     """The build for this CPU; None where none was made, or one of other sources is left over."""
     found = _found()
     kernels = None if found is None else ctypes.CDLL(found[1])
-    stale = kernels is not None and getattr(kernels, "interface", lambda: 0)() != INTERFACE
-    return None if stale else kernels
+    if kernels is None or getattr(kernels, "interface", lambda: 0)() != INTERFACE:
+        return None
+    kernels.use_openmp(_openmp())
+    return kernels
+
+
+def _openmp() -> ctypes.c_void_p | None:
+    """The entry to the threads that PyTorch's own operators run on, where it brings GNU's OpenMP."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
+        return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
+    return None
 
 
 def build() -> str | None:

@@ -231,21 +231,22 @@ def test_gradient_of_the_input(build):
     close(got, torch.autograd.grad(want, exact_model.encoder.weight, grad.double())[0])
 
 
-def test_threads_do_not_change_a_step(build):
-    """Parts are summed in order: results are equal bit by bit, whatever the threads."""
+@pytest.mark.parametrize("openmp", [False, True])
+def test_threads_do_not_change_a_step(build, openmp):
+    """Parts are summed in order: results are equal bit by bit, whatever the threads are."""
+    native.library().use_openmp(native._openmp() if openmp else None)
     case = Case(sizes=(90,) * 60)
     results, threads = [], torch.get_num_threads()
     for count in (1, 2, 3):
         torch.manual_seed(5)
-        model = FlexGCN(
-            case.graphs.num_features, [27, 18], 2, [3, 2, 2], norm="batch_norm", dropout=0.3
-        )
+        model = FlexGCN(5, [27, 18], 2, [3, 2, 2], norm="batch_norm", dropout=0.3)
         torch.set_num_threads(count)
         try:
             out = model(case.graphs.batch(slice(None)))
             results.append([out, *torch.autograd.grad(out.sum(), list(model.parameters()))])
         finally:
             torch.set_num_threads(threads)
+            native.library().use_openmp(None)
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
 

@@ -24,6 +24,9 @@
 EXPORT int vector_lanes(void) { return VL; }
 EXPORT int interface(void) { return 2; } /* native.py's INTERFACE; raise both with a signature */
 
+/* GOMP_parallel, see threads.h; or NULL. */
+EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
+
 /* --- One layer --------------------------------------------------------------------------------- */
 
 typedef struct {
