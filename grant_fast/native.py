@@ -60,7 +60,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def _openmp() -> ctypes.c_void_p | None:
-    """The entry to the threads that PyTorch's own operators run on, where it brings GNU's OpenMP."""
+    """The entry to the threads of PyTorch's own operators, where it brings GNU's OpenMP."""
     for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
         return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
     return None
