@@ -201,8 +201,29 @@ def main() -> None:
     parser.add_argument("--graphs", type=int, default=8000, help="molecules to hold in memory")
     parser.add_argument("--epoch-graphs", type=int, default=32896, help="of the epoch; 0: none")
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        default=[torch.get_num_threads()],
+        help="in turn",
+    )
     args = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {args.rounds} rounds")
+    runs = [{"threads": threads, "figures": measure(args, threads)} for threads in args.threads]
+    if args.out is not None:
+        facts = {
+            "command": f"python -m benchmarks.cpu --threads {' '.join(map(str, args.threads))}",
+            "torch": torch.__version__,
+            "kernels": native.build(),
+            "runs": runs,
+        }
+        atomic_write_text(args.out, json.dumps(facts, indent=1) + "\n")
+
+
+def measure(args: argparse.Namespace, threads: int) -> list[dict[str, Any]]:
+    """All figures on so many threads."""
+    torch.set_num_threads(threads)
+    print(f"torch {torch.__version__}, {threads} threads, {args.rounds} rounds")
     sets: dict[str, Any] = {}
     figures = []
     for work in (MOLHIV, WIDE, GEN_CLS):
@@ -219,15 +240,7 @@ def main() -> None:
         dataset = load_dataset(args.hiv, split="random", num_graphs=args.epoch_graphs)
         figures.append(paper_mode(dataset.graphs, dataset.task, 3))
         show(figures[-1])
-    if args.out is not None:
-        facts = {
-            "command": "python -m benchmarks.cpu",
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "kernels": native.build(),
-            "figures": figures,
-        }
-        atomic_write_text(args.out, json.dumps(facts, indent=1) + "\n")
+    return figures
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The README's speed tables, made from benchmarks/results/*/results.json and nothing else.
+"""The README's speed tables, made from benchmarks/results/ and nothing else.
 
 python -m benchmarks.readme          writes them between the README's markers
 python -m benchmarks.readme --check  says whether they are what the results say
@@ -48,8 +48,35 @@ def load(scale: str, folder: Path = ROOT / "benchmarks" / "results") -> Results 
     return max(found, key=lambda document: document["date"], default=None)
 
 
-def speed(cpu: Results | None, gpu: Results | None) -> str:
-    """The README's section: where it was measured, the networks, and one layer."""
+def load_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu-steps.json") -> Results | None:
+    """What `python -m benchmarks.cpu` measured."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def steps(document: Results | None) -> str:
+    """The CPU's steps and passes beside PyG's, and an epoch beside the paper's formulation."""
+    if document is None:
+        return f"CPU beside PyG: {NOT_MEASURED}."
+    rows = []
+    for run in document["runs"]:
+        for figure in run["figures"]:
+            row = [figure["work"], str(run["threads"])]
+            if "ratio" in figure:
+                row += [f"{1e3 * figure['ours, s']:.0f}", f"{figure['ratio']:.1f}×", "–", "–"]
+            else:
+                for what in ("train", "score"):
+                    mine = figure[f"{what} ours, ms"]
+                    row += [f"{mine:.2f}", f"{figure[f'{what} ratio']:.1f}×"]
+            rows.append(row)
+    head = ["the work", "threads", "train, ms", "ratio", "score, ms", "ratio"]
+    return (
+        "A training step and a scoring pass beside PyG's, and an epoch beside the paper's own "
+        f"formulation, on the CPU: `{document['command']}`.\n\n" + table(head, sorted(rows))
+    )
+
+
+def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = None) -> str:
+    """The README's section: steps on the CPU; then where the suite ran, the networks, one layer."""
     head = ["the work", "beside", "CPU, ms", "CPU, ratio", "GPU, ms", "GPU, ratio"]
     rows = [
         [what, peer, *_race(cpu, name, peer), *_race(gpu, name, peer)]
@@ -60,7 +87,8 @@ def speed(cpu: Results | None, gpu: Results | None) -> str:
          *_overhead(gpu, f"score/{name}")]
         for name in ("ogbg-molhiv", "gen-cls")
     ]  # fmt: skip
-    parts = [_where("CPU", cpu), _where("GPU", gpu), table(head, rows)]
+    parts = [steps(cpu_steps), "The suite:", _where("CPU", cpu), _where("GPU", gpu)]
+    parts.append(table(head, rows))
     parts.append("One layer of order 3, forward and backward, our ratio to each peer:")
     head = ["graphs", "on", "ours, ms", *PEERS]
     rows = [
@@ -128,7 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     """Write the README's section, or with --check compare it; 1 where they differ."""
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    wanted = merged(text, speed(load("cpu"), load("gpu")))
+    wanted = merged(text, speed(load("cpu"), load("gpu"), load_steps()))
     if "--check" in arguments:
         print("README.md is up to date" if text == wanted else "run python -m benchmarks.readme")
         return int(text != wanted)
