@@ -11,6 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -155,14 +156,20 @@ def _degree(graphs: "FlatGraphs") -> int:
     return graphs.num_edges // max(1, graphs.num_nodes)
 
 
+#: Of each dataset, normalised or not: what the kernels read, and what owns the memory. Not kept by
+#: the dataset itself, which can be copied and pickled; pointers cannot.
+_structures: "WeakKeyDictionary[FlatGraphs, dict[bool, tuple[_Graphs, DatasetEdges]]]"
+_structures = WeakKeyDictionary()
+
+
 def _structure(graphs: "FlatGraphs", normalize: bool) -> _Graphs:
-    """All of `graphs` that is the same for every batch; the dataset keeps it."""
-    made: dict[bool, tuple[_Graphs, DatasetEdges]] = graphs.__dict__.setdefault("native", {})
+    """All of `graphs` that is the same for every batch."""
+    made = _structures.setdefault(graphs, {})
     if normalize not in made:
         edges = graphs.edges(normalize)
         sides = (_Side * 2)(*(_Side(*map(_pointer, side)) for side in edges.sides))
         struct = _Graphs(scale=_pointer(edges.scale), sides=sides, degree=_degree(graphs))
-        made[normalize] = struct, edges  # what the struct points at is kept with it
+        made[normalize] = struct, edges
     return made[normalize][0]
 
 
@@ -361,7 +368,7 @@ def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
     """The network in evaluation mode, tile by tile: nothing between its layers is stored.
 
     Args:
-        net: of contiguous float32 weights; no gradients.
+        net: of float32 weights; no gradients.
         x: the first layer's input, see `Network.source`.
         labels: [N] int64 classes of the dataset's nodes, below 0 where missing, for a network whose
             output is not pooled.
@@ -370,7 +377,8 @@ def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
         `Network.new_output`; with labels, what `class_scores` makes of it, [B].
     """
     out = net.new_output(x) if labels is None else x.new_empty(net.adjacency.batch.num_graphs)
-    layers = [_layer(layer, layer.tensors) for layer in net.layers]
+    tensors = [[t if t is None else t.contiguous() for t in layer.tensors] for layer in net.layers]
+    layers = [_layer(layer, mine) for layer, mine in zip(net.layers, tensors, strict=True)]
     struct, parts = _split(net.adjacency, 1)
     call = net.struct(layers, x, out=out, label=labels)
     _call("network_evaluate", struct, parts, _threads(), ctypes.byref(call))

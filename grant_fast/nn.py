@@ -410,6 +410,9 @@ class FlexGCN(nn.Module):
             weights = graphs.graphs.pool_weights(last.order, self.normalize, self.pool == "mean")
         else:
             layers.append(native.Layer(last.weight, last.bias))
+        tensors = (t for layer in layers for t in layer.tensors if t is not None)
+        if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
+            return None
         return native.Network(layers, source, adjacency, weights), x
 
     def _source(self, graphs: GraphBatch) -> tuple[Tensor, str]:
@@ -418,7 +421,8 @@ class FlexGCN(nn.Module):
         if isinstance(self.encoder, AtomEncoder) and kinds is not None:
             return self.encoder(kinds[0]), "kinds"
         x = graphs.graphs.x
-        if self.encoder is None and x.dtype == torch.float32 and not x.requires_grad:
+        constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
+        if self.encoder is None and constant:
             if native.cached_hops_pay(first.weight, graphs.graphs):
                 hops = graphs.graphs.hops(first.order, self.normalize)
                 if hops is not None:

@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import pickle
 from importlib.util import find_spec
 
 import pytest
@@ -349,6 +350,37 @@ def test_class_scores(build, classes):
     y[20] = 1
     dirty = native.class_scores(pred, y, ptr)
     assert dirty.isnan().nonzero().flatten().tolist() == [3]
+
+
+def test_a_dataset_in_use_can_be_copied():
+    """Workers of a DataLoader get a pickled one."""
+    case = Case()
+    model = FlexGCN(5, [8], 1, [2, 2])
+    out = model(case.graphs.batch(slice(None)))
+    for graphs in (pickle.loads(pickle.dumps(case.graphs)), copy.deepcopy(case.graphs)):
+        assert torch.equal(model(graphs.batch(slice(None))), out)
+
+
+def test_weights_that_do_not_lie_in_a_row():
+    case = Case()
+    model = FlexGCN(5, [8], 1, [2, 2])
+    batch = case.graphs.batch(slice(None))
+    with torch.no_grad():
+        want = model.eval()(batch)
+        for conv in model.convs:
+            turned = conv.weight.transpose(1, 2).contiguous().transpose(1, 2)
+            conv.weight = nn.Parameter(turned)
+            assert not turned.is_contiguous() or 1 in turned.shape
+        torch.testing.assert_close(model(batch), want)
+    torch.testing.assert_close(model.train()(batch), want)
+
+
+def test_a_layer_of_another_dtype_is_not_taken():
+    model = FlexGCN(5, [8, 8], 1, [2, 2, 2])
+    batch = Case().graphs.batch(slice(None))
+    assert model._network(batch) is not None
+    model.convs[1].double()
+    assert model._network(batch) is None
 
 
 def test_what_it_does_not_take():
