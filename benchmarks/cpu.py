@@ -144,7 +144,7 @@ def run(work: Work, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, 
         medians = interleaved({"ours": mine, "PyG": yours}, rounds)
         out |= {f"{name} {side}, ms": value * 1e3 for side, value in medians.items()}
         out[f"{name} ratio"] = medians["PyG"] / medians["ours"]
-    if native.library() is not None:
+    if native.build() is not None:
         mine = step(ours, task, forever(lambda: our_batches(graphs, work.batch_size)), True)
         rows = stages(ours, graphs.batch(range(work.batch_size)), mine, 5 * rounds)
         out["stages"] = [row._asdict() for row in rows]

@@ -9,7 +9,7 @@ from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused, takes_kernels, takes_native, why_not
 from .loose import LooseGraphs
-from .nn import FlexConv, FlexGCN, as_graphs
+from .nn import FlexConv, FlexGCN, as_graphs, one_pass
 from .ops import is_one_kernel
 
 
@@ -44,7 +44,9 @@ def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str
     """Where the CPU kernels begin that compute the whole network; None where they do not."""
     if not isinstance(graphs, GraphBatch) or type(model).forward is not FlexGCN.forward:
         return None
-    return None if model._network(graphs) is None else model._source(graphs)[1]
+    return (
+        None if one_pass.as_network(model, graphs) is None else one_pass.input_of(model, graphs)[1]
+    )
 
 
 def _path(

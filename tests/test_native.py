@@ -11,10 +11,13 @@ from torch import nn
 
 from grant_fast import FlexGCN, PackedGraphs, native, reference
 from grant_fast.batch_edges import BatchAdjacency
+from grant_fast.nn import one_pass
 from grant_fast.packing import edge_groups
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 
-BUILDS = [name for name in native.BUILDS["AVX512"] if find_spec(f"grant_fast.{name}") is not None]
+BUILDS = [
+    name for name in native.BUILDS["AVX512"] if find_spec(f"grant_fast.native.{name}") is not None
+]
 RUNS_HERE = native.BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_cpu",))
 
 pytestmark = pytest.mark.skipif(not BUILDS, reason="no C compiler when grant_fast was installed")
@@ -23,9 +26,9 @@ pytestmark = pytest.mark.skipif(not BUILDS, reason="no C compiler when grant_fas
 @pytest.fixture(params=[name for name in BUILDS if name in RUNS_HERE])
 def build(request, monkeypatch):
     """Each build that this CPU can run, in place of the one that it would choose."""
-    found = find_spec(f"grant_fast.{request.param}")
+    found = find_spec(f"grant_fast.native.{request.param}")
     loaded = ctypes.CDLL(found.origin)
-    monkeypatch.setattr(native, "library", lambda: loaded)
+    monkeypatch.setattr(native.loading, "library", lambda: loaded)
 
 
 def exact(x, weight, bias, adjacency, grad, relu):
@@ -82,7 +85,7 @@ def test_many_parts_add_up(build, monkeypatch, layer):
     weight = torch.randn(order, h_in, h_out, requires_grad=True)
     bias = torch.randn(h_out, requires_grad=True)
     grad = torch.randn(adjacency.num_nodes, h_out)
-    monkeypatch.setattr(native, "PART_ROWS", 50)
+    monkeypatch.setattr(native.structure, "PART_ROWS", 50)
     y = native.flex_conv(x, weight, bias, adjacency, False)
     results = (y, *torch.autograd.grad(y, (x, weight, bias), grad))
     for actual, want in zip(results, exact(x, weight, bias, adjacency, grad, False), strict=True):
@@ -99,7 +102,7 @@ def test_threads_change_nothing(build, monkeypatch, layer):
     grad = torch.randn(adjacency.num_nodes, h_out)
     runs = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(native, "_threads", lambda n=threads: ctypes.c_int(n))
+        monkeypatch.setattr(native.layer, "threads", lambda n=threads: ctypes.c_int(n))
         y = native.flex_conv(x, weight, None, adjacency, False)
         runs.append((y, *torch.autograd.grad(y, (x, weight), grad)))
     for other in runs[1:]:
@@ -180,7 +183,7 @@ def test_networks(build, orders, hidden, norm, pool, kind):
     model = FlexGCN(5, hidden, 5, orders, norm=norm, pool=pool, normalize=kind != "not normalised")
     exact_model = in_double(model)
     batch, exact_batch = graphs.batch(ids), graphs.to(dtype=torch.float64).batch(ids)
-    assert model._network(batch) is not None
+    assert one_pass.as_network(model, batch) is not None
     for _ in range(2):
         out, want = model(batch), exact_model(exact_batch)
         weight = torch.randn_like(want)
@@ -235,7 +238,7 @@ def test_gradient_of_the_input(build):
 @pytest.mark.parametrize("openmp", [False, True])
 def test_threads_do_not_change_a_step(build, openmp):
     """Parts are summed in order: results are equal bit by bit, whatever the threads are."""
-    native.library().use_openmp(native._openmp() if openmp else None)
+    native.loading.library().use_openmp(native.loading._openmp() if openmp else None)
     case = Case(sizes=(90,) * 60)
     results, threads = [], torch.get_num_threads()
     for count in (1, 2, 3):
@@ -247,7 +250,7 @@ def test_threads_do_not_change_a_step(build, openmp):
             results.append([out, *torch.autograd.grad(out.sum(), list(model.parameters()))])
         finally:
             torch.set_num_threads(threads)
-            native.library().use_openmp(None)
+            native.loading.library().use_openmp(None)
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
 
@@ -324,9 +327,9 @@ def test_class_scores_of_a_network(build):
     batch = case.graphs.batch([3, 0, 9, 9, 5])
     with torch.no_grad():
         want = native.class_scores(model.eval()(batch), batch.y, batch.ptr)
-        got = model.class_scores(batch, 4)
+        got = one_pass.class_scores(model, batch, 4)
     torch.testing.assert_close(got, want)
-    assert model.train().class_scores(batch, 4) is None
+    assert one_pass.class_scores(model.train(), batch, 4) is None
 
 
 @pytest.mark.parametrize("classes", [2, 10, 17])
@@ -378,9 +381,9 @@ def test_weights_that_do_not_lie_in_a_row():
 def test_a_layer_of_another_dtype_is_not_taken():
     model = FlexGCN(5, [8, 8], 1, [2, 2, 2])
     batch = Case().graphs.batch(slice(None))
-    assert model._network(batch) is not None
+    assert one_pass.as_network(model, batch) is not None
     model.convs[1].double()
-    assert model._network(batch) is None
+    assert one_pass.as_network(model, batch) is None
 
 
 def test_what_it_does_not_take():
@@ -400,5 +403,5 @@ def test_what_it_does_not_take():
 
 
 def test_a_machine_without_the_kernels(monkeypatch):
-    monkeypatch.setattr(native, "library", lambda: None)
+    monkeypatch.setattr(native.loading, "library", lambda: None)
     assert "not compiled" in native.why_not(torch.zeros(1, 1))

@@ -12,7 +12,7 @@ from ..dispatch import takes_kernels
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..indexing import as_positions, take
-from ..nn import FlexGCN
+from ..nn import FlexGCN, one_pass
 from ..tasks import Task
 from . import fused
 from .residuals import ResidualKind, check_residual, graph_residuals
@@ -223,7 +223,7 @@ class _Scores:
         """Score these graphs without outputs in between, where the compiled kernels can."""
         if type(model) is not FlexGCN or not self._labels_fit(batch):
             return False
-        scores = model.class_scores(batch, self._task.num_outputs)
+        scores = one_pass.class_scores(model, batch, self._task.num_outputs)
         if scores is not None:
             self._keep(scores, [len(scores)], [len(scores)])
         return scores is not None

@@ -17,12 +17,12 @@
  * their own, which are summed in order: results depend on shapes, never on timing.
  *
  * Plain C with GCC's and Clang's vector types, in headers from vectors.h up to network.h. It is
- * compiled once for each instruction set that native.py may choose from.
+ * compiled once for each instruction set that native/loading.py may choose from.
  */
 #include "network.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 2; } /* native.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 2; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }

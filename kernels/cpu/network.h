@@ -6,7 +6,7 @@
 #include "layer.h"
 #include "scores.h"
 
-/* What native.py fills in. A hidden layer's norm is there where gamma is not NULL. */
+/* What native/network.py fills in. A hidden layer's norm is there where gamma is not NULL. */
 typedef struct {
     i64 order, h_in, h_out;
     const float *w, *bias, *gamma, *beta;

@@ -42,4 +42,4 @@ def untouched(tmp_path: Path) -> Callable[..., torch.Tensor]:
 @pytest.fixture
 def no_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where no C compiler was at hand when the package was installed."""
-    monkeypatch.setattr("grant_fast.native.library", lambda: None)
+    monkeypatch.setattr("grant_fast.native.loading.library", lambda: None)

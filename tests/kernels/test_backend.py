@@ -108,7 +108,7 @@ def test_explain_takes_what_the_model_takes(pool, no_cpu_kernels):
         explain(model, case.x)
 
 
-@pytest.mark.skipif(native.library() is None, reason="the CPU kernels were not compiled")
+@pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
 def test_explain_names_the_kernels_of_the_cpu(batch):
     lines = explain(FlexGCN(5, 4, 2, orders=[2, 2, 2]), batch)
     assert [line.split("): ")[1] for line in lines] == [

@@ -1,0 +1,27 @@
+"""The compiled CPU kernels (`kernels/cpu/`): how Python calls them, and their gradients.
+
+They compute in float32 what `reference.py` defines, straight from the packed dataset: a batch is
+its graphs' positions, and no edge is gathered. A machine that had no C compiler when this package
+was installed does without them, and PyTorch's operators give the same results more slowly.
+"""
+
+from .layer import cached_hops_pay, flex_conv
+from .loading import BUILDS, build
+from .network import Layer, Network, evaluate, train
+from .scores import class_scores
+from .structure import MAX_NODES, takes, why_not
+
+__all__ = [
+    "BUILDS",
+    "MAX_NODES",
+    "Layer",
+    "Network",
+    "build",
+    "cached_hops_pay",
+    "class_scores",
+    "evaluate",
+    "flex_conv",
+    "takes",
+    "train",
+    "why_not",
+]

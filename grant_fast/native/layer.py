@@ -1,0 +1,77 @@
+"""One layer: `kernels/cpu/layer.h`."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..adjacency import Adjacency
+from .loading import call, threads
+from .structure import degree, split
+
+if TYPE_CHECKING:
+    from ..flat import FlatGraphs
+
+
+class _FlexConv(torch.autograd.Function):
+    """Y = act(Σ_k Â^k X W_k + b); `packed`: X has a row for every node of the dataset."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, adjacency, relu, packed):  # type: ignore[no-untyped-def]
+        x, weight = x if x.stride(1) == 1 else x.contiguous(), weight.contiguous()
+        bias = None if bias is None else bias.contiguous()
+        order, h_in, h_out = weight.shape
+        struct, parts = split(adjacency, 1)
+        y = x.new_empty(adjacency.batch.num_nodes, h_out)
+        call(
+            "flex_conv_forward",
+            *(struct, parts, threads(), x, x.stride(0), int(packed)),
+            *(order, h_in, h_out, int(relu), weight, bias, y),
+        )
+        ctx.save_for_backward(x, weight, y if relu else None)
+        ctx.adjacency, ctx.packed, ctx.has_bias = adjacency, packed, bias is not None
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        x, weight, y = ctx.saved_tensors
+        order, h_in, h_out = weight.shape
+        needs_dx, _, needs_db = ctx.needs_input_grad[:3]
+        struct, parts = split(ctx.adjacency, 4 * weight.numel())
+        dx = torch.empty_like(x) if needs_dx else None
+        dw = torch.empty_like(weight)
+        db = weight.new_empty(h_out) if ctx.has_bias and needs_db else None
+        call(
+            "flex_conv_backward",
+            *(struct, parts, threads(), x, x.stride(0), int(ctx.packed)),
+            *(order, h_in, h_out, int(y is not None), weight, y),
+            *(grad.contiguous(), dx, dw, db),
+        )
+        return dx, dw, db, None, None, None
+
+
+def flex_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    adjacency: Adjacency,
+    relu: bool,
+    packed: bool = False,
+) -> Tensor:
+    """Y = act(Σ_{k<κ} Â^k X W_k + b), [n, h_out], differentiable once in x, weight and bias.
+
+    Args:
+        x: X, [n, h_in]; with `packed`, [N, h_in] for all nodes of the dataset, without gradient.
+        weight: [κ, h_in, h_out].  bias: [h_out] or None.
+        adjacency: of a batch that `takes` says yes to.
+        relu: act is a ReLU instead of the identity.
+    """
+    return _FlexConv.apply(x, weight, bias, adjacency, relu, packed)
+
+
+def cached_hops_pay(weight: Tensor, graphs: "FlatGraphs") -> bool:
+    """Whether a first layer on constant features is faster as one product with the dataset's cached
+    [X, ÂX, …] than with its hops; its weights are [κ, h_in, h_out]."""
+    return bool(call("cached_hops_pay", degree(graphs), *weight.shape))

@@ -1,0 +1,76 @@
+"""The library that was built for this CPU, and how to call its functions."""
+
+import ctypes
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: What `interface` of kernels/cpu/cpu.c must say.
+INTERFACE = 2
+
+#: The builds of `kernels/cpu/`, by what torch says of this CPU; the baseline serves the others.
+BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}
+
+
+@cache
+def _found() -> tuple[str, str] | None:
+    """Name and path of the build for this CPU."""
+    for name in BUILDS.get(torch.backends.cpu.get_cpu_capability(), ("_cpu",)):
+        found = find_spec(f"{__package__}.{name}")
+        if found is not None and found.origin is not None:
+            return name, found.origin
+    return None
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The build for this CPU; None where none was made, or one of other sources is left over."""
+    found = _found()
+    kernels = None if found is None else ctypes.CDLL(found[1])
+    if kernels is None or getattr(kernels, "interface", lambda: 0)() != INTERFACE:
+        return None
+    kernels.use_openmp(_openmp())
+    return kernels
+
+
+def _openmp() -> ctypes.c_void_p | None:
+    """The entry to the threads of PyTorch's own operators, where it brings GNU's OpenMP."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
+        return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
+    return None
+
+
+def build() -> str | None:
+    """Its name: `_cpu_v4` for AVX-512, `_cpu_v3` for AVX2, `_cpu` for any CPU; or None."""
+    found = _found()
+    return None if found is None or library() is None else found[0]
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def call(name: str, *args: Any) -> Any:
+    """A function of the library: tensors as pointers, ints as int64, the rest as it is."""
+    converted = [
+        ctypes.c_void_p(pointer(arg))
+        if arg is None or isinstance(arg, Tensor)
+        else ctypes.c_int64(arg)
+        if type(arg) is int
+        else arg
+        for arg in args
+    ]
+    return getattr(library(), name)(*converted)
+
+
+def padded(width: int) -> int:
+    lanes = call("vector_lanes")
+    return -(-width // lanes) * lanes
+
+
+def threads() -> ctypes.c_int:
+    return ctypes.c_int(torch.get_num_threads())

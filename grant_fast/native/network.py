@@ -1,0 +1,202 @@
+"""A whole network in one pass over the batch: `kernels/cpu/network.h`."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..batch_edges import BatchAdjacency
+from .loading import call, padded, pointer, threads
+from .structure import split
+
+
+class _Layer(ctypes.Structure):
+    """`net_layer` of kernels/cpu/network.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("order", "h_in", "h_out")),
+        *((name, ctypes.c_void_p) for name in ("w", "bias", "gamma", "beta", "mean", "var")),
+        *((name, ctypes.c_double) for name in ("eps", "momentum")),
+        *((name, ctypes.c_uint64) for name in ("seed", "level")),
+        ("keep", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("y", "state", "dw", "db", "dgamma", "dbeta")),
+    )
+
+
+class _NetworkStruct(ctypes.Structure):
+    """`network` of kernels/cpu/network.h."""
+
+    _fields_ = (
+        ("depth", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("layers", "x")),
+        *((name, ctypes.c_int64) for name in ("ldx", "packed")),
+        ("code", ctypes.c_void_p),
+        ("kinds", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("dx", "weight")),
+        *((name, ctypes.c_int64) for name in ("order", "nodes")),
+        *((name, ctypes.c_void_p) for name in ("out", "grad", "label", "seconds")),
+    )
+
+
+class Layer(NamedTuple):
+    """A layer, dropout(relu(norm(Σ_k Â^k X W_k + b)), p); the last of a network for nodes is
+    without what follows the sum. The norm is a `BatchNorm1d` with learned scale and shift and
+    running averages, or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+    norm: nn.BatchNorm1d | None = None
+    p: float = 0.0
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What is learned of it: W, b, γ and β."""
+        affine = (None, None) if self.norm is None else (self.norm.weight, self.norm.bias)
+        return self.weight, self.bias, *affine
+
+
+class Network(NamedTuple):
+    """What the kernels compute in one go for a batch.
+
+    Args:
+        layers: the hidden ones; and where nothing is pooled, the last, for every node.
+        source: what the rows of the first layer's input are: the batch's nodes ("batch",
+            [n, h_in]), the dataset's ("dataset", [N, h_in], constant), or its kinds of nodes
+            ("kinds", see `PackedGraphs.kinds`).
+        adjacency: of a batch that `takes` says yes to.
+        pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer
+            gives, [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
+    """
+
+    layers: Sequence[Layer]
+    source: str
+    adjacency: BatchAdjacency
+    pool_weights: Tensor | None
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers) - (self.pool_weights is None)
+
+    def new_output(self, x: Tensor) -> Tensor:
+        """[B, κh] where it is pooled, else [n, h]."""
+        batch, width = self.adjacency.batch, self.layers[-1].weight.shape[2]
+        if self.pool_weights is None:
+            return x.new_empty(batch.num_nodes, width)
+        return x.new_empty(batch.num_graphs, self.pool_weights.shape[0] * width)
+
+    def struct(self, layers: "Sequence[_Layer]", x: Tensor, **pointers: Tensor | None) -> Any:
+        """For the library: `layers`, and where it reads and writes."""
+        kinds = self.adjacency.batch.graphs.kinds if self.source == "kinds" else None
+        order, nodes = (0, 0) if self.pool_weights is None else self.pool_weights.shape
+        array = (_Layer * len(layers))(*layers)
+        out = _NetworkStruct(
+            depth=self.depth,
+            layers=ctypes.cast(array, ctypes.c_void_p),
+            x=pointer(x),
+            ldx=x.stride(0),
+            packed=self.source == "dataset",
+            code=None if kinds is None else pointer(kinds[1]),
+            kinds=x.shape[0],
+            weight=pointer(self.pool_weights),
+            order=order,
+            nodes=nodes,
+            **{name: pointer(tensor) for name, tensor in pointers.items()},
+        )
+        out.kept = array  # a pointer to it does not keep it
+        return out
+
+
+def _layer(layer: Layer, tensors: Sequence[Tensor | None]) -> _Layer:
+    weight = tensors[0]
+    assert weight is not None
+    running: tuple[Tensor | None, ...] = (None, None)
+    rates = (0.0, 0.0)
+    if layer.norm is not None:
+        running = (layer.norm.running_mean, layer.norm.running_var)
+        rates = (layer.norm.eps, layer.norm.momentum or 0.0)
+    return _Layer(*weight.shape, *map(pointer, (*tensors, *running)), *rates)
+
+
+def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
+    """The network in evaluation mode, tile by tile: nothing between its layers is stored.
+
+    Args:
+        net: of float32 weights; no gradients.
+        x: the first layer's input, see `Network.source`.
+        labels: [N] int64 classes of the dataset's nodes, below 0 where missing, for a network whose
+            output is not pooled.
+
+    Returns:
+        `Network.new_output`; with labels, what `class_scores` makes of it, [B].
+    """
+    out = net.new_output(x) if labels is None else x.new_empty(net.adjacency.batch.num_graphs)
+    tensors = [[t if t is None else t.contiguous() for t in layer.tensors] for layer in net.layers]
+    layers = [_layer(layer, mine) for layer, mine in zip(net.layers, tensors, strict=True)]
+    struct, parts = split(net.adjacency, 1)
+    network = net.struct(layers, x, out=out, label=labels)
+    call("network_evaluate", struct, parts, threads(), ctypes.byref(network))
+    return out
+
+
+class _Train(torch.autograd.Function):
+    """A network in training; its inputs are x and the four tensors of each layer."""
+
+    @staticmethod
+    def forward(ctx, net, x, *tensors):  # type: ignore[no-untyped-def]
+        tensors = [None if t is None else t.contiguous() for t in tensors]
+        seed = 0
+        if any(layer.p for layer in net.layers):
+            # One number from torch's generator seeds the masks: reproducible, and resumed with it.
+            seed = int(torch.randint(2**62, ()))
+        rows = net.adjacency.num_nodes
+        widths = [layer.weight.shape[2] for layer in net.layers[: net.depth]]
+        kept = x.new_empty(sum(rows * width + 4 * padded(width) for width in widths))
+        place, layers = kept.data_ptr(), []
+        for k, layer in enumerate(net.layers):
+            made = _layer(layer, tensors[4 * k : 4 * k + 4])
+            made.level, made.keep = min(round(layer.p * 2**32), 2**32 - 1), 1 / (1 - layer.p)
+            made.seed = (seed + k * 0x9E3779B97F4A7C15) % 2**64
+            if k < net.depth:
+                made.y, made.state = place, place + 4 * rows * widths[k]
+                place += 4 * (rows * widths[k] + 4 * padded(widths[k]))
+            layers.append(made)
+        out = net.new_output(x)
+        struct, parts = split(net.adjacency, 1)
+        ctx.network = net.struct(layers, x, out=out)
+        call("network_forward", struct, parts, threads(), ctypes.byref(ctx.network))
+        ctx.save_for_backward(x, kept, *tensors)  # the network points at them
+        ctx.net = net
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        x, _, *tensors = ctx.saved_tensors
+        grads = [None if t is None else torch.empty_like(t) for t in tensors]
+        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        largest = max(layer.weight.numel() for layer in ctx.net.layers)
+        struct, parts = split(ctx.net.adjacency, 4 * largest)
+        grad = grad.contiguous()
+        ctx.network.dx, ctx.network.grad = pointer(dx), pointer(grad)
+        for k, layer in enumerate(ctx.network.kept):
+            pointers = map(pointer, grads[4 * k : 4 * k + 4])
+            layer.dw, layer.db, layer.dgamma, layer.dbeta = pointers
+        call("network_backward", struct, parts, threads(), ctypes.byref(ctx.network))
+        return None, dx, *grads
+
+
+def train(net: Network, x: Tensor) -> Tensor:
+    """The network in training, differentiable once in x and in what its layers learn.
+
+    Batches have at least two nodes where there is a norm, whose running statistics move. Masks of
+    dropout are a function of one number drawn from torch's generator, and are made again in the
+    backward pass; p is exact to 2^-32. What is kept for that pass is each layer's output alone,
+    before its norm. Args and result: as `evaluate`.
+    """
+    for layer in net.layers:
+        if layer.norm is not None and layer.norm.num_batches_tracked is not None:
+            layer.norm.num_batches_tracked.add_(1)
+    return _Train.apply(net, x, *(t for layer in net.layers for t in layer.tensors))

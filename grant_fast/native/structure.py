@@ -1,0 +1,112 @@
+"""What the kernels read of a batch: its graphs' positions, and the dataset that holds them."""
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..adjacency import Adjacency
+from ..batch_edges import BatchAdjacency
+from ..packing import DatasetEdges, DatasetSide
+from . import loading
+from .loading import pointer
+
+if TYPE_CHECKING:
+    from ..flat import FlatGraphs
+
+#: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
+MAX_NODES = 4096
+#: Rows of a part, the unit of work of a thread; and how many parts there are at most.
+PART_ROWS, MAX_PARTS = 1024, 64
+#: Every part adds up its own dW; all of them together stay below this.
+PARTIAL_BYTES = 32 << 20
+
+
+def takes(x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None) -> bool:
+    """Whether the kernels compute this layer; `why_not` gives the reason where they do not."""
+    return why_not(x, adjacency, weight) is None
+
+
+def why_not(
+    x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None
+) -> str | None:
+    """Why the compiled kernels cannot compute this, or None where they can."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return "the call is being traced"
+    if loading.library() is None:
+        return "they were not compiled: install grant_fast again where there is a C compiler"
+    if x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter):
+        return f"x is a {type(x).__name__} on the {x.device.type}"
+    if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):
+        return f"x is {x.dtype}, not float32"
+    if adjacency is None:
+        return None
+    if not isinstance(adjacency, BatchAdjacency):
+        return "the graphs are no GraphBatch of a PackedGraphs"
+    graphs = adjacency.batch.graphs
+    if graphs.scale.dtype != torch.float32:
+        return f"the graphs are {graphs.scale.dtype}, not float32"
+    if graphs.max_nodes > MAX_NODES:
+        return f"the dataset has a graph of {graphs.max_nodes} nodes (above {MAX_NODES})"
+    return None
+
+
+class _Side(ctypes.Structure):
+    """`side` of kernels/cpu/graphs.h."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in DatasetSide._fields)
+
+
+class _Graphs(ctypes.Structure):
+    """`graphs` of kernels/cpu/graphs.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("ptr", "first", "scale")),
+        ("sides", _Side * 2),
+        ("part", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("count", "degree")),
+    )
+
+
+def degree(graphs: "FlatGraphs") -> int:
+    """Edges a node: what a kernel's choice between two ways depends on."""
+    return graphs.num_edges // max(1, graphs.num_nodes)
+
+
+#: Of each dataset, normalised or not: what the kernels read, and what owns the memory. Not kept by
+#: the dataset itself, which can be copied and pickled; pointers cannot.
+_structures: "WeakKeyDictionary[FlatGraphs, dict[bool, tuple[_Graphs, DatasetEdges]]]"
+_structures = WeakKeyDictionary()
+
+
+def _structure(graphs: "FlatGraphs", normalize: bool) -> _Graphs:
+    """All of `graphs` that is the same for every batch."""
+    made = _structures.setdefault(graphs, {})
+    if normalize not in made:
+        edges = graphs.edges(normalize)
+        sides = (_Side * 2)(*(_Side(*map(pointer, side)) for side in edges.sides))
+        struct = _Graphs(scale=pointer(edges.scale), sides=sides, degree=degree(graphs))
+        made[normalize] = struct, edges
+    return made[normalize][0]
+
+
+def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
+    """The batch's structure in `parts` parts for the threads, and how many those are."""
+    batch = adjacency.batch
+    limit = min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes)
+    parts = max(1, limit)
+    made: dict[int, tuple[_Graphs, Tensor]] = adjacency.__dict__.setdefault("native", {})
+    if parts not in made:
+        ptr, first = batch.host_rows
+        part = np.zeros(parts + 1, np.int64)
+        part[1:-1] = np.searchsorted(ptr.numpy(), np.arange(1, parts) * batch.num_nodes // parts)
+        part[-1] = batch.num_graphs
+        kept = torch.from_numpy(part)
+        struct = _Graphs.from_buffer_copy(_structure(batch.graphs, adjacency.normalize))
+        struct.ptr, struct.first, struct.part = map(pointer, (ptr, first, kept))
+        struct.count = batch.num_graphs
+        made[parts] = struct, kept  # the adjacency keeps what the struct points at
+    return ctypes.byref(made[parts][0]), parts

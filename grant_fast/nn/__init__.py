@@ -1,0 +1,18 @@
+"""Flexible graph convolutions as ordinary modules."""
+
+from . import one_pass
+from .conv import FlexConv
+from .gcn import FlexGCN, as_graphs
+from .modules import ACTIVATIONS, ATOM_CARDINALITIES, NORMS, AtomEncoder, BatchNorm
+
+__all__ = [
+    "ACTIVATIONS",
+    "ATOM_CARDINALITIES",
+    "NORMS",
+    "AtomEncoder",
+    "BatchNorm",
+    "FlexConv",
+    "FlexGCN",
+    "as_graphs",
+    "one_pass",
+]

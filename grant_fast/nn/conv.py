@@ -1,0 +1,123 @@
+"""One flexible graph convolution."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import ops
+from ..adjacency import Adjacency
+from ..dispatch import check_backend
+from ..errors import InputError
+from ..loose import LooseGraphs
+from .checks import check_positive
+
+
+class FlexConv(nn.Module):
+    r"""One flexible graph convolution (paper §4.1, the layer before its activation).
+
+    .. math:: Y = \sum_{k=0}^{\kappa-1} \hat A^k X W_k + b
+
+    with :math:`\hat A = D^{-1/2} A D^{-1/2}` (D the weighted in-degree, no self loops added) where
+    `normalize`, else :math:`\hat A = A`. It is PyG's `TAGConv` with `K = order - 1`, and keeps one
+    copy of X for the backward pass instead of κ.
+
+    Args:
+        in_channels: width of X.
+        out_channels: width of Y.
+        order: κ, the number of terms; 1 is a linear layer on the nodes.
+        normalize: use :math:`\hat A` instead of A.
+        bias: learn b.
+        backend: who computes it: "triton" (our kernels), "torch", or "auto", see
+            `grant_fast.explain`. None: what the environment variable GRANT_FAST_BACKEND says,
+            "auto" where that is not set. The result means the same, and no saved weights depend
+            on it; the attribute may be set anew at any time.
+
+    **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
+    [order, in_channels, out_channels], `bias` [out_channels].
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        order: int = 4,
+        normalize: bool = True,
+        bias: bool = True,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (
+            ("in_channels", in_channels),
+            ("out_channels", out_channels),
+            ("order", order),
+        ):
+            check_positive(name, value)
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.order, self.normalize = order, normalize
+        self.backend = check_backend(backend)
+        self.weight = nn.Parameter(torch.empty(order, in_channels, out_channels))
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """U(-1/√fan_in, 1/√fan_in) with fan_in = κ·in_channels, as `nn.Linear` on [X, ÂX, …]."""
+        bound = (self.order * self.in_channels) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        """Y, [n, out_channels].
+
+        Args:
+            x: [n, in_channels].
+            edge_index: [2, E] (source → target), a PyG `EdgeIndex`, the transposed adjacency as a
+                torch sparse tensor or `torch_sparse.SparseTensor`, or a ready `Adjacency`, which
+                is taken as it is (already normalised or not).
+            edge_weight: [E], may require gradients; None is 1 everywhere.
+
+        Raises:
+            InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
+                cannot compute this, and why not.
+        """
+        if not isinstance(edge_index, Adjacency):
+            structure = LooseGraphs(x, edge_index, edge_weight, None, None)
+            edge_index = structure.adjacency(self.normalize)
+        return ops.flex_conv(x, self.weight, self.bias, edge_index, backend=self.backend)
+
+    def flat_weight(self) -> Tensor:
+        """The weights as the paper stacks them, [κ · in_channels, out_channels]."""
+        return self.weight.flatten(0, 1)
+
+    @classmethod
+    def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
+        """A layer with the weights of a PyG `TAGConv`, equal to it in value and gradients.
+
+        Raises:
+            InputError: `conv` is not a `TAGConv`.
+        """
+        if not hasattr(conv, "lins") or not hasattr(conv, "normalize"):
+            raise InputError(f"from_tag_conv takes a PyG TAGConv, not a {type(conv).__name__}")
+        lins: Sequence[nn.Linear] = conv.lins  # type: ignore[assignment]
+        bias: Tensor | None = conv.bias  # type: ignore[assignment]
+        out = cls(
+            lins[0].weight.shape[1],
+            lins[0].weight.shape[0],
+            order=len(lins),
+            normalize=bool(conv.normalize),
+            bias=bias is not None,
+        ).to(lins[0].weight)
+        with torch.no_grad():
+            out.weight.copy_(torch.stack([lin.weight.T for lin in lins]))
+            if out.bias is not None and bias is not None:
+                out.bias.copy_(bias)
+        return out
+
+    def extra_repr(self) -> str:
+        chosen = "" if self.backend is None else f", backend={self.backend!r}"
+        return (
+            f"{self.in_channels}, {self.out_channels}, order={self.order}, "
+            f"normalize={self.normalize}, bias={self.bias is not None}{chosen}"
+        )

@@ -1,0 +1,233 @@
+"""Networks of flexible graph convolutions."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import ops
+from ..batch import GraphBatch
+from ..dispatch import check_backend
+from ..errors import InputError
+from ..loose import LooseGraphs
+from . import one_pass
+from .checks import choose, per_layer
+from .conv import FlexConv
+from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
+
+
+class FlexGCN(nn.Module):
+    """A flexible GCN (paper §4.1): L layers of their own orders κ_ℓ, then pooling.
+
+    Hidden layer: convolution → norm → activation → dropout. The last layer is a convolution to
+    `out_channels`, pooled over each graph (or not, for node-level targets).
+
+    Called with a `GraphBatch` it takes the fast lane: a first layer on constant features reads
+    [X, ÂX, …] from the dataset's cache and is one product; a last layer under a linear pooling is
+    a κ-weighted sum over each graph and one product per *graph*. Called with PyG's tensors it
+    computes the same function without those caches.
+
+    Args:
+        in_channels: width of X, or of the encoder's output.
+        hidden_channels: one width for every hidden layer, or a list of len(orders) - 1.
+        out_channels: width of the output.
+        orders: κ of each layer; their number is the number of layers.
+        act: "relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh", a module, or None.
+        norm: "batch_norm", "layer_norm" or None.
+        dropout: probability after every hidden layer, or a list, one for each.
+        pool: "mean", "sum", "max", or None for one output a node.
+        normalize: propagate with D^{-1/2} A D^{-1/2} instead of A.
+        bias: learn a bias in every convolution.
+        encoder: a module applied to X first ("atom": an `AtomEncoder` of width `in_channels`).
+        backend: as for `FlexConv`, of every convolution and of the pooled last layer. A first
+            layer that is one product with cached features is PyTorch's whatever is chosen.
+
+    **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int | Sequence[int],
+        out_channels: int,
+        orders: Sequence[int] = (4, 3, 2, 2),
+        act: str | nn.Module | None = "relu",
+        norm: str | None = None,
+        dropout: float | Sequence[float] = 0.0,
+        pool: str | None = "mean",
+        normalize: bool = True,
+        bias: bool = True,
+        encoder: nn.Module | str | None = None,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        if isinstance(orders, int) or not orders:
+            raise InputError(
+                "orders must be a list: give one order for each layer, as orders=[3, 2]"
+            )
+        if pool not in ("mean", "sum", "max", None):
+            raise InputError(f"unknown pool {pool!r}: choose 'mean', 'sum', 'max' or None")
+        hidden = per_layer("hidden_channels", hidden_channels, len(orders) - 1)
+        rates = per_layer("dropout", dropout, len(orders) - 1)
+        if any(not 0 <= rate < 1 for rate in rates):
+            raise InputError(f"dropout is {dropout}: a probability lies in [0, 1)")
+        self.pool, self.normalize = pool, normalize
+        if encoder == "atom":
+            encoder = AtomEncoder(in_channels)
+        if not isinstance(encoder, nn.Module | None):
+            raise InputError(f"unknown encoder {encoder!r}: choose 'atom', a module or None")
+        self.encoder: nn.Module | None = encoder
+        widths = [in_channels, *hidden, out_channels]
+        self.convs = nn.ModuleList(
+            FlexConv(a, b, order=order, normalize=normalize, bias=bias, backend=backend)
+            for a, b, order in zip(widths, widths[1:], orders, strict=False)
+        )
+        self.norms = nn.ModuleList(choose("norm", norm, NORMS)(width) for width in hidden)
+        self.act = act if isinstance(act, nn.Module) else choose("act", act, ACTIVATIONS)()
+        self.dropouts = nn.ModuleList(nn.Dropout(rate) for rate in rates)
+
+    @property
+    def backend(self) -> str | None:
+        """Who computes the convolutions; setting it sets it for all of them."""
+        return self._conv(0).backend
+
+    @backend.setter
+    def backend(self, backend: str | None) -> None:
+        for layer in range(len(self.convs)):
+            self._conv(layer).backend = check_backend(backend)
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew."""
+        for module in self.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if module is not self and reset is not None:
+                reset()
+
+    def forward(
+        self,
+        x: Tensor | GraphBatch,
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+        batch_size: int | None = None,
+    ) -> Tensor:
+        """Predictions for a batch of graphs.
+
+        Args:
+            x: a `GraphBatch`, alone; or features [n, F] with the rest as in PyG.
+            edge_index: as in `FlexConv.forward`.
+            edge_weight: [E] or None.
+            batch: [n], the graph of every node; None for one graph.
+            batch_size: number of graphs; needed where trailing graphs are empty, and it saves a
+                host synchronisation.
+
+        Raises:
+            InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
+        """
+        graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
+        if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
+            return self._layers_uncompiled(graphs)
+        return self._layers(graphs)
+
+    def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
+        if out is not None:
+            return self._pool(out, graphs)
+        h = None
+        for layer in range(len(self.norms)):
+            h = self._hidden_layer(layer, h, graphs)
+        return self._last_layer(self._encode(graphs) if h is None else h, graphs)
+
+    # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
+    # (Torch's public decorator of this kind would import the compiler with the package.)
+    _layers_uncompiled = torch._disable_dynamo(_layers)
+
+    def _conv(self, layer: int) -> FlexConv:
+        return cast(FlexConv, self.convs[layer])
+
+    def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        if isinstance(self.encoder, AtomEncoder) and isinstance(graphs, GraphBatch):
+            kinds = graphs.graphs.kinds
+            if kinds is not None:  # a few hundred kinds of atoms: embed the kinds, then copy
+                return ops.embed(self.encoder(kinds[0]), graphs)
+        if self.encoder is not None:
+            return self.encoder(graphs.x)
+        x = graphs.x
+        return x if x.is_floating_point() else x.to(self._conv(0).weight.dtype)
+
+    def _hidden_layer(
+        self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
+    ) -> Tensor:
+        """Convolution → norm → activation → dropout; the first layer has no h, but X."""
+        conv, norm = self._conv(layer), self.norms[layer]
+        weight: Tensor = conv.weight
+        bias: Tensor | None = conv.bias
+        folded = isinstance(norm, BatchNorm) and not norm.training
+        if folded:  # an affine map of the convolution: one pass over the nodes less
+            weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
+        dropout = cast(nn.Dropout, self.dropouts[layer])
+        p = dropout.p if dropout.training else 0.0
+        rectified = isinstance(self.act, nn.ReLU)
+        plain = folded or isinstance(norm, nn.Identity)
+        relu = plain and rectified and not p
+        y = None
+        if h is None and isinstance(graphs, GraphBatch):
+            how = (graphs, weight, bias, self.normalize, relu, conv.backend)
+            if self.encoder is None:
+                y = ops.hops_product(*how)
+            elif isinstance(self.encoder, AtomEncoder):
+                y = ops.embedded_flex_conv(self.encoder, *how)
+        if y is None:
+            x = self._encode(graphs) if h is None else h
+            adjacency = graphs.adjacency(self.normalize)
+            y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
+        return y if relu else dropout(self.act(y if plain else norm(y)))
+
+    def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        conv = self._conv(-1)
+        if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
+            # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
+            mean = self.pool == "mean"
+            out = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
+        else:
+            out = conv(h, graphs.adjacency(self.normalize))
+        return self._pool(out, graphs)
+
+    def _pool(self, out: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        """The output, from the last layer's, [n, h], or from what was pooled for it, [B, κh]."""
+        if self.pool is None:
+            return out
+        if self.pool == "max":
+            index = graphs.batch[:, None].expand_as(out)
+            zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
+            return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
+        if isinstance(graphs, GraphBatch):
+            return self._product(out, graphs)
+        return ops.spmm(out, graphs.pooling(self.pool == "mean"))
+
+    def _product(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
+        """The last layer's product with what was pooled for it, [B, κh]."""
+        conv = self._conv(-1)
+        weight = conv.flat_weight().T
+        if conv.bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):
+            return F.linear(pooled, weight, conv.bias)
+        out = F.linear(pooled, weight)
+        count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
+        return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
+
+
+def as_graphs(
+    x: Tensor | GraphBatch,
+    edge_index: Any = None,
+    edge_weight: Tensor | None = None,
+    batch: Tensor | None = None,
+    batch_size: int | None = None,
+) -> GraphBatch | LooseGraphs:
+    """What a model was called with, in one view; arguments and errors as `FlexGCN.forward`."""
+    if isinstance(x, GraphBatch):
+        return x
+    if edge_index is None:
+        raise InputError("give a GraphBatch, or x and edge_index")
+    return LooseGraphs(x, edge_index, edge_weight, batch, batch_size)

@@ -1,0 +1,102 @@
+"""What a network is put together from, beside its convolutions: norms, activations, encoders."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .checks import check_positive
+
+#: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
+ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """`nn.BatchNorm1d` that takes a batch of one node or none, of which there is no deviation.
+
+    Such a batch is normalised with the running statistics and leaves them as they are.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[0] < 2:
+            stats = (self.running_mean, self.running_var)
+            return F.batch_norm(x, *stats, self.weight, self.bias, eps=self.eps)
+        return super().forward(x)
+
+    def folded_into(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weights [κ, h_in, h] and bias [h] of a convolution with this norm behind it."""
+        assert self.running_mean is not None and self.running_var is not None
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
+        shift = self.bias - scale * self.running_mean
+        return weight * scale, shift if bias is None else torch.addcmul(shift, scale, bias)
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": partial(nn.ReLU, inplace=True),  # a layer's backward never needs its own output
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+    "sigmoid": nn.Sigmoid,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "batch_norm": BatchNorm,
+    "layer_norm": nn.LayerNorm,
+}
+
+
+class AtomEncoder(nn.Module):
+    """The sum of one learned vector a categorical column, as OGB's atom encoder.
+
+    Args:
+        out_channels: width of the vectors.
+        cardinalities: categories in each column; OGB's nine atom columns by default.
+
+    **Shapes:** input [n, len(cardinalities)] integers, output [n, out_channels]; `weight`
+    [sum(cardinalities), out_channels], the columns' tables one under another.
+    """
+
+    offset: Tensor
+
+    def __init__(
+        self, out_channels: int, cardinalities: Sequence[int] = ATOM_CARDINALITIES
+    ) -> None:
+        super().__init__()
+        check_positive("out_channels", out_channels)
+        self.out_channels, self.cardinalities = out_channels, tuple(cardinalities)
+        self.weight = nn.Parameter(torch.empty(sum(self.cardinalities), out_channels))
+        starts = torch.tensor((0, *self.cardinalities)).cumsum(0)[:-1]
+        self.register_buffer("offset", starts, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier-uniform in each column's own table."""
+        for table in self.weight.split(self.cardinalities):
+            nn.init.xavier_uniform_(table)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, out_channels]; raises InputError on a wrong width or, on the CPU, category."""
+        if x.dim() != 2 or x.shape[1] != len(self.cardinalities) or x.is_floating_point():
+            raise InputError(
+                f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
+                f"not {x.dtype} of shape {tuple(x.shape)}"
+            )
+        if x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel():
+            self._check_categories(x)
+        return F.embedding_bag(x.long() + self.offset, self.weight, mode="sum")
+
+    def _check_categories(self, x: Tensor) -> None:
+        low, high = x.amin(0).tolist(), x.amax(0).tolist()
+        for column, size in enumerate(self.cardinalities):
+            if low[column] < 0 or high[column] >= size:
+                wrong = low[column] if low[column] < 0 else high[column]
+                raise InputError(
+                    f"x holds category {wrong} in column {column}, which has 0 to {size - 1}"
+                )
+
+    def extra_repr(self) -> str:
+        return f"{self.out_channels}, columns={len(self.cardinalities)}"

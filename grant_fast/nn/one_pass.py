@@ -1,0 +1,113 @@
+"""A whole `FlexGCN` in one pass of the compiled CPU kernels, where they take it."""
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from .. import native, ops
+from ..batch import GraphBatch
+from ..batch_edges import BatchAdjacency
+from .conv import FlexConv
+from .modules import AtomEncoder, BatchNorm
+
+if TYPE_CHECKING:
+    from .gcn import FlexGCN
+
+
+def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
+    """What the model's layers make of a batch, differentiable once; None where they cannot here.
+
+    Under mean or sum pooling that is [B, κh], what the last layer's product takes; else the last
+    layer's output for every node, [n, out_channels].
+    """
+    found = as_network(model, graphs)
+    if found is None:
+        return None
+    network, x = found
+    if not torch.is_grad_enabled() and not is_training(model):
+        return native.evaluate(network, x)
+    if not all(norm.training or isinstance(norm, nn.Identity) for norm in model.norms):
+        return None  # a norm that stands still is folded into its layer, layer by layer
+    if any(layer.norm for layer in network.layers) and graphs.num_nodes < 2:
+        return None
+    return native.train(network, x)
+
+
+def class_scores(model: "FlexGCN", graphs: GraphBatch, num_classes: int) -> Tensor | None:
+    """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
+
+    y are the int64 classes of the nodes, in range, below 0 where missing. One pass, in evaluation
+    mode without gradients; None where that cannot be.
+    """
+    if model.pool is not None or is_training(model) or torch.is_grad_enabled():
+        return None
+    found = as_network(model, graphs)
+    if found is None or found[0].layers[-1].weight.shape[2] != num_classes:
+        return None
+    return native.evaluate(*found, labels=graphs.graphs.y)
+
+
+def is_training(model: "FlexGCN") -> bool:
+    return any(module.training for module in (*model.norms, *model.dropouts))
+
+
+def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
+    """The model as the kernels take it, and its input; None where they do not."""
+    adjacency = graphs.adjacency(model.normalize)
+    first, last = cast(FlexConv, model.convs[0]), cast(FlexConv, model.convs[-1])
+    if not model.norms or not isinstance(model.act, nn.ReLU):
+        return None
+    if not isinstance(adjacency, BatchAdjacency):
+        return None
+    if not ops.takes_network(first.weight, adjacency, model.backend):
+        return None
+    parts = zip(model.convs, model.norms, model.dropouts, strict=False)
+    hidden = [_layer(*modules) for modules in parts]
+    layers = [layer for layer in hidden if layer is not None]
+    if len(layers) < len(hidden):
+        return None
+    x, source = input_of(model, graphs)
+    if source == "hops":
+        layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
+        source = "dataset"
+    if x.dtype != torch.float32 or x.shape[1] != layers[0].weight.shape[1]:
+        return None
+    weights = None
+    if model.pool in ("mean", "sum"):
+        weights = graphs.graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
+    else:
+        layers.append(native.Layer(last.weight, last.bias))
+    tensors = (t for layer in layers for t in layer.tensors if t is not None)
+    if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
+        return None
+    return native.Network(layers, source, adjacency, weights), x
+
+
+def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer | None:
+    """A hidden layer; None where its norm is none that the kernels know."""
+    conv, dropout = cast(FlexConv, conv), cast(nn.Dropout, dropout)
+    p = dropout.p if dropout.training else 0.0
+    if isinstance(norm, nn.Identity):
+        return native.Layer(conv.weight, conv.bias, None, p)
+    if not isinstance(norm, BatchNorm) or type(norm) is not BatchNorm or norm.momentum is None:
+        return None
+    if not (norm.affine and norm.track_running_stats):
+        return None
+    return native.Layer(conv.weight, conv.bias, norm, p)
+
+
+def input_of(model: "FlexGCN", graphs: GraphBatch) -> tuple[Tensor, str]:
+    """The first layer's input, and what its rows are: `native.Network.source`, or "hops"."""
+    kinds, first = graphs.graphs.kinds, cast(FlexConv, model.convs[0])
+    if isinstance(model.encoder, AtomEncoder) and kinds is not None:
+        return model.encoder(kinds[0]), "kinds"
+    x = graphs.graphs.x
+    constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
+    if model.encoder is None and constant:
+        if native.cached_hops_pay(first.weight, graphs.graphs):
+            hops = graphs.graphs.hops(first.order, model.normalize)
+            if hops is not None:
+                return hops, "hops"
+        return x, "dataset"
+    return model._encode(graphs).contiguous(), "batch"
