@@ -44,9 +44,8 @@ def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str
     """Where the CPU kernels begin that compute the whole network; None where they do not."""
     if not isinstance(graphs, GraphBatch) or type(model).forward is not FlexGCN.forward:
         return None
-    return (
-        None if one_pass.as_network(model, graphs) is None else one_pass.input_of(model, graphs)[1]
-    )
+    taken = one_pass.as_network(model, graphs) is not None
+    return one_pass.input_of(model, graphs)[1] if taken else None
 
 
 def _path(
