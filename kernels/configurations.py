@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..tiles import TILE
-from . import blocks, csr, fused, hops, layer, readout, score, select, wide
+from . import blocks, csr, fused, hops, layer, readout, score, select, tail, wide
 
 
 class Configuration(NamedTuple):
@@ -189,6 +189,18 @@ def _networks() -> Iterator[Configuration]:
         yield Configuration(words, constants, "fp32", pool and widths[0] == 9)
 
 
+def _tails() -> Iterator[Configuration]:
+    shapes = ((2, 64, 1), (2, 300, 12), (5, 128, 12), (1, 512, 64))
+    for (order, h_in, h_out), dtype, pool in product(
+        shapes, ("fp32", "bf16", "fp16"), (True, False)
+    ):
+        constants: dict[str, Any] = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out}
+        constants |= tail.tail_shape(h_in, h_out) | {"POOL": pool, "MEAN": True, "RAW": False}
+        constants |= {"CLASSES": not pool, "SIGMOID": pool}
+        words = f"κ={order} {h_in}→{h_out} {dtype} {'pooled' if pool else 'nodes'}"
+        yield Configuration(words, constants, dtype, (h_in, dtype, pool) == (300, "fp32", True))
+
+
 _CHOICE = dict.fromkeys(("p_count", "p_found", "p_block"), "*i32") | {
     "p_ends": "*i64",
     "p_out": "*i64",
@@ -215,6 +227,11 @@ _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
 _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
 
 _NETWORK_TYPES = {"p_count": "*i32"}
+_TAIL_TYPES = {
+    **dict.fromkeys(("p_weight", "p_bias", "p_pool", "p_y", "p_score"), "*fp32"),
+    **dict.fromkeys(("p_row", "p_graph", "p_ptr"), "*i64"),
+    "p_count": "*i32",
+}
 
 #: Every kernel that dispatch can choose.
 KERNELS = {
@@ -233,6 +250,7 @@ KERNELS = {
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
         Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
         Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES),
+        Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES),
         Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),
         Kernel(select.find_digit, (*_choice(trailing=True, stride=True),), _CHOICE),
         Kernel(select.count_picked, (*_choice(),), _CHOICE),

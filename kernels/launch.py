@@ -20,6 +20,7 @@ WARPS = {
     "readout_rows": 1,
     "readout_grad_rows": 1,
     "score_tiles": 4,  # a tile, its adjacency and two layers' features
+    "score_rows": 1,
     **dict.fromkeys(("count_digits", "find_digit", "count_picked", "write_picked"), 4),
 }
 

@@ -39,6 +39,29 @@ def segment(p_ptr, p_start):
     return row, (tl.load(p_ptr + i + 1) - row).to(tl.int32), tl.load(p_start + i)
 
 
+@triton.jit
+def add_rows(
+    p_x, p_weight, num_nodes, row, size, node, o_col,
+    ORDER: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, NODES: tl.constexpr,
+):  # fmt: skip
+    """Σ_i p_k[node + i] x[row + i] over i < size, [BLOCK] for each k."""
+    m_col = o_col < WIDTH
+    b_sum = ()
+    for _ in tl.static_range(ORDER):
+        b_sum = b_sum + (tl.zeros([BLOCK], tl.float32),)
+    for i in range(0, size, NODES):
+        o = i + tl.arange(0, NODES)
+        m = o < size
+        o_x = (row + o)[:, None] * WIDTH + o_col[None, :]
+        b_x = tl.load(p_x + o_x, mask=m[:, None] & m_col[None, :], other=0).to(tl.float32)
+        b_next = ()
+        for k in tl.static_range(ORDER):
+            b_p = tl.load(p_weight + k * num_nodes + node + o, mask=m, other=0).to(tl.float32)
+            b_next = b_next + (b_sum[k] + tl.sum(b_p[:, None] * b_x, 0),)
+        b_sum = b_next
+    return b_sum
+
+
 @triton.jit(do_not_specialize=["num_nodes"])
 def readout_rows(
     p_x,  # [n, WIDTH]
@@ -54,25 +77,12 @@ def readout_rows(
 ):
     row, size, node = segment(p_ptr, p_start)
     o_col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    m_col = o_col < WIDTH
     num_nodes = num_nodes.to(tl.int64)
-    b_sum = ()
-    for _ in tl.static_range(ORDER):
-        b_sum = b_sum + (tl.zeros([BLOCK], tl.float32),)
-    for i in range(0, size, NODES):
-        o = i + tl.arange(0, NODES)
-        m = o < size
-        o_x = (row + o)[:, None] * WIDTH + o_col[None, :]
-        b_x = tl.load(p_x + o_x, mask=m[:, None] & m_col[None, :], other=0).to(tl.float32)
-        b_next = ()
-        for k in tl.static_range(ORDER):
-            b_p = tl.load(p_weight + k * num_nodes + node + o, mask=m, other=0).to(tl.float32)
-            b_next = b_next + (b_sum[k] + tl.sum(b_p[:, None] * b_x, 0),)
-        b_sum = b_next
+    b_sum = add_rows(p_x, p_weight, num_nodes, row, size, node, o_col, ORDER, WIDTH, BLOCK, NODES)
     p_out += tl.program_id(0).to(tl.int64) * (ORDER * WIDTH)
     for k in tl.static_range(ORDER):
         b_out = b_sum[k].to(p_out.dtype.element_ty)
-        tl.store(p_out + k * WIDTH + o_col, b_out, mask=m_col)
+        tl.store(p_out + k * WIDTH + o_col, b_out, mask=o_col < WIDTH)
 
 
 @triton.jit(do_not_specialize=["num_nodes"])

@@ -135,10 +135,7 @@ class FlexGCN(nn.Module):
         out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
         if out is not None:
             return self._pool(out, graphs)
-        h = None
-        for layer in range(len(self.norms)):
-            h = self._hidden_layer(layer, h, graphs)
-        return self._last_layer(self._encode(graphs) if h is None else h, graphs)
+        return self._last_layer(self.hidden(graphs), graphs)
 
     # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
     # (Torch's public decorator of this kind would import the compiler with the package.)
@@ -146,6 +143,13 @@ class FlexGCN(nn.Module):
 
     def _conv(self, layer: int) -> FlexConv:
         return cast(FlexConv, self.convs[layer])
+
+    def hidden(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        """What the last layer takes, [n, h]."""
+        h = None
+        for layer in range(len(self.norms)):
+            h = self._hidden_layer(layer, h, graphs)
+        return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         if isinstance(self.encoder, AtomEncoder) and isinstance(graphs, GraphBatch):

@@ -1,4 +1,7 @@
-"""Scoring a `FlexGCN` on a packed dataset by one kernel: what it takes, and who does the rest."""
+"""Scoring a `FlexGCN` on a packed dataset by the kernels: what they take, and who does the rest.
+
+`score` is the whole network in one kernel, `tail` what follows the hidden layers of a wider one.
+"""
 
 from typing import cast
 
@@ -7,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import dispatch
 from ..batch import GraphBatch
+from ..flat import FlatGraphs
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
 from ..tasks import Task
 from ..tiles import TILE
@@ -16,6 +20,8 @@ from .residuals import ResidualKind
 MAX_HIDDEN, MAX_OUT = 32, 64
 #: Bytes of weights that every program reads.
 MOST_WEIGHTS = 128 << 10
+#: κ times outputs up to which `tail` reads the last weights anew for each graph.
+MAX_TAIL_OUT = 64
 
 
 def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
@@ -44,18 +50,84 @@ def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
         return "the model is not float32"
     if model.encoder is not None and not isinstance(model.encoder, AtomEncoder):
         return "the encoder is the user's own"
-    y = batch.graphs.y
-    if y is None or (task.level == "node") != (batch.graphs.y_level == "node"):
+    unfit = _why_unfit(model, batch.graphs, task)
+    if unfit is not None:
+        return unfit
+    if not batch.graphs.x.is_floating_point() and model.encoder is None:
+        return "the features are integers"
+    return None if batch.tiles is not None else "the edges have weights"
+
+
+def _why_unfit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> str | None:
+    """Why outputs and targets are not the task's, or None where they are."""
+    y = graphs.y
+    if y is None or (task.level == "node") != (graphs.y_level == "node"):
         return "the targets do not fit the task"
     columns = 1 if task.kind == "multiclass" else task.num_outputs
     floating = y.is_floating_point() and y.dtype == torch.float32
     if floating == (task.kind == "multiclass") or (y.dim() == 2 and y.shape[1] != columns):
         return "the targets do not fit the task"
-    if convs[-1].out_channels != task.num_outputs:
+    if cast(FlexConv, model.convs[-1]).out_channels != task.num_outputs:
         return "the outputs do not fit the task"
-    if not batch.graphs.x.is_floating_point() and model.encoder is None:
-        return "the features are integers"
-    return None if batch.tiles is not None else "the edges have weights"
+    if task.kind == "multiclass" and not classes_fit(graphs, task):
+        return "there are other classes than the task's"
+    return None
+
+
+def classes_fit(graphs: FlatGraphs, task: Task) -> bool:
+    """Whether the classes in y are those of the task, or missing."""
+    low, high = graphs.class_range
+    return high < task.num_outputs and (low >= 0 or low == -100)
+
+
+def why_no_tail(model: object, graphs: FlatGraphs, task: Task) -> str | None:
+    """Why `tail` cannot score these graphs with this model, or None where it can."""
+    if type(model) is not FlexGCN:
+        return "the model is no FlexGCN"
+    last = cast(FlexConv, model.convs[-1])
+    if (model.pool is None) != (task.level == "node") or model.pool == "max":
+        return "the pooling is neither a mean nor a sum of each graph"
+    if last.order > dispatch.MAX_ORDER:
+        return f"the last order is above {dispatch.MAX_ORDER}"
+    outputs = last.out_channels * (1 if model.pool is None else last.order)
+    if outputs > MAX_TAIL_OUT:
+        return f"κ · outputs is above {MAX_TAIL_OUT}: the BLAS reads the weights less often"
+    if last.weight.dtype != torch.float32:
+        return "the model is not float32"
+    return _why_unfit(model, graphs, task)
+
+
+@torch.no_grad()
+def tail(
+    model: FlexGCN, batch: GraphBatch, task: Task, residual: ResidualKind, counts: Tensor
+) -> Tensor:
+    """Scores of a batch, [B] float32, in evaluation mode; graphs of any size, edges of any weight.
+
+    The hidden layers run one by one, and for a network for nodes the last one too; the pooling, the
+    last product and the residual are one kernel.
+
+    Args:
+        model, batch, task: of which `why_no_tail` has nothing to say.
+        residual: as in `residuals.residual`.
+        counts: the histogram that `kernels.select.largest` takes; these scores are added to it.
+    """
+    from ..kernels import tail as kernel
+
+    graphs, last, head = batch.graphs, cast(FlexConv, model.convs[-1]), None
+    if model.pool is None:
+        x = model(batch)
+    else:
+        x = model.hidden(batch)
+        weights = graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
+        bias = last.weight.new_zeros(last.out_channels) if last.bias is None else last.bias
+        head = (last.weight.contiguous(), bias.contiguous(), weights.float().contiguous())
+    assert graphs.y is not None
+    return kernel.score(
+        x.contiguous(), head, graphs.y.float().contiguous(), batch.ptr,
+        batch._host_positions.to(graphs.device, non_blocking=True), graphs.ptr, counts,
+        width=last.out_channels, mean=model.pool == "mean", classes=task.kind == "multiclass",
+        sigmoid=task.kind in ("binary", "multilabel"), raw=residual == "raw",
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -75,7 +147,6 @@ def score(
         graphs that are left to others, int64 on the CPU: the larger ones, and those without nodes.
     """
     from ..kernels import score as kernel
-    from ..kernels import select
 
     graphs, tiles = batch.graphs, batch.tiles
     assert tiles is not None and graphs.bits is not None and graphs.y is not None
@@ -95,7 +166,7 @@ def score(
         graphs.scale.float(),
     )
     scores = torch.zeros(graphs.num_graphs, device=graphs.device)
-    counts = select.empty_counts(graphs.device)
+    counts = empty_counts(graphs.device)
     rows = graphs.num_graphs if model.pool is not None else graphs.num_nodes
     pred = scores.new_zeros(rows, task.num_outputs) if predict else None
     sigmoid = task.kind in ("binary", "multilabel")
@@ -134,6 +205,13 @@ def _features(model: FlexGCN, batch: GraphBatch) -> tuple[Tensor, Tensor | None]
         return model.encoder(graphs.x).contiguous(), None
     kinds, code = graphs.kinds
     return model.encoder(kinds).contiguous(), code
+
+
+def empty_counts(device: torch.device) -> Tensor:
+    """The histogram that `kernels.select.largest` takes, of no scores yet."""
+    from ..kernels import select
+
+    return select.empty_counts(device)
 
 
 def count(scores: Tensor, counts: Tensor) -> None:

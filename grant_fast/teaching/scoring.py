@@ -108,8 +108,8 @@ class Pass:
 
     Where the kernels are asked for and one of them takes the whole network, it scores the small
     graphs of a `PackedGraphs`. The others, and all graphs of wider networks, go layer by layer
-    through the same operators as inference; the tail (pooled outputs to scores) is then left to
-    PyTorch, for it touches some 8 bytes a label and graph, where one layer touches hundreds a node.
+    through the operators of inference, and one kernel takes pooling, head and residual behind them.
+    What neither takes (see `fused`) is left to PyTorch's operators.
 
     Args: as `score_graphs`; `whole` is the batch of all graphs at `positions`, if there is one.
     """
@@ -144,43 +144,58 @@ class Pass:
             fast = self._by_one_kernel(model, return_predictions)
             if fast is not None and not fast[0].isnan().any():
                 return fast
-            scores, pred = self._by_batches(model, self.positions, return_predictions)
+            scores, counts, pred = self._by_batches(model, self.positions, return_predictions)
         _check_numbers(scores, self.positions, self.graphs)
-        return scores, None, pred
+        return scores, counts, pred
 
     def _by_batches(
         self, model: Model, positions: Tensor | None, return_predictions: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         total = len(self.graphs if positions is None else positions)
         device = _device_of(model)
         # Only of a model of ours is it known that its outputs are nobody else's.
         mine = isinstance(model, FlexGCN) and self.predict is None and not return_predictions
         scores, outputs = _Scores(total, self.task, self.residual, mine), []
+        counts = fused.empty_counts(self.graphs.device) if mine and self._has_tail(model) else None
         for start in range(0, total, self.batch_size):
             chunk = slice(start, min(start + self.batch_size, total))
             where = chunk if positions is None else positions[chunk]
             batch = _gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
                 batch = batch.to(device)
+            if counts is not None:
+                assert isinstance(model, FlexGCN)
+                scores.keep(fused.tail(model, batch, self.task, self.residual, counts))
+                continue
             if mine and scores.add_in_one_pass(model, batch):
                 continue
             pred = model(batch) if self.predict is None else self.predict(model, batch)
             scores.add(pred, batch, chunk.stop - start)
             if return_predictions:
                 outputs.append(pred)
-        return scores.finished(), torch.cat(outputs) if return_predictions else None
+        return scores.finished(), counts, torch.cat(outputs) if return_predictions else None
+
+    def _takes_kernels(self, model: Model) -> bool:
+        """Whether the Triton kernels are to score the graphs where they can."""
+        if not isinstance(self.graphs, PackedGraphs) or not isinstance(model, FlexGCN):
+            return False
+        if self.predict is not None or self.collate is not None:
+            return False
+        if self.graphs.device != _device_of(model):
+            return False
+        return takes_kernels(self.graphs.scale, model.backend)
+
+    def _has_tail(self, model: Model) -> bool:
+        if not self._takes_kernels(model):
+            return False
+        return fused.why_no_tail(model, self.graphs, self.task) is None
 
     def _by_one_kernel(
         self, model: Model, return_predictions: bool
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
-        if not isinstance(self.graphs, PackedGraphs) or not isinstance(model, FlexGCN):
+        if not self._takes_kernels(model):
             return None
-        if self.predict is not None or self.collate is not None:
-            return None
-        if self.graphs.device != _device_of(model):
-            return None
-        if not takes_kernels(self.graphs.scale, model.backend):
-            return None
+        assert isinstance(self.graphs, PackedGraphs) and isinstance(model, FlexGCN)
         batch = self._whole
         if batch is None:
             batch = self.graphs.batch(slice(None) if self.positions is None else self.positions)
@@ -195,9 +210,12 @@ class Pass:
             outputs = take(pred, batch.nodes if self.task.level == "node" else batch._rows)
         if len(rest):
             positions = batch._host_positions[rest]
-            others, theirs = self._by_batches(model, positions, return_predictions)
+            others, counted, theirs = self._by_batches(model, positions, return_predictions)
             scores[rest.to(scores.device)] = others
-            fused.count(others, counts)
+            if counted is None:
+                fused.count(others, counts)
+            else:
+                counts += counted
             if outputs is not None and theirs is not None:
                 outputs[fused.rows_of(batch, rest, self.task)] = theirs.float()
         return scores, counts, outputs
@@ -225,7 +243,7 @@ class _Scores:
             return False
         scores = one_pass.class_scores(model, batch, self._task.num_outputs)
         if scores is not None:
-            self._keep(scores, [len(scores)], [len(scores)])
+            self.keep(scores)
         return scores is not None
 
     def add(self, pred: Tensor, batch: Any, size: int) -> None:
@@ -234,7 +252,7 @@ class _Scores:
         if y is None:
             raise InputError("these graphs carry no targets (y): the teacher needs them to score")
         if self._task.level == "node":
-            self._keep(self._of(pred, y, _ptr(batch, size)), [size], [size])
+            self.keep(self._of(pred, y, _ptr(batch, size)))
             return
         self._parts.append((pred, y, size))
         self._waiting += size
@@ -250,8 +268,7 @@ class _Scores:
         y = batch.graphs.y
         if self._task.level != "node" or y is None or y.dtype != torch.int64 or y.dim() != 1:
             return False
-        low, high = batch.graphs.class_range
-        return high < self._task.num_outputs and low in (*range(self._task.num_outputs), -100)
+        return fused.classes_fit(batch.graphs, self._task)
 
     def finished(self) -> Tensor:
         """float32 [total]."""
@@ -264,22 +281,20 @@ class _Scores:
         preds, ys, sizes = zip(*self._parts, strict=True)
         pred, y = (preds[0], ys[0]) if len(preds) == 1 else (torch.cat(preds), torch.cat(ys))
         scores = self._of(pred, y, None)
-        self._keep(scores, list(map(len, preds)), list(sizes))
+        for found, size in zip(map(len, preds), sizes, strict=True):
+            if found != size:
+                raise InputError(
+                    f"a batch of {size} graphs gave {found} predictions: a graph-level task needs "
+                    "one for each graph, so pool the nodes, or set the task's level to 'node'"
+                )
+        self.keep(scores)
         self._parts, self._waiting = [], 0
 
     def _of(self, pred: Tensor, y: Tensor, ptr: Tensor | None) -> Tensor:
         return graph_residuals(pred, y, self._task, ptr, self._residual, overwrite=self._overwrite)
 
-    def _keep(self, scores: Tensor, found: list[int], sizes: list[int]) -> None:
-        if self._task.level == "node":
-            found = [len(scores)]
-        level = self._task.level
-        for count, size in zip(found, sizes, strict=True):
-            if count != size:
-                raise InputError(
-                    f"a batch of {size} graphs gave {count} predictions: a {level}-level task "
-                    "needs one for each graph, so pool the nodes, or set the task's level to 'node'"
-                )
+    def keep(self, scores: Tensor) -> None:
+        """Take the scores of the next graphs."""
         if self._result is None:
             self._result = scores.new_empty(self._total)
         self._result[self._done : self._done + len(scores)] = scores

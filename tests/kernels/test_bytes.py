@@ -8,7 +8,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
 from grant_fast import ops
-from grant_fast.kernels import csr, layer, readout, wide
+from grant_fast.kernels import csr, layer, readout, select, tail, wide
 from grant_fast.tiles import SLOTS
 from tests.cases import dense_graphs
 
@@ -228,6 +228,31 @@ def test_the_gradient_of_edge_weights_moves_what_it_states(traffic):
     reads = (-(-matrix.rowptr.diff() // csr.EDGES)).sum().item()
     assert seen.of(dz) == 4 * 70 * reads
     assert seen.total() == 8 * n + 8 * e + 4 * 70 * (e + reads)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_the_tail_of_a_scoring_pass_reads_what_the_layers_left_once(pooled, traffic):
+    graphs = dense_graphs((30, 0, 9, 40), 70)
+    n, b, order, width = graphs.num_nodes, graphs.num_graphs, 2, 3
+    weight, bias = torch.randn(order, 70, width), torch.randn(width)
+    pool, x = graphs.pool_weights(order, True, True), graphs.x if pooled else torch.randn(n, width)
+    y, counts = torch.randn(b if pooled else n, width), select.empty_counts(graphs.device)
+    seen = traffic()
+    tail.score(
+        x, (weight, bias, pool) if pooled else None, y, graphs.ptr, torch.arange(b), graphs.ptr,
+        counts, width=width, mean=True, classes=False, sigmoid=False, raw=False,
+    )  # fmt: skip
+    assert seen.of(x) == 4 * n * (70 if pooled else width)
+    assert seen.of(y) == 4 * width * len(y)
+    tables = 32 * b + 4 * b  # and a score; the histogram's additions are no loads and stores
+    if not pooled:
+        assert seen.total() == 8 * width * n + tables
+        return
+    blocks = column_blocks(70, 64)
+    assert seen.of(pool) == blocks * 4 * order * n
+    assert seen.of(weight) == 4 * weight.numel() * b  # from the cache, as the bias
+    stated = 4 * 70 * n + blocks * 4 * order * n + 4 * width * b + tables
+    assert seen.total() == stated + 4 * (weight.numel() + width) * b
 
 
 @pytest.mark.parametrize("order", [1, 4])

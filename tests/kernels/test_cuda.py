@@ -11,9 +11,10 @@ import os
 import pytest
 import torch
 
-from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
 from grant_fast.teaching import loss
 from tests.cases import Case, dense_graphs
+from tests.kernels import test_score
 from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer
 
 pytestmark = [
@@ -208,6 +209,27 @@ def test_a_recorded_step_replays_as_the_step_itself(backend):
         training_step(twin, batch, optimizers[1])
     for got, want in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize(
+    "task", test_score.TASKS, ids=lambda task: f"{task.kind}-{task.num_outputs}"
+)
+@pytest.mark.parametrize("width", [7, 70])
+def test_scores_and_their_histogram(width, task, level, monkeypatch):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    task, pool = Task(task.kind, level, task.num_outputs), None if level == "node" else "mean"
+    model = FlexGCN(5, width, task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
+    check_scores = test_score.check if width == 7 else test_score.check_tail
+    check_scores(test_score.trained(model), dense_graphs(SMALL_SIZES, 5), task, device="cuda")
+
+
+@pytest.mark.parametrize("size", [1, 1025, 350_000])
+def test_the_selection_is_that_of_a_stable_sort(size):
+    scores = torch.randint(0, 1000, (size,), device="cuda").float()
+    for m in (0, 1, size // 3, size):
+        want = torch.sort(scores, descending=True, stable=True).indices[:m].sort().values
+        assert torch.equal(select_graphs(scores, m, backend="triton"), want)
 
 
 @BOTH

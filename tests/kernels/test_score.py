@@ -1,4 +1,4 @@
-"""The scoring kernel against the network and the residual in float64, in Triton's interpreter."""
+"""The scoring kernels against the network and the residual in float64, in Triton's interpreter."""
 
 import copy
 import math
@@ -7,12 +7,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from grant_fast import FlexGCN, GraNTSampler, InputError, PackedGraphs, Task, score_graphs
+from grant_fast import (
+    FlexGCN,
+    GraNTSampler,
+    InputError,
+    PackedGraphs,
+    Task,
+    score_graphs,
+    select_graphs,
+)
+from grant_fast.kernels import select
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import fused
 from grant_fast.teaching.residuals import graph_residuals
-from grant_fast.teaching.scoring import evaluating
-from tests.cases import dense_graphs
+from grant_fast.teaching.scoring import Pass, evaluating
+from tests.cases import Case, dense_graphs
 
 #: More than eight graphs of one node, and one that is too large for a tile.
 SIZES = (3, 0, 32, 9, 1, 33, 5, *[1] * 10, 0)
@@ -64,20 +73,43 @@ def truth(model: FlexGCN, graphs: PackedGraphs, task: Task, ids: list[int], kind
     return graph_residuals(pred, batch.y, task, batch.ptr, kind), pred
 
 
-def check(model: FlexGCN, graphs: PackedGraphs, task: Task, kind: str = "gradient") -> None:
+def check(
+    model: FlexGCN, graphs: PackedGraphs, task: Task, kind: str = "gradient", device: str = "cpu"
+) -> None:
     graphs = with_targets(graphs, task)
     ids = torch.randperm(graphs.num_graphs).tolist()
+    want, outputs = truth(model, graphs, task, ids, kind)
+    model, graphs = copy.deepcopy(model).to(device), graphs.to(device)
     assert fused.why_not(model, graphs.batch(ids), task) is None
     modes = [module.training for module in model.modules()]
     scores, pred = score_graphs(
         model, graphs, task, ids=ids, residual=kind, return_predictions=True
     )
-    want, outputs = truth(model, graphs, task, ids, kind)
+    scores, pred = scores.cpu(), pred.cpu()
     assert scores.dtype == torch.float32
     torch.testing.assert_close(scores, want, rtol=2e-5, atol=2e-6)
     # Outputs are sums that may cancel: their errors are judged by the largest.
     assert float((pred - outputs).abs().max()) <= 1e-5 * max(1.0, float(outputs.abs().max()))
     assert [module.training for module in model.modules()] == modes
+
+
+def check_tail(
+    model: FlexGCN, graphs: PackedGraphs, task: Task, kind: str = "gradient", device: str = "cpu"
+) -> None:
+    """Of networks too wide for one kernel, or of edges that it cannot hold."""
+    graphs = with_targets(graphs, task)
+    ids = torch.randperm(graphs.num_graphs).tolist()
+    want, _ = truth(model, graphs, task, ids, kind)
+    model, graphs = copy.deepcopy(model).to(device), graphs.to(device)
+    assert fused.why_not(model, graphs.batch(ids), task) is not None
+    assert fused.why_no_tail(model, graphs, task) is None
+    positions, two_chunks = torch.tensor(ids), 1 + len(ids) // 2
+    look = Pass(graphs, task, positions, None, kind, two_chunks, None)
+    scores, counts, _ = look(model)
+    torch.testing.assert_close(scores.cpu(), want, rtol=5e-5, atol=5e-6)
+    picked = select.largest(scores, len(ids) // 2, counts)
+    assert picked.tolist() == select_graphs(scores.cpu(), len(ids) // 2).tolist()
+    assert int(counts[0].sum()) >= len(ids)
 
 
 TASKS = [
@@ -128,6 +160,40 @@ def test_atoms_are_embedded(many):
     model = FlexGCN(9, [27, 18], 1, orders=[4, 3, 2], norm="batch_norm", encoder=encoder)
     assert (atoms.kinds is None) == many
     check(trained(model), atoms, Task("binary"))
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.num_outputs}")
+def test_the_tail_of_wide_networks(task, level):
+    task = Task(task.kind, level, task.num_outputs)
+    pool = None if level == "node" else "mean"
+    model = FlexGCN(5, [70], task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
+    for kind in ("gradient", "raw") if task.kind != "regression" else ("gradient",):
+        check_tail(trained(model), dense_graphs(SMALL, 5), task, kind)
+
+
+TAILS = [
+    ({"hidden_channels": 70, "orders": [2, 5], "pool": "sum", "bias": False}, 12),
+    ({"hidden_channels": 33, "orders": [1, 1], "normalize": False, "norm": "layer_norm"}, 64),
+    ({"hidden_channels": 7, "orders": [2, 3, 2], "act": "tanh", "dropout": 0.5}, 1),
+    ({"hidden_channels": 130, "orders": [2, 3], "encoder": torch.nn.Linear(5, 5)}, 3),
+]
+
+
+@pytest.mark.parametrize(("settings", "outputs"), TAILS)
+def test_tails_of_every_shape_over_edges_of_every_kind(settings, outputs):
+    model = FlexGCN(5, out_channels=outputs, **settings)
+    for graphs in (Case().graphs, dense_graphs((3, 0, 200, 1, 65), 5)):
+        check_tail(trained(model), graphs, Task("regression", num_outputs=outputs))
+
+
+def test_classes_beyond_the_task_are_refused_by_every_path():
+    task = Task("multiclass", num_outputs=3)
+    graphs = with_targets(dense_graphs(SMALL, 5), task)
+    graphs.y[1] = 3
+    for width in (7, 70):
+        with pytest.raises(InputError, match="class"):
+            score_graphs(FlexGCN(5, width, 3, orders=[2, 2]), graphs, task)
 
 
 def test_the_histogram_counts_every_score_and_selects_like_a_sort():
