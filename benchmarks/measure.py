@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import torch
@@ -52,10 +53,12 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
     turns = {n: s for n, s in sides.items() if n == work.ours or first[n] <= slow}
     samples: dict[str, list[float]] = {name: [] for name in turns}
 
+    others, shuffle = [name for name in turns if name != work.ours], Random(0).shuffle
+
     def peers() -> None:
-        for name, side in turns.items():
-            if name != work.ours:
-                samples[name].append(seconds(side.run, bench.device))
+        shuffle(others)  # who goes before leaves something in the cache
+        for name in others:
+            samples[name].append(seconds(turns[name].run, bench.device))
 
     def ours() -> None:
         samples[work.ours].append(clock.run(turns[work.ours].run, bench.device))

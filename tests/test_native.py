@@ -43,9 +43,11 @@ def exact(x, weight, bias, adjacency, grad, relu):
     return y.detach(), *torch.autograd.grad(y, leaves, grad.double())
 
 
-def close(actual, expected):
+def close(actual, expected, *others):
+    """Up to rounding of the largest number here, or in `others`: sums of terms of the same size."""
     actual, expected = actual.detach(), expected.detach()
-    scale = max(1.0, float(expected.abs().max())) if expected.numel() else 1.0
+    sizes = [float(t.abs().max()) for t in (expected, *others) if t.numel()]
+    scale = max([1.0, *sizes])
     torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=2e-6 * scale)
 
 
@@ -170,7 +172,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("orders, hidden", NETWORKS)
-@pytest.mark.parametrize("norm", ["batch_norm", None])
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
 @pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
 @pytest.mark.parametrize("kind", ["weighted", "few edges", "many edges", "not normalised"])
 def test_networks(build, orders, hidden, norm, pool, kind):
@@ -181,6 +183,8 @@ def test_networks(build, orders, hidden, norm, pool, kind):
         graphs = Case(symmetric=kind == "not normalised", weighted=kind == "weighted").graphs
     ids = torch.randperm(len(graphs))
     model = FlexGCN(5, hidden, 5, orders, norm=norm, pool=pool, normalize=kind != "not normalised")
+    for parameter in model.norms.parameters():
+        torch.nn.init.uniform_(parameter, 0.5, 1.5)
     exact_model = in_double(model)
     batch, exact_batch = graphs.batch(ids), graphs.to(dtype=torch.float64).batch(ids)
     assert one_pass.as_network(model, batch) is not None
@@ -194,8 +198,10 @@ def test_networks(build, orders, hidden, norm, pool, kind):
         close(out, want)
         exact_parameters = dict(exact_model.named_parameters())
         for name, parameter in model.named_parameters():
-            if norm is None or not (name.startswith("convs") and name.endswith("bias")):
-                close(parameter.grad, exact_parameters[name].grad)
+            if norm != "batch_norm" or not (name.startswith("convs") and name.endswith("bias")):
+                # Of a norm's shift the terms are those of its scale; before a norm they cancel.
+                like = name.replace("bias", "weight") if name.startswith("norms") else name
+                close(parameter.grad, exact_parameters[name].grad, exact_parameters[like].grad)
             elif not name.startswith(f"convs.{len(hidden)}"):
                 # A shift before a norm changes nothing: what is left is rounding.
                 scale = float(exact_parameters[name.replace("bias", "weight")].grad.abs().max())

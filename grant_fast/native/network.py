@@ -43,12 +43,12 @@ class _NetworkStruct(ctypes.Structure):
 
 class Layer(NamedTuple):
     """A layer, dropout(relu(norm(Σ_k Â^k X W_k + b)), p); the last of a network for nodes is
-    without what follows the sum. The norm is a `BatchNorm1d` with learned scale and shift and
-    running averages, or None."""
+    without what follows the sum. The norm is a `BatchNorm1d` with running averages or a `LayerNorm`
+    over h_out, each with learned scale and shift, or None."""
 
     weight: Tensor
     bias: Tensor | None
-    norm: nn.BatchNorm1d | None = None
+    norm: nn.BatchNorm1d | nn.LayerNorm | None = None
     p: float = 0.0
 
     @property
@@ -114,7 +114,9 @@ def _layer(layer: Layer, tensors: Sequence[Tensor | None]) -> _Layer:
     assert weight is not None
     running: tuple[Tensor | None, ...] = (None, None)
     rates = (0.0, 0.0)
-    if layer.norm is not None:
+    if isinstance(layer.norm, nn.LayerNorm):
+        rates = (layer.norm.eps, 0.0)
+    elif layer.norm is not None:
         running = (layer.norm.running_mean, layer.norm.running_var)
         rates = (layer.norm.eps, layer.norm.momentum or 0.0)
     return _Layer(*weight.shape, *map(pointer, (*tensors, *running)), *rates)
@@ -191,12 +193,13 @@ class _Train(torch.autograd.Function):
 def train(net: Network, x: Tensor) -> Tensor:
     """The network in training, differentiable once in x and in what its layers learn.
 
-    Batches have at least two nodes where there is a norm, whose running statistics move. Masks of
-    dropout are a function of one number drawn from torch's generator, and are made again in the
-    backward pass; p is exact to 2^-32. What is kept for that pass is each layer's output alone,
-    before its norm. Args and result: as `evaluate`.
+    Batches have at least two nodes where there is a batch norm, whose running statistics move.
+    Masks of dropout are a function of one number drawn from torch's generator, and are made again
+    in the backward pass; p is exact to 2^-32. What is kept for that pass is each layer's output
+    alone, before its norm. Args and result: as `evaluate`.
     """
     for layer in net.layers:
-        if layer.norm is not None and layer.norm.num_batches_tracked is not None:
-            layer.norm.num_batches_tracked.add_(1)
+        tracked = getattr(layer.norm, "num_batches_tracked", None)
+        if tracked is not None:
+            tracked.add_(1)
     return _Train.apply(net, x, *(t for layer in net.layers for t in layer.tensors))

@@ -27,9 +27,10 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     network, x = found
     if not torch.is_grad_enabled() and not is_training(model):
         return native.evaluate(network, x)
-    if not all(norm.training or isinstance(norm, nn.Identity) for norm in model.norms):
+    batch_norms = [norm for norm in model.norms if isinstance(norm, BatchNorm)]
+    if not all(norm.training for norm in batch_norms):
         return None  # a norm that stands still is folded into its layer, layer by layer
-    if any(layer.norm for layer in network.layers) and graphs.num_nodes < 2:
+    if batch_norms and graphs.num_nodes < 2:
         return None
     return native.train(network, x)
 
@@ -90,11 +91,13 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
     p = dropout.p if dropout.training else 0.0
     if isinstance(norm, nn.Identity):
         return native.Layer(conv.weight, conv.bias, None, p)
-    if not isinstance(norm, BatchNorm) or type(norm) is not BatchNorm or norm.momentum is None:
-        return None
-    if not (norm.affine and norm.track_running_stats):
-        return None
-    return native.Layer(conv.weight, conv.bias, norm, p)
+    if type(norm) is nn.LayerNorm and norm.normalized_shape == (conv.out_channels,):
+        # Its two parameters may be left out, of which the kernels know nothing.
+        known = norm.weight is not None and norm.bias is not None
+        return native.Layer(conv.weight, conv.bias, norm, p) if known else None
+    if type(norm) is BatchNorm and norm.affine and norm.track_running_stats:
+        return None if norm.momentum is None else native.Layer(conv.weight, conv.bias, norm, p)
+    return None
 
 
 def input_of(model: "FlexGCN", graphs: GraphBatch) -> tuple[Tensor, str]:

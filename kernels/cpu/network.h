@@ -1,4 +1,4 @@
-/* A whole network: layers with batch normalisation, ReLU and dropout behind them, then a last layer
+/* A whole network: layers with a norm, ReLU and dropout behind them, then a last layer
  * for every node, or the sums that a pooled last layer is a product with. */
 #pragma once
 #include <time.h>
@@ -6,7 +6,8 @@
 #include "layer.h"
 #include "scores.h"
 
-/* What native/network.py fills in. A hidden layer's norm is there where gamma is not NULL. */
+/* What native/network.py fills in. A hidden layer's norm is there where gamma is not NULL: a
+ * batch norm, or a layer norm where `mean` is NULL. */
 typedef struct {
     i64 order, h_in, h_out;
     const float *w, *bias, *gamma, *beta;
@@ -33,6 +34,14 @@ typedef struct {
     const i64 *label;        /* [N], or NULL: `out` is then [B], what class_score says of each graph */
     double *seconds;         /* of each of its passes over the graphs in turn, or NULL */
 } network;
+
+INLINE int by_row(const net_layer *l) { return l->gamma && !l->mean; }
+
+/* A layer norm's scale and shift, as `activate` reads them. */
+static void take_affine(norm *t, const net_layer *l) {
+    memcpy(t->scale, l->gamma, sizeof(float) * (size_t)l->h_out);
+    memcpy(t->shift, l->beta, sizeof(float) * (size_t)l->h_out);
+}
 
 INLINE i64 last_width(const network *n) { return n->layers[n->depth - 1].h_out; }
 
@@ -119,7 +128,8 @@ typedef struct {
     const graphs *g;
     const network *n;
     layer *layers;
-    i64 count; /* layers */
+    norm *norms; /* layer norms: a batch norm is folded into its layer */
+    i64 count;   /* layers */
 } evaluation;
 
 static void evaluate_part(const void *args, i64 part) {
@@ -132,23 +142,32 @@ static void evaluate_part(const void *args, i64 part) {
         if (need > work) work = need;
         if (l->h_out > widest) widest = l->h_out;
     }
-    i64 size = input_floats(widest, rows) + VL, own = tile_floats(rows);
-    float *memory = scratch(own + 2 * size + work), *now = memory + own, *next = now + size;
-    float *z = next + size;
+    i64 size = input_floats(widest, rows) + VL, own = tile_floats(rows), stats = stats_floats(rows);
+    float *memory = scratch(own + 2 * size + stats + work), *now = memory + own, *next = now + size;
+    row_stats *of = (row_stats *)(next + size);
+    float *z = next + size + stats;
     for (walk w = first_tile(e->g, part); w.start < w.end; next_tile(&w)) {
         tile t = enter_tile(&w, memory);
         ask_for_nodes(n, e->g, w.end, w.next);
+        i64 ld = 0;
         for (i64 k = 0; k < e->count; k++) {
             layer l = e->layers[k];
             int stored = k == n->depth && !n->label; /* the last of a node-level network */
-            if (k) l.x = now - t.row0 * l.h_in, l.ldx = l.h_in, l.packed = 0;
+            if (k) l.x = now - t.row0 * ld, l.ldx = ld, l.packed = 0;
             else read_first(n, &l, &t, now);
             l.y = stored ? n->out : next - t.row0 * l.h_out;
             forward_tile(&l, &t, z);
+            if (e->norms[k].by_row) { /* from `next` to `now`, in rows of whole vectors */
+                norm found = e->norms[k];
+                found.y = l.y;
+                activate(&found, t.row0, t.rows, of, now);
+                ld = padded(l.h_out);
+                continue;
+            }
             float *swap = now;
-            now = next, next = swap;
+            now = next, next = swap, ld = l.h_out;
         }
-        if (n->weight) pool_tile(n, &w, now, last_width(n));
+        if (n->weight) pool_tile(n, &w, now, ld);
         for (i64 b = t.b0; b < t.b1 && n->label; b++) {
             i64 classes = n->layers[n->depth].h_out;
             n->out[b] = class_score(now + (e->g->ptr[b] - t.row0) * classes, classes,
@@ -169,27 +188,38 @@ static i64 cycles_of(const graphs *g, const network *n) {
 static void evaluate(const graphs *g, i64 parts, int threads, const network *n) {
     i64 count = n->depth + !n->weight;
     layer *layers = calloc((size_t)count, sizeof(layer));
+    norm *norms = calloc((size_t)count, sizeof(norm));
     for (i64 k = 0; k < count; k++) {
         const net_layer *given = n->layers + k;
         i64 h_out = given->h_out, size = given->order * given->h_in * h_out;
         float *w = buffer(size), *bias = zeros(h_out);
         memcpy(w, given->w, sizeof(float) * (size_t)size);
         if (given->bias) memcpy(bias, given->bias, sizeof(float) * (size_t)h_out);
-        for (i64 c = 0; c < h_out && given->gamma; c++) { /* an affine map of the layer: fold it in */
+        for (i64 c = 0; c < h_out && given->gamma && given->mean; c++) { /* an affine map of the layer: fold it in */
             float scale = (float)(given->gamma[c] * inverse_sqrt((double)given->var[c] + given->eps));
             for (i64 j = c; j < size; j += h_out) w[j] *= scale;
             bias[c] = (bias[c] - given->mean[c]) * scale + given->beta[c];
         }
         layers[k] = (layer){.order = given->order, .h_in = given->h_in, .h_out = h_out,
-                            .relu = k < n->depth};
+                            .relu = k < n->depth && !by_row(given)};
         pack_layer(layers + k, g, w, bias);
+        if (by_row(given)) {
+            float *affine = zeros(2 * padded(h_out));
+            norms[k] = (norm){.h = h_out, .by_row = 1, .eps = (float)given->eps, .scale = affine,
+                              .shift = affine + padded(h_out)};
+            take_affine(norms + k, given);
+        }
         free(w);
         free(bias);
     }
-    evaluation e = {g, n, layers, count};
+    evaluation e = {g, n, layers, norms, count};
     parallel(evaluate_part, &e, parts, useful(threads, cycles_of(g, n)));
-    for (i64 k = 0; k < count; k++) free_layer(layers + k);
+    for (i64 k = 0; k < count; k++) {
+        free_layer(layers + k);
+        free(norms[k].scale);
+    }
     free(layers);
+    free(norms);
 }
 
 /* --- In training ------------------------------------------------------------------------------- */
@@ -208,17 +238,17 @@ typedef struct {
 
 static i64 pass_floats(const pass *p, i64 rows) {
     i64 h_in = p->k == p->n->depth ? last_width(p->n) : p->l.h_in;
-    i64 own = tile_floats(rows) + 2 * input_floats(h_in, rows);
+    i64 own = tile_floats(rows) + stats_floats(rows) + 2 * input_floats(h_in, rows);
     return own + scratch_floats(p->l.order, p->l.h_in, p->l.h_out, rows);
 }
 
 /* What goes into the layer, made anew: the layer reads it from `memory`, or as it lies. */
-static void read_input(const pass *p, layer *l, const tile *t, float *memory) {
+static void read_input(const pass *p, layer *l, const tile *t, row_stats *of, float *memory) {
     if (!p->k) {
         read_first(p->n, l, t, memory);
         return;
     }
-    activate(p->norms + p->k - 1, t->row0, t->rows, memory);
+    activate(p->norms + p->k - 1, t->row0, t->rows, of, memory);
     read_from(l, t, memory);
 }
 
@@ -226,21 +256,23 @@ static void forward_part(const void *args, i64 part) {
     const pass *p = args;
     const network *n = p->n;
     i64 rows = largest_tile(p->g, part);
-    float *memory = scratch(pass_floats(p, rows)), *input = memory + tile_floats(rows);
+    float *memory = scratch(pass_floats(p, rows)), *own = memory + tile_floats(rows);
+    float *input = own + stats_floats(rows);
+    row_stats *of = (row_stats *)own;
     for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
         if (p->k == n->depth && n->weight) {
             i64 row0 = p->g->ptr[w.start], h = last_width(n);
             ask_for_nodes(n, p->g, w.end, w.next);
-            activate(p->norms + p->k - 1, row0, p->g->ptr[w.end] - row0, input);
+            activate(p->norms + p->k - 1, row0, p->g->ptr[w.end] - row0, of, input);
             pool_tile(n, &w, input, padded(h));
             continue;
         }
         tile t = enter_tile(&w, memory);
         layer l = p->l;
         if (!p->k) ask_for_nodes(n, p->g, w.end, w.next);
-        read_input(p, &l, &t, input);
+        read_input(p, &l, &t, of, input);
         forward_tile(&l, &t, input + input_floats(l.h_in, rows));
-        if (p->k < n->depth && p->norms[p->k].has)
+        if (p->k < n->depth && p->norms[p->k].by_column)
             add_moments(p->norms + p->k, t.row0, t.rows, p->sums + part * 2 * padded(l.h_out));
     }
 }
@@ -250,25 +282,27 @@ static void backward_part(const void *args, i64 part) {
     const network *n = p->n;
     const norm *before = p->k ? p->norms + p->k - 1 : NULL;
     i64 rows = largest_tile(p->g, part), ld = padded(before ? before->h : p->l.h_in);
-    float *memory = scratch(pass_floats(p, rows)), *input = memory + tile_floats(rows);
+    float *memory = scratch(pass_floats(p, rows)), *own = memory + tile_floats(rows);
+    float *input = own + stats_floats(rows);
+    row_stats *of = (row_stats *)own;
     float *dx = input + (rows + 1) * ld, *z = dx + (rows + 1) * ld;
     double *sums = before ? p->sums + part * 2 * ld : NULL;
     for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
         if (p->k == n->depth && n->weight) {
             i64 row0 = p->g->ptr[w.start], height = p->g->ptr[w.end] - row0;
             ask_for_nodes(n, p->g, w.end, w.next);
-            activate(before, row0, height, input);
+            activate(before, row0, height, of, input);
             spread_tile(n, &w, dx, ld);
-            add_grad(before, row0, height, input, dx, p->to, sums);
+            add_grad(before, row0, height, input, dx, of, p->to, sums);
             continue;
         }
         tile t = enter_tile(&w, memory);
         layer l = p->l;
         if (!p->k) ask_for_nodes(n, p->g, w.end, w.next);
-        read_input(p, &l, &t, input);
+        read_input(p, &l, &t, of, input);
         if (before) l.dx = dx - t.row0 * ld, l.lddx = ld;
         backward_tile(&l, &t, p->gradients, part, z);
-        if (before) add_grad(before, t.row0, t.rows, input, dx, p->to, sums);
+        if (before) add_grad(before, t.row0, t.rows, input, dx, of, p->to, sums);
     }
 }
 
@@ -290,8 +324,9 @@ static norm *make_norms(const graphs *g, const network *n, float *means) {
     for (i64 k = 0; k < n->depth; k++) {
         const net_layer *l = n->layers + k;
         i64 width = padded(l->h_out);
-        norms[k] = (norm){.n = g->ptr[g->count], .h = l->h_out, .has = l->gamma != NULL, .y = l->y,
-                          .mean = l->state, .rstd = l->state + width, .scale = l->state + 2 * width,
+        norms[k] = (norm){.n = g->ptr[g->count], .h = l->h_out, .y = l->y,
+                          .by_column = l->gamma && l->mean, .by_row = by_row(l),
+                          .eps = (float)l->eps, .mean = l->state, .rstd = l->state + width, .scale = l->state + 2 * width,
                           .shift = l->state + 3 * width, .first = means, .second = means + width,
                           .seed = l->seed, .level = (uint32_t)l->level, .keep = (float)l->keep};
         means += means ? 2 * width : 0;
@@ -311,7 +346,7 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
     for (i64 k = 0; k <= n->depth; k++) {
         const net_layer *given = n->layers + k;
         pass p = {.g = g, .n = n, .norms = norms, .k = k};
-        int has_layer = k < n->depth || !n->weight, moments = k < n->depth && norms[k].has;
+        int has_layer = k < n->depth || !n->weight, moments = k < n->depth && norms[k].by_column;
         if (has_layer) {
             p.l = (layer){.order = given->order, .h_in = given->h_in, .h_out = given->h_out,
                           .y = k < n->depth ? given->y : n->out};
@@ -322,6 +357,7 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
         if (k < n->depth) {
             memset(given->state, 0, sizeof(float) * (size_t)(4 * width));
             for (i64 c = 0; c < given->h_out; c++) norms[k].scale[c] = norms[k].rstd[c] = 1.0f;
+            if (norms[k].by_row) take_affine(norms + k, given);
         }
         run_pass(&p, forward_part, parts, threads, k);
         if (moments) {
@@ -379,7 +415,7 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             const net_layer *l = n->layers + k - 1;
             const double *total = p.sums + parts * 2 * width;
             add_parts(p.sums, parts, width);
-            for (i64 c = 0; c < t->h && t->has; c++) {
+            for (i64 c = 0; c < t->h && l->gamma; c++) {
                 t->first[c] = (float)(total[c] / (double)t->n);
                 t->second[c] = (float)(total[width + c] / (double)t->n);
                 l->dbeta[c] = (float)total[c], l->dgamma[c] = (float)total[width + c];

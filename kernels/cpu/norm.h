@@ -1,11 +1,16 @@
-/* Batch normalisation, ReLU and dropout of a tile: between two layers they are never stored. */
+/* Batch or layer normalisation, ReLU and dropout of a tile: between two layers they are never stored.
+ *
+ * A batch norm is scale * y + shift with numbers of each column, known once all nodes were seen. A
+ * layer norm is scale * (y - mean) / deviation + shift with those of each row, found again whenever
+ * the row is read: `rows_of`. */
 #pragma once
 #include "threads.h"
 
 /* Of one layer in training. `mean` to `shift` are [padded(h)]; where there is no norm, scale is 1 and
  * shift 0. */
 typedef struct {
-    i64 n, h, has;
+    i64 n, h, by_column, by_row;         /* batch norm, layer norm */
+    float eps;                           /* of the latter */
     const float *y;                      /* [n, h], what the layer gave */
     float *mean, *rstd, *scale, *shift;  /* act = relu(scale * y + shift) */
     float *first, *second;               /* means of dY behind ReLU and dropout, and of it times the
@@ -48,15 +53,38 @@ INLINE vec kept(const norm *t, uvec columns, i64 row) {
 /* The columns of a layer's rows, a vector at a time. */
 #define FOR_COLUMNS(t) for (i64 c = 0, lanes = (t)->h; c < (t)->h; c += VL, lanes -= VL)
 
-/* dropout(relu(norm(y))) of some rows, padded. */
-static void activate(const norm *t, i64 row0, i64 rows, float *to) {
+/* What a layer norm finds of a row; the last two are means of what its gradient takes off. */
+typedef struct {
+    float mean, rstd, grad, dot;
+} row_stats;
+INLINE i64 stats_floats(i64 rows) { return rows * (i64)(sizeof(row_stats) / sizeof(float)); }
+
+static void find_rows(const norm *t, i64 row0, i64 rows, row_stats *of) {
+    const float *y = t->y + row0 * t->h;
+    for (i64 i = 0; i < rows; i++, y += t->h) {
+        vec sum = zero(), squares = zero();
+        FOR_COLUMNS(t) sum += load_part(y + c, lanes);
+        of[i].mean = sum_of(sum) / (float)t->h;
+        FOR_COLUMNS(t) {
+            vec d = first_lanes(load_part(y + c, lanes) - of[i].mean, lanes);
+            squares += d * d;
+        }
+        of[i].rstd = 1.0f / __builtin_sqrtf(sum_of(squares) / (float)t->h + t->eps);
+    }
+}
+
+/* dropout(relu(norm(y))) of some rows, padded. `of` has room for their numbers. */
+static void activate(const norm *t, i64 row0, i64 rows, row_stats *of, float *to) {
     i64 ld = padded(t->h);
+    if (t->by_row) find_rows(t, row0, rows, of);
     FOR_COLUMNS(t) {
         vec scale = load(t->scale + c), shift = load(t->shift + c);
         const float *y = t->y + row0 * t->h + c;
         uvec words = column_words(t, c);
         for (i64 i = 0; i < rows; i++) {
-            vec a = load_part(y + i * t->h, lanes) * scale + shift;
+            vec a = load_part(y + i * t->h, lanes);
+            if (t->by_row) a = (a - of[i].mean) * of[i].rstd;
+            a = a * scale + shift;
             a = select_above(a, a);
             if (t->level) a *= kept(t, words, row0 + i);
             store(to + i * ld + c, a);
@@ -96,8 +124,8 @@ static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
 
 /* The gradient of `act` behind ReLU and dropout, padded in rows of `grad`, stored in `to` [n, h]; its
  * column sums, and those of it times the normalised y. act > 0 where both let an element pass. */
-static void add_grad(const norm *t, i64 row0, i64 rows, const float *act, const float *grad,
-                     float *to, double *sums) {
+static void add_column_grad(const norm *t, i64 row0, i64 rows, const float *act, const float *grad,
+                            float *to, double *sums) {
     i64 ld = padded(t->h);
     FOR_COLUMNS(t) {
         vec mean = load(t->mean + c), rstd = load(t->rstd + c), sum = zero(), dot = zero();
@@ -113,6 +141,42 @@ static void add_grad(const norm *t, i64 row0, i64 rows, const float *act, const 
     }
 }
 
+/* The same of a layer norm, whose dY is at hand as soon as its row is: that is stored. `of` is what
+ * `activate` found. */
+static void add_row_grad(const norm *t, i64 row0, i64 rows, const float *act, const float *grad,
+                         row_stats *of, float *to, double *sums) {
+    i64 ld = padded(t->h);
+    for (i64 i = 0; i < rows; i++) {
+        vec sum = zero(), dot = zero();
+        FOR_COLUMNS(t) {
+            vec g = select_above(load(act + i * ld + c), load(grad + i * ld + c) * t->keep);
+            g *= load(t->scale + c);
+            sum += g;
+            dot += g * ((load_part(t->y + (row0 + i) * t->h + c, lanes) - of[i].mean) * of[i].rstd);
+        }
+        of[i].grad = sum_of(sum) / (float)t->h, of[i].dot = sum_of(dot) / (float)t->h;
+    }
+    FOR_COLUMNS(t) {
+        vec scale = load(t->scale + c), sum = zero(), dot = zero();
+        for (i64 i = 0; i < rows; i++) {
+            i64 at = (row0 + i) * t->h + c;
+            vec g = select_above(load(act + i * ld + c), load(grad + i * ld + c) * t->keep);
+            vec normal = (load_part(t->y + at, lanes) - of[i].mean) * of[i].rstd;
+            sum += g;
+            dot += g * normal;
+            store_part(to + at, (g * scale - of[i].grad - normal * of[i].dot) * of[i].rstd, lanes);
+        }
+        add_to(sums + c, sum);
+        add_to(sums + ld + c, dot);
+    }
+}
+
+static void add_grad(const norm *t, i64 row0, i64 rows, const float *act, const float *grad,
+                     row_stats *of, float *to, double *sums) {
+    if (t->by_row) add_row_grad(t, row0, rows, act, grad, of, to, sums);
+    else add_column_grad(t, row0, rows, act, grad, to, sums);
+}
+
 /* dY of the layer, scale * (grad - its mean - normalised y * mean of grad times normalised y), of a
  * vector of columns: what is the same for all rows, and a row's. */
 typedef struct {
@@ -120,13 +184,13 @@ typedef struct {
 } norm_column;
 
 INLINE norm_column grad_column(const norm *t, i64 c) {
-    if (!t->has) return (norm_column){zero() + 1.0f, zero(), zero(), zero()};
+    if (!t->by_column) return (norm_column){zero() + 1.0f, zero(), zero(), zero()};
     return (norm_column){load(t->scale + c), load(t->mean + c), load(t->first + c),
                          load(t->second + c) * load(t->rstd + c)};
 }
 INLINE vec norm_grad(const norm *t, const norm_column *k, i64 at, i64 lanes) {
     vec y = load_part(t->y + at, lanes), g = load_part(t->grad + at, lanes);
-    if (t->has) g = k->scale * (g - k->first - (y - k->mean) * k->second);
+    if (t->by_column) g = k->scale * (g - k->first - (y - k->mean) * k->second);
     return g;
 }
 

@@ -63,6 +63,21 @@ INLINE void store_part(float *p, vec v, i64 n) {
     for (i64 i = 0; i < n; i++) p[i] = v[i];
 #endif
 }
+INLINE float sum_of(vec v) {
+#if VL == 16
+    return _mm512_reduce_add_ps((__m512)v);
+#else
+    float sum = 0;
+    for (int i = 0; i < VL; i++) sum += v[i];
+    return sum;
+#endif
+}
+/* The first n lanes; the others 0. */
+INLINE vec first_lanes(vec v, i64 n) {
+    ivec lane;
+    for (int i = 0; i < VL; i++) lane[i] = i;
+    return (vec)((ivec)v & (lane < (int32_t)min64(n, VL)));
+}
 INLINE vec select_above(vec test, vec value) { /* value where test > 0, else 0; NaN passes */
     return (vec)((ivec)value & ~(ivec)(test <= 0.0f));
 }
