@@ -103,7 +103,10 @@ def test_the_suite_has_every_group_and_every_name_once(scale):
     layers = [name.split("/") for name in names if name.startswith("layer/")]
     assert {int(parts[2]) for parts in layers} == {9, 27, 64, 128, 300}
     assert {int(parts[3]) for parts in layers} == {2, 3, 4, 5}
-    assert sum(case.seconds for case in suite) < 8 * 60
+    # In nine minutes, one of them to prepare, all but the grid's corners fit; those come last.
+    corner = [parts[2] != "27" and parts[3] != "3" for parts in layers]
+    assert corner == sorted(corner)
+    assert sum(case.seconds for case in suite[: len(suite) - sum(corner)]) < 8 * 60
 
 
 def side(seconds: float, **more) -> dict:
