@@ -361,13 +361,15 @@ def test_class_scores(build, classes):
     assert dirty.isnan().nonzero().flatten().tolist() == [3]
 
 
-def test_a_dataset_in_use_can_be_copied():
-    """Workers of a DataLoader get a pickled one."""
+def test_a_dataset_or_a_batch_in_use_can_be_copied():
+    """Workers of a DataLoader get pickled datasets, and hand pickled batches back."""
     case = Case()
     model = FlexGCN(5, [8], 1, [2, 2])
-    out = model(case.graphs.batch(slice(None)))
-    for graphs in (pickle.loads(pickle.dumps(case.graphs)), copy.deepcopy(case.graphs)):
-        assert torch.equal(model(graphs.batch(slice(None))), out)
+    batch = case.graphs.batch(slice(None))
+    out = model(batch)
+    for copied in (lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy):
+        assert torch.equal(model(copied(case.graphs).batch(slice(None))), out)
+        assert torch.equal(model(copied(batch)), out)
 
 
 def test_weights_that_do_not_lie_in_a_row():

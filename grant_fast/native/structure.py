@@ -76,15 +76,17 @@ def degree(graphs: "FlatGraphs") -> int:
     return graphs.num_edges // max(1, graphs.num_nodes)
 
 
-#: Of each dataset, normalised or not: what the kernels read, and what owns the memory. Not kept by
-#: the dataset itself, which can be copied and pickled; pointers cannot.
-_structures: "WeakKeyDictionary[FlatGraphs, dict[bool, tuple[_Graphs, DatasetEdges]]]"
-_structures = WeakKeyDictionary()
+#: Of each dataset, normalised or not, and of each batch, in so many parts: what the kernels read,
+#: and what owns the memory. Not kept by themselves, for they can be copied; pointers cannot.
+_datasets: "WeakKeyDictionary[FlatGraphs, dict[bool, tuple[_Graphs, DatasetEdges]]]"
+_datasets = WeakKeyDictionary()
+_batches: WeakKeyDictionary[BatchAdjacency, dict[int, tuple[_Graphs, Tensor]]]
+_batches = WeakKeyDictionary()
 
 
 def _structure(graphs: "FlatGraphs", normalize: bool) -> _Graphs:
     """All of `graphs` that is the same for every batch."""
-    made = _structures.setdefault(graphs, {})
+    made = _datasets.setdefault(graphs, {})
     if normalize not in made:
         edges = graphs.edges(normalize)
         sides = (_Side * 2)(*(_Side(*map(pointer, side)) for side in edges.sides))
@@ -98,7 +100,7 @@ def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
     batch = adjacency.batch
     limit = min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes)
     parts = max(1, limit)
-    made: dict[int, tuple[_Graphs, Tensor]] = adjacency.__dict__.setdefault("native", {})
+    made = _batches.setdefault(adjacency, {})
     if parts not in made:
         ptr, first = batch.host_rows
         part = np.zeros(parts + 1, np.int64)
@@ -108,5 +110,5 @@ def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
         struct = _Graphs.from_buffer_copy(_structure(batch.graphs, adjacency.normalize))
         struct.ptr, struct.first, struct.part = map(pointer, (ptr, first, kept))
         struct.count = batch.num_graphs
-        made[parts] = struct, kept  # the adjacency keeps what the struct points at
+        made[parts] = struct, kept  # the batch itself keeps ptr and first
     return ctypes.byref(made[parts][0]), parts
