@@ -1,9 +1,10 @@
 """How the kernels are compiled and started: what all launchers share."""
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 #: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
 WARPS = {
@@ -65,6 +66,15 @@ def hop_precision(device: torch.device) -> str:
     return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
 
 
-def on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, whichever the tensors are on: make it theirs."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    *operands: Any,
+    written: tuple[Tensor, ...],
+    **constants: Any,
+) -> None:
+    """Start `kernel` on the device of what it writes: Triton would take the current one."""
+    device, hip = written[0].device, torch.version.hip is not None
+    constants |= options(kernel.fn.__name__, hip)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[grid](*operands, **constants)
