@@ -1,5 +1,6 @@
 """How the kernels are compiled and started: what all launchers share."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -32,15 +33,18 @@ REGISTERS = {
     **dict.fromkeys(("flex_conv_blocks", "weight_grad_blocks", "score_tiles"), 255),
     **dict.fromkeys(("horner_blocks", "powers_blocks"), 255),
 }
+#: The same where A is not normalised. Where it is, three programs fit a multiprocessor unspilled.
+PLAIN_REGISTERS = {"weight_grad_tiles": 200}
 
 
-def options(kernel: str, hip: bool) -> dict[str, int]:
+def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
+    registers = REGISTERS | ({} if constants.get("NORMALIZE", True) else PLAIN_REGISTERS)
     out = {"num_warps": WARPS[kernel], "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
-    if kernel in REGISTERS and not hip:
-        out["maxnreg"] = REGISTERS[kernel]
+    if kernel in registers and not hip:
+        out["maxnreg"] = registers[kernel]
     return out
 
 
@@ -75,6 +79,6 @@ def launch(
 ) -> None:
     """Start `kernel` on the device of what it writes: Triton would take the current one."""
     device, hip = written[0].device, torch.version.hip is not None
-    constants |= options(kernel.fn.__name__, hip)
+    constants |= options(kernel.fn.__name__, hip, constants)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](*operands, **constants)
