@@ -179,7 +179,7 @@ def flex_conv_blocks(
             tl.debug_barrier()  # every row is written before any is read, and read before rewritten
 
 
-@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height", "first"])
 def weight_grad_blocks(
     p_x,  # as in `weight_grad_tiles`
     p_code,
@@ -195,6 +195,7 @@ def weight_grad_blocks(
     num_nodes,
     num_graphs,
     height,
+    first,  # row of p_partial
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
@@ -238,5 +239,5 @@ def weight_grad_blocks(
             b_next = b_next + (b_sum,)
             tl.debug_barrier()
         b_dw = b_next
-    i_program = tl.program_id(0)
+    i_program = first + tl.program_id(0)
     store_sums(p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)

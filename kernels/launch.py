@@ -77,8 +77,26 @@ def launch(
     written: tuple[Tensor, ...],
     **constants: Any,
 ) -> None:
-    """Start `kernel` on the device of what it writes: Triton would take the current one."""
+    """Start `kernel`, of whose operands it has `written` some, on the device that they are on.
+
+    Triton would take the current device. And it would compile a kernel anew, unseen by the table of
+    `inspect.py`, for an operand that begins off 16 bytes, as a view may: such a one is copied. What
+    is written is ours, and its beginnings are chosen.
+    """
     device, hip = written[0].device, torch.version.hip is not None
+    operands = tuple(_aligned(operand, written) for operand in operands)
     constants |= options(kernel.fn.__name__, hip, constants)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](*operands, **constants)
+
+
+def _aligned(operand: Any, written: tuple[Tensor, ...]) -> Any:
+    """`operand`, or a copy with the same strides of a tensor that begins off 16 bytes."""
+    if not isinstance(operand, Tensor) or operand.data_ptr() % 16 == 0:
+        return operand
+    if any(operand is tensor for tensor in written):
+        return operand
+    copy = torch.empty_strided(
+        operand.shape, operand.stride(), dtype=operand.dtype, device=operand.device
+    )
+    return copy.copy_(operand)

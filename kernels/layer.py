@@ -1,7 +1,7 @@
 """Launching the layer's kernels over a batch: small graphs tile by tile, larger ones one by one.
 
 Every choice here is a pure function of shapes, dtype and target, and none depends on the number of
-nodes or edges: a new batch compiles nothing, but for views that begin off 16 bytes, once.
+nodes or edges: a new batch compiles nothing.
 """
 
 from typing import Any, NamedTuple
@@ -174,8 +174,8 @@ def weight_grad(
         grid = (large_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
         scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
         launch(
-            blocks.weight_grad_blocks, grid, x, code, dy, y, partial[tile_programs:], scratch,
-            *graphs.large, graphs.num_large, graphs.height, written=(partial, scratch),
+            blocks.weight_grad_blocks, grid, x, code, dy, y, partial, scratch, *graphs.large,
+            graphs.num_large, graphs.height, tile_programs, written=(partial, scratch),
             **constants, **shape,
         )  # fmt: skip
     total = partial.sum(0)
