@@ -18,47 +18,35 @@ from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .errors import InputError
 from .indexing import take
-from .sparse import flex_conv_csr, require_transpose, transposed_if_needed
+from .sparse import MATRIX, flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_in_dataset, flex_conv_tiles
 
 
-@custom_op("grant_fast::flex_conv", mutates_args=())
-def _flex_conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rowptr: Tensor,
-    col: Tensor,
-    value: Tensor,
-    rowptr_t: Tensor | None,
-    col_t: Tensor | None,
-    value_t: Tensor | None,
-) -> Tensor:
-    return reference.flex_conv(x, weight, bias, rowptr, col, value)
+@custom_op(
+    "grant_fast::flex_conv",
+    mutates_args=(),
+    schema=f"(Tensor x, Tensor weight, Tensor? bias, {MATRIX}) -> Tensor",
+)
+def _flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, *csr: Tensor) -> Tensor:
+    return reference.flex_conv(x, weight, bias, *csr[:3])
 
 
 @_flex_conv.register_fake
-def _(x, weight, bias, rowptr, col, value, rowptr_t, col_t, value_t):  # type: ignore[no-untyped-def]
+def _(x, weight, bias, *csr):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
-@custom_op("grant_fast::flex_conv_backward", mutates_args=())
+@custom_op(
+    "grant_fast::flex_conv_backward",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor x, Tensor weight, bool needs_dx, bool needs_dvalue, "
+    f"{MATRIX}) -> (Tensor, Tensor, Tensor)",
+)
 def _flex_conv_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    rowptr: Tensor,
-    col: Tensor,
-    value: Tensor,
-    rowptr_t: Tensor,
-    col_t: Tensor,
-    value_t: Tensor,
-    needs_dx: bool,
-    needs_dvalue: bool,
+    grad: Tensor, x: Tensor, weight: Tensor, needs_dx: bool, needs_dvalue: bool, *csr: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dX, dW, dvalue); one that is not needed is empty."""
-    grad = grad.contiguous()
-    csr = (rowptr, col, value, rowptr_t, col_t, value_t)
+    grad, value = grad.contiguous(), csr[2]
     dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx)
     dvalue = value.new_empty(0)
     if needs_dvalue:
@@ -67,7 +55,7 @@ def _flex_conv_backward(
 
 
 @_flex_conv_backward.register_fake
-def _(grad, x, weight, rowptr, col, value, rowptr_t, col_t, value_t, needs_dx, needs_dvalue):  # type: ignore[no-untyped-def]
+def _(grad, x, weight, needs_dx, needs_dvalue, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
     dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
     return dx, torch.empty_like(weight), value.new_empty(value.shape if needs_dvalue else 0)
 
@@ -83,40 +71,24 @@ def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
     require_transpose(csr[3])
     needs_dx, _, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
     dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
-        grad, x, weight, *csr, needs_dx, needs_dvalue
+        grad, x, weight, needs_dx, needs_dvalue, *csr
     )
     db = grad.sum(0) if ctx.has_bias and needs_db else None
-    return (
-        dx if needs_dx else None,
-        dw,
-        db,
-        None,
-        None,
-        dvalue if needs_dvalue else None,
-        None,
-        None,
-        None,
-    )
+    dvalue = dvalue if needs_dvalue else None
+    return dx if needs_dx else None, dw, db, None, None, dvalue, None, None, None
 
 
 _flex_conv.register_autograd(_flex_conv_grad, setup_context=_flex_conv_setup)
 
 
-@custom_op("grant_fast::spmm", mutates_args=())
-def _spmm(
-    x: Tensor,
-    rowptr: Tensor,
-    col: Tensor,
-    value: Tensor,
-    rowptr_t: Tensor | None,
-    col_t: Tensor | None,
-    value_t: Tensor | None,
-) -> Tensor:
+@custom_op("grant_fast::spmm", mutates_args=(), schema=f"(Tensor x, {MATRIX}) -> Tensor")
+def _spmm(x: Tensor, *csr: Tensor) -> Tensor:
+    rowptr, col, value = csr[:3]
     return reference.spmm(rowptr, col, value, x.contiguous())
 
 
 @_spmm.register_fake
-def _(x, rowptr, col, value, rowptr_t, col_t, value_t):  # type: ignore[no-untyped-def]
+def _(x, rowptr, *others):  # type: ignore[no-untyped-def]
     return x.new_empty(rowptr.shape[0] - 1, x.shape[1])
 
 

@@ -117,6 +117,7 @@ def flex_conv_backward(
     rowptr_t: Tensor,
     col_t: Tensor,
     value_t: Tensor,
+    *,
     needs_dx: bool,
 ) -> tuple[Tensor | None, Tensor]:
     """(dX or None, dW) of `flex_conv`, from X alone: nothing of the forward pass was kept.

@@ -10,76 +10,62 @@ from torch.library import custom_op
 
 from .adjacency import Adjacency
 
+#: What an operator takes of a matrix: its CSR, and that of its transpose for a backward pass.
+MATRIX = "Tensor rowptr, Tensor col, Tensor value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 
-@custom_op("grant_fast::flex_conv_csr", mutates_args=())
+
+@custom_op(
+    "grant_fast::flex_conv_csr",
+    mutates_args=(),
+    schema=f"(Tensor x, Tensor weight, Tensor? bias, bool relu, {MATRIX}) -> Tensor",
+)
 def _flex_conv_csr(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    rowptr: Tensor,
-    col: Tensor,
-    value: Tensor,
-    rowptr_t: Tensor | None,
-    col_t: Tensor | None,
-    value_t: Tensor | None,
-    relu: bool,
+    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, *csr: Tensor
 ) -> Tensor:
     """Y, [n, h_out]."""
-    from .kernels import csr, csr_layer
+    from .kernels.csr import CSR
+    from .kernels.csr_layer import forward
 
     bias = None if bias is None else bias.contiguous()
-    matrix = csr.CSR(rowptr, col, value)
-    return csr_layer.forward(x, weight.contiguous(), bias, matrix, relu=relu)
+    return forward(x, weight.contiguous(), bias, CSR(*csr[:3]), relu=relu)
 
 
 @_flex_conv_csr.register_fake
-def _(x, weight, bias, rowptr, col, value, rowptr_t, col_t, value_t, relu):  # type: ignore[no-untyped-def]
+def _(x, weight, *others):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
-@custom_op("grant_fast::flex_conv_csr_backward", mutates_args=())
+@custom_op(
+    "grant_fast::flex_conv_csr_backward",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor x, Tensor? y, Tensor weight, bool needs_dx, bool needs_dvalue, "
+    f"{MATRIX}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
 def _flex_conv_csr_backward(
     grad: Tensor,
     x: Tensor,
     y: Tensor | None,
     weight: Tensor,
-    rowptr: Tensor,
-    col: Tensor,
-    value: Tensor,
-    rowptr_t: Tensor,
-    col_t: Tensor,
-    value_t: Tensor,
     needs_dx: bool,
     needs_dvalue: bool,
+    *csr: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dX, dW, db, dvalue); what is not needed is empty. `y` is the output of a ReLU."""
-    from .kernels import csr, csr_layer
+    from .kernels.csr import CSR
+    from .kernels.csr_layer import backward, backward_with_values
 
-    grad = masked(grad, y)
-    matrix, transposed = csr.CSR(rowptr, col, value), csr.CSR(rowptr_t, col_t, value_t)
-    operands = (grad, x, weight.contiguous(), matrix, transposed)
+    grad, matrix = masked(grad, y), CSR(*csr[:3])
+    operands = (grad, x, weight.contiguous(), matrix, CSR(*csr[3:]))
     if needs_dvalue:
-        dx, dw, dvalue = csr_layer.backward_with_values(*operands)
+        dx, dw, dvalue = backward_with_values(*operands)
         return dx, dw, grad.sum(0), dvalue
-    part, dw = csr_layer.backward(*operands, needs_dx=needs_dx)
-    return x.new_empty(0) if part is None else part, dw, grad.sum(0), value.new_empty(0)
+    part, dw = backward(*operands, needs_dx=needs_dx)
+    dx = x.new_empty(0) if part is None else part
+    return dx, dw, grad.sum(0), matrix.value.new_empty(0)
 
 
 @_flex_conv_csr_backward.register_fake
-def _(  # type: ignore[no-untyped-def]
-    grad,
-    x,
-    y,
-    weight,
-    rowptr,
-    col,
-    value,
-    rowptr_t,
-    col_t,
-    value_t,
-    needs_dx,
-    needs_dvalue,
-):
+def _(grad, x, y, weight, needs_dx, needs_dvalue, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
     dx = torch.empty_like(x) if needs_dx or needs_dvalue else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
     return dx, dw, weight.new_empty(weight.shape[2]), value.new_empty(needs_dvalue * len(value))
@@ -92,26 +78,26 @@ def masked(grad: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, *csr, relu = inputs
+    x, weight, bias, relu, *csr = inputs
     # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
     ctx.save_for_backward(x, output if relu else None, weight, *csr)
     ctx.has_bias = bias is not None
 
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
-    require_transpose(ctx.saved_tensors[-3])
-    needs_dx, needs_dw, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
+    x, y, weight, *csr = ctx.saved_tensors
+    require_transpose(csr[3])
+    needs_dx, needs_dw, needs_db, _, _, _, needs_dvalue = ctx.needs_input_grad[:7]
     dx, dw, db, dvalue = torch.ops.grant_fast.flex_conv_csr_backward(
-        grad, *ctx.saved_tensors, needs_dx, needs_dvalue
+        grad, x, y, weight, needs_dx, needs_dvalue, *csr
     )
     return (
         dx if needs_dx else None,
         dw if needs_dw else None,
         db if needs_db and ctx.has_bias else None,
-        None,
-        None,
+        *[None] * 3,
         dvalue if needs_dvalue else None,
-        *[None] * 4,
+        *[None] * 3,
     )
 
 
@@ -131,7 +117,7 @@ def flex_conv_csr(
 ) -> Tensor:
     """act(Σ_k Â^k X W_k + b) over any square matrix, by the kernels for CSR."""
     csr = (*adjacency.csr, *transposed_if_needed(adjacency))
-    return torch.ops.grant_fast.flex_conv_csr(x.contiguous(), weight, bias, *csr, relu)
+    return torch.ops.grant_fast.flex_conv_csr(x.contiguous(), weight, bias, relu, *csr)
 
 
 def transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:

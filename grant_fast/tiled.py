@@ -5,6 +5,8 @@ are imported when it first runs. Graphs of a batch that bits cannot hold go thro
 CSR, within the same operator: their rows are taken out, computed, and put in their place.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.library import custom_op
@@ -14,31 +16,30 @@ from .dispatch import is_fused
 from .indexing import take
 from .sparse import masked, require_transpose, transposed_if_needed
 
+#: What the operator takes of a batch: `layer.Graphs`, the rows of the graphs that bits cannot hold,
+#: and their CSR, as in `sparse.MATRIX`.
+STRUCTURE = (
+    "Tensor? scale, Tensor ptr, Tensor bits, Tensor tile, Tensor graph, Tensor row, "
+    "Tensor large_graph, Tensor large_row, Tensor? rest, Tensor? rowptr, Tensor? col, "
+    "Tensor? value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
+)
 
-@custom_op("grant_fast::flex_conv_tiles", mutates_args=())
+
+@custom_op(
+    "grant_fast::flex_conv_tiles",
+    mutates_args=(),
+    schema="(Tensor x, Tensor? code, Tensor? index, Tensor weight, Tensor? bias, "
+    f"int? rows, bool relu, {STRUCTURE}) -> Tensor",
+)
 def _flex_conv_tiles(
     x: Tensor,
     code: Tensor | None,
     index: Tensor | None,
     weight: Tensor,
     bias: Tensor | None,
-    scale: Tensor | None,
-    ptr: Tensor,
-    bits: Tensor,
-    tile: Tensor,
-    graph: Tensor,
-    row: Tensor,
-    large_graph: Tensor,
-    large_row: Tensor,
-    rest: Tensor | None,
-    rowptr: Tensor | None,
-    col: Tensor | None,
-    value: Tensor | None,
-    rowptr_t: Tensor | None,
-    col_t: Tensor | None,
-    value_t: Tensor | None,
     rows: int | None,
     relu: bool,
+    *structure: Any,
 ) -> Tensor:
     """Y, [n, h_out].
 
@@ -48,11 +49,11 @@ def _flex_conv_tiles(
         code: [N] int32, the kind of each node.
         index: [n] int32 or int64, the row of `x` that each row of the batch takes: for the graphs
             that bits cannot hold, and for the gradient of the kinds. None where neither asks.
-        rest: the rows of the graphs that bits cannot hold; then their CSR.
+        structure: see `STRUCTURE`.
     """
     from .kernels import csr, csr_layer, layer, wide
 
-    graphs = layer.Graphs(scale, ptr, bits, tile, graph, row, large_graph, large_row)
+    graphs, rest = layer.Graphs(*structure[:8]), structure[8]
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     if is_fused(weight):
         out = x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
@@ -61,7 +62,7 @@ def _flex_conv_tiles(
     else:
         out = wide.forward(x, weight, bias, graphs, relu=relu)
     if rest is not None:
-        matrix = csr.CSR(rowptr, col, value)
+        matrix = csr.CSR(*structure[9:12])
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
         part = csr_layer.forward(part, weight, bias, matrix, relu=relu)
         out.index_copy_(0, rest, part)
@@ -69,12 +70,17 @@ def _flex_conv_tiles(
 
 
 @_flex_conv_tiles.register_fake
-def _(x, code, index, weight, bias, *structure_and_rest):  # type: ignore[no-untyped-def]
-    rows = structure_and_rest[-2]
+def _(x, code, index, weight, bias, rows, relu, *structure):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
 
 
-@custom_op("grant_fast::flex_conv_tiles_backward", mutates_args=())
+@custom_op(
+    "grant_fast::flex_conv_tiles_backward",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor x, Tensor? code, Tensor? index, Tensor? y, Tensor weight, "
+    "bool in_dataset, bool needs_dx, bool needs_dw, "
+    f"{STRUCTURE}) -> (Tensor, Tensor, Tensor)",
+)
 def _flex_conv_tiles_backward(
     grad: Tensor,
     x: Tensor,
@@ -82,24 +88,10 @@ def _flex_conv_tiles_backward(
     index: Tensor | None,
     y: Tensor | None,
     weight: Tensor,
-    scale: Tensor | None,
-    ptr: Tensor,
-    bits: Tensor,
-    tile: Tensor,
-    graph: Tensor,
-    row: Tensor,
-    large_graph: Tensor,
-    large_row: Tensor,
-    rest: Tensor | None,
-    rowptr: Tensor | None,
-    col: Tensor | None,
-    value: Tensor | None,
-    rowptr_t: Tensor | None,
-    col_t: Tensor | None,
-    value_t: Tensor | None,
     in_dataset: bool,
     needs_dx: bool,
     needs_dw: bool,
+    *structure: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dX, dW, db); one that is not needed is empty. `y` is the output of a layer with a ReLU.
 
@@ -107,7 +99,7 @@ def _flex_conv_tiles_backward(
     """
     from .kernels import csr, csr_layer, layer, wide
 
-    graphs = layer.Graphs(scale, ptr, bits, tile, graph, row, large_graph, large_row)
+    graphs, rest = layer.Graphs(*structure[:8]), structure[8]
     grad, weight = grad.contiguous(), weight.contiguous()
     dx, dw, db = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if is_fused(weight):
@@ -124,7 +116,7 @@ def _flex_conv_tiles_backward(
         dx, dw = (empty if t is None else t for t, empty in zip(parts, (dx, dw), strict=True))
         db = grad.sum(0) if needs_dw else db
     if rest is not None:
-        matrices = csr.CSR(rowptr, col, value), csr.CSR(rowptr_t, col_t, value_t)
+        matrices = csr.CSR(*structure[9:12]), csr.CSR(*structure[12:])
         g = masked(grad.index_select(0, rest), None if y is None else y.index_select(0, rest))
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
         dx_rest, dw_rest = csr_layer.backward(g, part, weight, *matrices, needs_dx=needs_dx)
@@ -140,8 +132,7 @@ def _flex_conv_tiles_backward(
 
 
 @_flex_conv_tiles_backward.register_fake
-def _(grad, x, code, index, y, weight, *structure_and_needs):  # type: ignore[no-untyped-def]
-    needs_dx, needs_dw = structure_and_needs[-2:]
+def _(grad, x, code, index, y, weight, in_dataset, needs_dx, needs_dw, *structure):  # type: ignore[no-untyped-def]
     dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
     db = weight.new_empty(weight.shape[2])
@@ -149,19 +140,20 @@ def _(grad, x, code, index, y, weight, *structure_and_needs):  # type: ignore[no
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, code, index, weight, bias, *structure, rows, relu = inputs
+    x, code, index, weight, bias, rows, relu, *structure = inputs
     # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
     ctx.save_for_backward(x, code, index, output if relu else None, weight, *structure)
     ctx.has_bias, ctx.in_dataset = bias is not None, rows is not None
 
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
-    rest, rowptr_t = ctx.saved_tensors[-7], ctx.saved_tensors[-3]
-    if rest is not None:
-        require_transpose(rowptr_t)
+    operands, structure = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+    if structure[8] is not None:
+        require_transpose(structure[12])
     needs_dx, _, _, needs_dw, needs_db = ctx.needs_input_grad[:5]
+    needs = needs_dx, needs_dw or needs_db
     dx, dw, db = torch.ops.grant_fast.flex_conv_tiles_backward(
-        grad, *ctx.saved_tensors, ctx.in_dataset, needs_dx, needs_dw or needs_db
+        grad, *operands, ctx.in_dataset, *needs, *structure
     )
     return (
         dx if needs_dx else None,
@@ -180,7 +172,7 @@ def flex_conv_tiles(
     x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: BatchAdjacency, relu: bool
 ) -> Tensor:
     """act(Σ_k Â^k X W_k + b) of a batch whose edges are kept as bits."""
-    operands = (x.contiguous(), None, None, weight, bias, *structure(adjacency), None, relu)
+    operands = (x.contiguous(), None, None, weight, bias, None, relu, *structure(adjacency))
     return torch.ops.grant_fast.flex_conv_tiles(*operands)
 
 
@@ -211,12 +203,12 @@ def flex_conv_in_dataset(
         else:
             index = nodes
     rows = batch.num_nodes
-    operands = (x.contiguous(), code, index, weight, bias, *structure(adjacency), rows, relu)
+    operands = (x.contiguous(), code, index, weight, bias, rows, relu, *structure(adjacency))
     return torch.ops.grant_fast.flex_conv_tiles(*operands)
 
 
 def structure(adjacency: BatchAdjacency) -> tuple[Tensor | None, ...]:
-    """What the operator takes of a batch: tables of the tiles, and rows and CSR of the rest."""
+    """`STRUCTURE`: tables of the tiles, and rows and CSR of the rest."""
     batch = adjacency.batch
     bits, tiles = batch.graphs.bits, batch.tiles
     assert bits is not None and tiles is not None, "only unweighted graphs have these"

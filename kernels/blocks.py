@@ -33,8 +33,10 @@ from .tile import (
     load_columns,
     load_gradient,
     load_weight,
+    no_sums,
     spread_bits,
     store_block,
+    store_sums,
 )
 
 
@@ -82,15 +84,24 @@ def sum_blocks(
         if SCALE:
             b_z *= load_scale(p_scale, node + o_source, m_source, True)
         if TRANSPOSE:
-            p_word = p_bits + num_nodes * (top // 64) + node + o_source
+            p_word = p_bits + num_nodes.to(tl.int64) * (top // 64) + node + o_source
             b_word = tl.load(p_word, mask=m_source, other=0) >> (top % 64)
             b_a = spread_bits(b_word, ROWS, True)
         else:
-            p_word = p_bits + num_nodes * (left // 64) + node + o_row
+            p_word = p_bits + num_nodes.to(tl.int64) * (left // 64) + node + o_row
             b_word = tl.load(p_word, mask=o_row < size, other=0) >> (left % 64)
             b_a = spread_bits(b_word, SOURCES, False)
         b_sum = add_sources(b_sum, b_a, b_z, PRECISION, WHAT)
     return b_sum
+
+
+@triton.jit
+def load_graph(p_ptr, p_graph, p_row, i_graph):
+    """A graph's first node, its size, and its first row in the batch."""
+    graph = tl.load(p_graph + i_graph)
+    node = tl.load(p_ptr + graph)
+    size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
+    return node, size, tl.load(p_row + i_graph)
 
 
 @triton.jit
@@ -137,14 +148,10 @@ def flex_conv_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col = tl.program_id(1)
-    num_nodes = num_nodes.to(tl.int64)
     i_program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + i_col
     p_scratch += i_program * (2 * height * BO)
     for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
-        graph = tl.load(p_graph + i_graph)
-        node = tl.load(p_ptr + graph)
-        size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
-        row = tl.load(p_row + i_graph)
+        node, size, row = load_graph(p_ptr, p_graph, p_row, i_graph)
         for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
             k = ORDER - 1 - i
             p_from = p_scratch + (k + 1) % 2 * height * BO
@@ -172,7 +179,7 @@ def flex_conv_blocks(
             tl.debug_barrier()  # every row is written before any is read, and read before rewritten
 
 
-@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height", "first"])
 def weight_grad_blocks(
     p_x,  # as in `weight_grad_tiles`
     p_code,
@@ -188,6 +195,7 @@ def weight_grad_blocks(
     num_nodes,
     num_graphs,
     height,
+    first,  # row of p_partial
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
@@ -202,18 +210,11 @@ def weight_grad_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    num_nodes = num_nodes.to(tl.int64)
     i_program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + i_col
     p_scratch += (i_program * tl.num_programs(2) + i_in) * (2 * height * BO)
-    b_db = tl.zeros([BO], tl.float32)
-    b_dw = ()
-    for _ in tl.static_range(ORDER):
-        b_dw = b_dw + (tl.zeros([BI, BO], tl.float32),)
+    b_dw, b_db = no_sums(ORDER, BI, BO)
     for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
-        graph = tl.load(p_graph + i_graph)
-        node = tl.load(p_ptr + graph)
-        size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
-        row = tl.load(p_row + i_graph)
+        node, size, row = load_graph(p_ptr, p_graph, p_row, i_graph)
         b_next = ()
         for k in tl.static_range(ORDER):
             p_from = p_scratch + (k + 1) % 2 * height * BO
@@ -238,9 +239,5 @@ def weight_grad_blocks(
             b_next = b_next + (b_sum,)
             tl.debug_barrier()
         b_dw = b_next
-    p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
-    o_in = i_in * BI + tl.arange(0, BI)
-    for k in tl.static_range(ORDER):
-        store_block(p_partial, b_dw[k], k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO)
-    o_col = i_col * BO + tl.arange(0, BO)
-    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=(o_col < H_OUT) & (i_in == 0))
+    i_program = first + tl.program_id(0)
+    store_sums(p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)

@@ -28,12 +28,11 @@ row is one program's work however long it is: one of 10⁵ edges holds its progr
 # mypy: ignore-errors
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import on, options
+from .launch import launch
 
 
 @triton.jit
@@ -175,14 +174,12 @@ def spmm(
         return out
     shape = spmm_shape(width)
     grid = (triton.cdiv(rows, shape["ROWS"]), triton.cdiv(width, shape["BLOCK"]))
-    with on(z.device):
-        spmm_rows[grid](
-            *csr, z, term, bias, out, rows,
-            WIDTH=width, Z_STRIDE=z.stride(0), OUT_STRIDE=out.stride(0),
-            TERM_STRIDE=0 if term is None else term.stride(0),
-            TERM=term is not None, BIAS=bias is not None, RELU=relu, **shape,
-            **options("spmm_rows", torch.version.hip is not None),
-        )  # fmt: skip
+    launch(
+        spmm_rows, grid, *csr, z, term, bias, out, rows, written=(out,),
+        WIDTH=width, Z_STRIDE=z.stride(0), OUT_STRIDE=out.stride(0),
+        TERM_STRIDE=0 if term is None else term.stride(0),
+        TERM=term is not None, BIAS=bias is not None, RELU=relu, **shape,
+    )  # fmt: skip
     return out
 
 
@@ -196,9 +193,8 @@ def value_grad(csr: CSR, dz: Tensor, z: Tensor, out: Tensor, *, add: bool) -> No
     if not rows or not csr.col.shape[0]:
         return
     shape = value_grad_shape(width)
-    with on(z.device):
-        value_grad_rows[(triton.cdiv(rows, shape["ROWS"]),)](
-            csr.rowptr, csr.col, dz, z, out, rows,
-            WIDTH=width, DZ_STRIDE=dz.stride(0), Z_STRIDE=z.stride(0), ADD=add, **shape,
-            **options("value_grad_rows", torch.version.hip is not None),
-        )  # fmt: skip
+    launch(
+        value_grad_rows, (triton.cdiv(rows, shape["ROWS"]),),
+        csr.rowptr, csr.col, dz, z, out, rows, written=(out,),
+        WIDTH=width, DZ_STRIDE=dz.stride(0), Z_STRIDE=z.stride(0), ADD=add, **shape,
+    )  # fmt: skip

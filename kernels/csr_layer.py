@@ -89,22 +89,25 @@ def backward_with_values(
     """(dX, dW, dvalue): for an edge j → i, dvalue = Σ_{k≥1} ⟨dZ_k[i], Z_{k-1}[j]⟩.
 
     Z_k = Â^k X and dZ_{k-1} = dY W_{k-1}ᵀ + Âᵀ dZ_k, some columns at a time: one row of a workspace
-    holds all orders of a node, so that an edge's sum over the hops is one inner product.
+    holds all orders of a node, so that an edge's sum over the hops is one inner product. Each order
+    begins at 16 bytes, which the kernels ask for.
     """
     (order, h_in, _), nodes = weight.shape, x.shape[0]
     dx, dw = torch.empty_like(x), torch.empty_like(weight)
     dvalue = torch.zeros_like(csr.value, dtype=torch.float32)
     for c in column_chunks(h_in, order):
-        w = weight[:, c]
+        width = c.stop - c.start
+        w = torch.nn.functional.pad(weight[:, c], (0, 0, 0, -width % 8))
         dz = torch.mm(grad, w.flatten(0, 1).T).view(nodes, order, w.shape[1])
         z = torch.empty_like(dz)
-        z[:, 0] = x[:, c]
+        z[:, 0, :width], z[:, :, width:] = x[:, c], 0
         for k in range(1, order):
-            spmm(csr, z[:, k - 1], out=z[:, k])
+            spmm(csr, z[:, k - 1, :width], out=z[:, k, :width])
         for k in range(order - 2, -1, -1):
-            spmm(csr_t, dz[:, k + 1], term=dz[:, k], out=dz[:, k])
-        dx[:, c] = dz[:, 0]
-        dw[:, c] = torch.mm(z.flatten(1).T, grad).view_as(w)
+            term = dz[:, k, :width]
+            spmm(csr_t, dz[:, k + 1, :width], term=term, out=term)
+        dx[:, c] = dz[:, 0, :width]
+        dw[:, c] = torch.mm(z.flatten(1).T, grad).view_as(w)[:, :width]
         if order > 1:
             rows = dz[:, 1:].flatten(1), z[:, :-1].flatten(1)
             value_grad(csr, *rows, dvalue, add=c.start > 0)

@@ -44,23 +44,35 @@ from .tile import (
     load_block,
     load_gradient,
     load_weight,
+    no_sums,
     spread_bits,
     store_block,
+    store_sums,
 )
 
 
 @triton.jit
-def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: tl.constexpr):
-    """Node of the dataset, row of the batch, first row of its graph, and whether any: [ROWS] each.
+def tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS: tl.constexpr):
+    """A tile's slots, whether they are used, and their graphs: which, first node, size.
 
     p_ptr: [G + 1], where each graph's nodes begin.  p_tile: [tiles + 1], where each tile's slots
-    begin.  p_graph, p_row: [slots], a slot's graph, and that graph's first row in the batch.
+    begin.  p_graph: [slots], a slot's graph.
     """
     o_slot = tl.load(p_tile + i_tile).to(tl.int64) + tl.arange(0, SLOTS)
     m_slot = o_slot < tl.load(p_tile + i_tile + 1)
     b_graph = tl.load(p_graph + o_slot, mask=m_slot, other=0)
     b_node = tl.load(p_ptr + b_graph, mask=m_slot, other=0)
     b_size = tl.load(p_ptr + b_graph + 1, mask=m_slot, other=0) - b_node
+    return o_slot, m_slot, b_graph, b_node, b_size
+
+
+@triton.jit
+def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: tl.constexpr):
+    """Node of the dataset, row of the batch, first row of its graph, and whether any: [ROWS] each.
+
+    p_row: [slots], the first row in the batch of a slot's graph; the others as in `tile_slots`.
+    """
+    o_slot, m_slot, _, b_node, b_size = tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS)
     b_row = tl.load(p_row + o_slot, mask=m_slot, other=0)
     b_start = tl.cumsum(b_size, 0) - b_size
     o = tl.arange(0, ROWS)
@@ -83,6 +95,17 @@ def tile_matrix(
 
 
 @triton.jit
+def load_tile(
+    p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile,
+    ROWS: tl.constexpr, SLOTS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+):  # fmt: skip
+    """One tile: its nodes, its rows of the batch, which there are, A (or Aᵀ), its rows' scale."""
+    o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
+    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
+    return o_node, o_row, m_row, b_a, b_scale
+
+
+@triton.jit
 def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
     """Â Z of one tile: A Z between two diagonal scales."""
     if NORMALIZE:
@@ -94,6 +117,26 @@ def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REP
             b_sum = add_sources(b_none, b_a, b_z, PRECISION, "finite")
             b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, PRECISION, "others"))
     return b_sum * b_scale[:, None] if NORMALIZE else b_sum
+
+
+@triton.jit
+def horner(
+    b_x, b_a, b_scale, p_weight, i_col,
+    ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
+    BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr,
+):  # fmt: skip
+    """Block i_col of Σ_k Â^k X W_k of one tile, [ROWS, BO]; b_x: the blocks of X, BI wide."""
+    p_weight += (ORDER - 1) * H_IN * H_OUT
+    b_y = tl.zeros([ROWS, BO], tl.float32)
+    for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
+        if i > 0:
+            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, REPAIR)
+        for c in tl.static_range(0, H_IN, BI):
+            b_w = load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO)
+            b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
+        p_weight -= H_IN * H_OUT
+    return b_y
 
 
 @triton.jit
@@ -127,21 +170,17 @@ def flex_conv_tiles(
     PRECISION: tl.constexpr,
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
-    o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
+    o_node, o_row, m_row, b_a, b_scale = load_tile(
+        p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, TRANSPOSE
+    )
     o_x = input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):
         b_x = b_x + (load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI),)
-    p_weight += (ORDER - 1) * H_IN * H_OUT
-    b_y = tl.zeros([ROWS, BO], tl.float32)
-    for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
-        if i > 0:
-            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, True)
-        for c in tl.static_range(0, H_IN, BI):
-            b_w = load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO)
-            b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
-        p_weight -= H_IN * H_OUT
+    b_y = horner(
+        b_x, b_a, b_scale, p_weight, i_col,
+        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PRECISION, True,
+    )  # fmt: skip
     b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
 
@@ -175,16 +214,12 @@ def weight_grad_tiles(
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    b_db = tl.zeros([BO], tl.float32)
-    b_dw = ()
-    for _ in tl.static_range(ORDER):
-        b_dw = b_dw + (tl.zeros([BI, BO], tl.float32),)
+    b_dw, b_db = no_sums(ORDER, BI, BO)
     i_first = tl.program_id(0) * tiles_each
     for i_tile in range(i_first, tl.minimum(i_first + tiles_each, num_tiles)):
-        o_node, o_row, o_start, m_row = tile_rows(
-            p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS
+        o_node, o_row, m_row, b_a, b_scale = load_tile(
+            p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, True
         )
-        b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, True)
         o_x = input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
         b_x = tl.trans(load_block(p_x, o_x, m_row, i_in, H_IN, BI))
         b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
@@ -194,10 +229,5 @@ def weight_grad_tiles(
             b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION, False)
             b_sum = b_sum + (tl.dot(b_x, b_g, b_dw[k], input_precision=PRECISION),)
         b_dw = b_sum
-    p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
-    o_in = i_in * BI + tl.arange(0, BI)
-    for k in tl.static_range(ORDER):
-        store_block(p_partial, b_dw[k], k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO)
-    o_col = i_col * BO + tl.arange(0, BO)
-    m_col = (o_col < H_OUT) & (i_in == 0)
-    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=m_col)
+    i_program = tl.program_id(0)
+    store_sums(p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)

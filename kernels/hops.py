@@ -26,8 +26,8 @@ The rest: each hop of a larger graph reads ⌈n/ROWS⌉ times what the hop befor
 import triton
 import triton.language as tl
 
-from .blocks import load_scale, sum_sources
-from .fused import hop, tile_matrix, tile_rows
+from .blocks import load_graph, load_scale, sum_sources
+from .fused import hop, load_tile
 from .tile import finish, load_columns, store_columns
 
 
@@ -55,8 +55,9 @@ def horner_tiles(
     PRECISION: tl.constexpr,
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
-    o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
+    _, o_row, m_row, b_a, b_scale = load_tile(
+        p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, TRANSPOSE
+    )
     stride = order.to(tl.int64) * WIDTH
     p_t += (order - 1) * WIDTH
     b_y = load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO)
@@ -89,8 +90,9 @@ def powers_tiles(
     PRECISION: tl.constexpr,
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
-    o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
+    _, o_row, m_row, b_a, b_scale = load_tile(
+        p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, TRANSPOSE
+    )
     stride = order.to(tl.int64) * WIDTH
     b_z = load_columns(p_x, o_row, m_row, i_col, X_STRIDE, WIDTH, BO)
     store_columns(p_z, b_z, o_row, m_row, i_col, stride, WIDTH, BO)
@@ -124,12 +126,8 @@ def horner_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col = tl.program_id(1)
-    graph = tl.load(p_graph + tl.program_id(0))
-    node = tl.load(p_ptr + graph)
-    size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
-    row = tl.load(p_row + tl.program_id(0))
+    node, size, row = load_graph(p_ptr, p_graph, p_row, tl.program_id(0))
     stride = order.to(tl.int64) * WIDTH
-    num_nodes = num_nodes.to(tl.int64)
     p_t += row * stride + (order - 1) * WIDTH
     for i in range(1, order):
         p_from = p_t
@@ -171,12 +169,8 @@ def powers_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col = tl.program_id(1)
-    graph = tl.load(p_graph + tl.program_id(0))
-    node = tl.load(p_ptr + graph)
-    size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
-    row = tl.load(p_row + tl.program_id(0))
+    node, size, row = load_graph(p_ptr, p_graph, p_row, tl.program_id(0))
     stride = order.to(tl.int64) * WIDTH
-    num_nodes = num_nodes.to(tl.int64)
     p_z += row * stride
     for top in range(0, size, ROWS):
         o = top + tl.arange(0, ROWS)

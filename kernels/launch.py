@@ -1,9 +1,11 @@
 """How the kernels are compiled and started: what all launchers share."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
 #: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
 WARPS = {
@@ -32,15 +34,18 @@ REGISTERS = {
     **dict.fromkeys(("flex_conv_blocks", "weight_grad_blocks", "score_tiles"), 255),
     **dict.fromkeys(("horner_blocks", "powers_blocks"), 255),
 }
+#: The same where A is not normalised. Where it is, three programs fit a multiprocessor unspilled.
+PLAIN_REGISTERS = {"weight_grad_tiles": 200}
 
 
-def options(kernel: str, hip: bool) -> dict[str, int]:
+def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
+    registers = REGISTERS | ({} if constants.get("NORMALIZE", True) else PLAIN_REGISTERS)
     out = {"num_warps": WARPS[kernel], "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
-    if kernel in REGISTERS and not hip:
-        out["maxnreg"] = REGISTERS[kernel]
+    if kernel in registers and not hip:
+        out["maxnreg"] = registers[kernel]
     return out
 
 
@@ -66,6 +71,33 @@ def hop_precision(device: torch.device) -> str:
     return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
 
 
-def on(device: torch.device) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, whichever the tensors are on: make it theirs."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    *operands: Any,
+    written: tuple[Tensor, ...],
+    **constants: Any,
+) -> None:
+    """Start `kernel`, of whose operands it has `written` some, on the device that they are on.
+
+    Triton would take the current device. And it would compile a kernel anew, unseen by the table of
+    `inspect.py`, for an operand that begins off 16 bytes, as a view may: such a one is copied. What
+    is written is ours, and its beginnings are chosen.
+    """
+    device, hip = written[0].device, torch.version.hip is not None
+    operands = tuple(_aligned(operand, written) for operand in operands)
+    constants |= options(kernel.fn.__name__, hip, constants)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        kernel[grid](*operands, **constants)
+
+
+def _aligned(operand: Any, written: tuple[Tensor, ...]) -> Any:
+    """`operand`, or a copy with the same strides of a tensor that begins off 16 bytes."""
+    if not isinstance(operand, Tensor) or operand.data_ptr() % 16 == 0:
+        return operand
+    if any(operand is tensor for tensor in written):
+        return operand
+    copy = torch.empty_strided(
+        operand.shape, operand.stride(), dtype=operand.dtype, device=operand.device
+    )
+    return copy.copy_(operand)

@@ -1,7 +1,7 @@
 """Launching the layer's kernels over a batch: small graphs tile by tile, larger ones one by one.
 
 Every choice here is a pure function of shapes, dtype and target, and none depends on the number of
-nodes or edges: a new batch compiles nothing, but for views that begin off 16 bytes, once.
+nodes or edges: a new batch compiles nothing.
 """
 
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..tiles import SLOTS, TILE
 from . import blocks, fused
-from .launch import on, options, precision
+from .launch import launch, precision
 
 #: Programs that share the weights' gradient, and the larger graphs: about four a multiprocessor.
 PROGRAMS = 512
@@ -31,9 +31,28 @@ class Graphs(NamedTuple):
     large_row: Tensor
 
     @property
+    def num_tiles(self) -> int:
+        return self.tile.shape[0] - 1
+
+    @property
+    def num_large(self) -> int:
+        return self.large_graph.shape[0]
+
+    @property
     def height(self) -> int:
         """Rows that a larger graph may have."""
         return 64 * self.bits.shape[0]
+
+    @property
+    def small(self) -> tuple[Tensor | None, ...]:
+        """What a kernel for tiles takes."""
+        return self.ptr, self.bits, self.scale, self.tile, self.graph, self.row
+
+    @property
+    def large(self) -> tuple[Tensor | int | None, ...]:
+        """What a kernel for larger graphs takes."""
+        tables = self.ptr, self.bits, self.scale, self.large_graph, self.large_row
+        return *tables, self.bits.shape[1]
 
 
 def column_block(width: int) -> int:
@@ -100,39 +119,23 @@ def _convolve(
 ) -> Tensor:
     x, code, mask, weight, bias, out = layer
     order, h_in, h_out = weight.shape
-    num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
-    constants: dict[str, Any] = {
-        "ORDER": order,
-        "H_IN": h_in,
-        "H_OUT": h_out,
-        "NORMALIZE": graphs.scale is not None,
-        "TRANSPOSE": transpose,
-        "DATASET_X": dataset_x,
-        "CODED": code is not None,
-        "RELU_IN": mask is not None,
-        "BIAS": bias is not None,
-        "RELU": relu,
-        "PRECISION": precision(x.dtype, x.device),
-    }
-    structure = (graphs.ptr, graphs.bits, graphs.scale)
-    num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
+    constants = _constants(x, code, weight.shape, graphs, dataset_x)
+    constants |= {"TRANSPOSE": transpose, "RELU_IN": mask is not None}
+    constants |= {"BIAS": bias is not None, "RELU": relu}
     columns = triton.cdiv(h_out, column_block(h_out))
-    with on(x.device):
-        if num_tiles:
-            fused.flex_conv_tiles[(num_tiles, columns)](
-                *layer, *structure, graphs.tile, graphs.graph, graphs.row,
-                **constants, **tile_shape(h_in, h_out),
-                **options("flex_conv_tiles", hip),
-            )  # fmt: skip
-        if num_large:
-            shape = block_shape(h_in, h_out)
-            programs = min(PROGRAMS, num_large)
-            scratch = _scratch(x, graphs.height, shape["BO"], order, programs, columns)
-            blocks.flex_conv_blocks[(programs, columns)](
-                *layer, scratch, *structure, graphs.large_graph, graphs.large_row,
-                num_nodes, num_large, graphs.height, **constants, **shape,
-                **options("flex_conv_blocks", hip),
-            )  # fmt: skip
+    if graphs.num_tiles:
+        launch(
+            fused.flex_conv_tiles, (graphs.num_tiles, columns), *layer, *graphs.small,
+            written=(out,), **constants, **tile_shape(h_in, h_out),
+        )  # fmt: skip
+    if graphs.num_large:
+        shape = block_shape(h_in, h_out)
+        grid = (min(PROGRAMS, graphs.num_large), columns)
+        scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
+        launch(
+            blocks.flex_conv_blocks, grid, *layer, scratch, *graphs.large,
+            graphs.num_large, graphs.height, written=(out, scratch), **constants, **shape,
+        )  # fmt: skip
     return out
 
 
@@ -152,43 +155,44 @@ def weight_grad(
     then added in their order.
     """
     h_in, h_out = x.shape[1], dy.shape[1]
-    num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
-    tiles_each = max(1, triton.cdiv(num_tiles, PROGRAMS))
-    tile_programs, large_programs = triton.cdiv(num_tiles, tiles_each), min(PROGRAMS, num_large)
+    tiles_each = max(1, triton.cdiv(graphs.num_tiles, PROGRAMS))
+    tile_programs = triton.cdiv(graphs.num_tiles, tiles_each)
+    large_programs = min(PROGRAMS, graphs.num_large)
     size = (tile_programs + large_programs, order * h_in + 1, h_out)
     partial = x.new_empty(size, dtype=torch.float32)
-    constants: dict[str, Any] = {
-        "ORDER": order,
-        "H_IN": h_in,
-        "H_OUT": h_out,
+    constants = _constants(x, code, (order, h_in, h_out), graphs, dataset_x)
+    constants["RELU"] = y is not None
+    if graphs.num_tiles:
+        shape = tile_grad_shape(h_out)
+        grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
+        launch(
+            fused.weight_grad_tiles, grid, x, code, dy, y, partial, *graphs.small,
+            graphs.num_tiles, tiles_each, written=(partial,), **constants, **shape,
+        )  # fmt: skip
+    if graphs.num_large:
+        shape = block_grad_shape(h_out)
+        grid = (large_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
+        scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
+        launch(
+            blocks.weight_grad_blocks, grid, x, code, dy, y, partial, scratch, *graphs.large,
+            graphs.num_large, graphs.height, tile_programs, written=(partial, scratch),
+            **constants, **shape,
+        )  # fmt: skip
+    total = partial.sum(0)
+    return total[:-1].view(order, h_in, h_out), total[-1]
+
+
+def _constants(
+    x: Tensor, code: Tensor | None, sizes: tuple[int, ...], graphs: Graphs, dataset_x: bool
+) -> dict[str, Any]:
+    """What all kernels of a layer are specialised by."""
+    return {
+        **dict(zip(("ORDER", "H_IN", "H_OUT"), sizes, strict=True)),
         "NORMALIZE": graphs.scale is not None,
         "DATASET_X": dataset_x,
         "CODED": code is not None,
-        "RELU": y is not None,
         "PRECISION": precision(x.dtype, x.device),
     }
-    structure = (graphs.ptr, graphs.bits, graphs.scale)
-    num_nodes, hip = graphs.bits.shape[1], torch.version.hip is not None
-    with on(x.device):
-        if num_tiles:
-            shape = tile_grad_shape(h_out)
-            grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
-            fused.weight_grad_tiles[grid](
-                x, code, dy, y, partial, *structure, graphs.tile, graphs.graph, graphs.row,
-                num_tiles, tiles_each, **constants, **shape,
-                **options("weight_grad_tiles", hip),
-            )  # fmt: skip
-        if num_large:
-            shape = block_grad_shape(h_out)
-            grid = (large_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
-            scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
-            blocks.weight_grad_blocks[grid](
-                x, code, dy, y, partial[tile_programs:], scratch, *structure,
-                graphs.large_graph, graphs.large_row, num_nodes, num_large, graphs.height,
-                **constants, **shape, **options("weight_grad_blocks", hip),
-            )  # fmt: skip
-    total = partial.sum(0)
-    return total[:-1].view(order, h_in, h_out), total[-1]
 
 
 def _scratch(x: Tensor, height: int, columns: int, order: int, *programs: int) -> Tensor:

@@ -28,24 +28,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import on, options
+from .launch import launch
 
 
 @triton.jit
-def segment(p_ptr, p_start):
-    """This program's segment: its first row of the batch, its rows, its first node."""
+def segment(p_ptr, p_start, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """A program's first row of the batch, its number of rows, its first node, and its columns."""
     i = tl.program_id(0)
     row = tl.load(p_ptr + i)
-    return row, (tl.load(p_ptr + i + 1) - row).to(tl.int32), tl.load(p_start + i)
+    size = (tl.load(p_ptr + i + 1) - row).to(tl.int32)
+    o_col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    return row, size, tl.load(p_start + i), o_col, o_col < WIDTH
 
 
 @triton.jit
 def add_rows(
-    p_x, p_weight, num_nodes, row, size, node, o_col,
+    p_x, p_weight, num_nodes, row, size, node, o_col, m_col,
     ORDER: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
     """Σ_i p_k[node + i] x[row + i] over i < size, [BLOCK] for each k."""
-    m_col = o_col < WIDTH
     b_sum = ()
     for _ in tl.static_range(ORDER):
         b_sum = b_sum + (tl.zeros([BLOCK], tl.float32),)
@@ -75,14 +76,15 @@ def readout_rows(
     BLOCK: tl.constexpr,
     NODES: tl.constexpr,
 ):
-    row, size, node = segment(p_ptr, p_start)
-    o_col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, size, node, o_col, m_col = segment(p_ptr, p_start, WIDTH, BLOCK)
     num_nodes = num_nodes.to(tl.int64)
-    b_sum = add_rows(p_x, p_weight, num_nodes, row, size, node, o_col, ORDER, WIDTH, BLOCK, NODES)
+    b_sum = add_rows(
+        p_x, p_weight, num_nodes, row, size, node, o_col, m_col, ORDER, WIDTH, BLOCK, NODES
+    )
     p_out += tl.program_id(0).to(tl.int64) * (ORDER * WIDTH)
     for k in tl.static_range(ORDER):
         b_out = b_sum[k].to(p_out.dtype.element_ty)
-        tl.store(p_out + k * WIDTH + o_col, b_out, mask=o_col < WIDTH)
+        tl.store(p_out + k * WIDTH + o_col, b_out, mask=m_col)
 
 
 @triton.jit(do_not_specialize=["num_nodes"])
@@ -99,9 +101,7 @@ def readout_grad_rows(
     BLOCK: tl.constexpr,
     NODES: tl.constexpr,
 ):
-    row, size, node = segment(p_ptr, p_start)
-    o_col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    m_col = o_col < WIDTH
+    row, size, node, o_col, m_col = segment(p_ptr, p_start, WIDTH, BLOCK)
     num_nodes = num_nodes.to(tl.int64)
     p_grad += tl.load(p_graph + tl.program_id(0)) * (ORDER * WIDTH)
     b_grad = ()
@@ -140,7 +140,7 @@ def readout(
     whole = graph_ptr is None
     out = x.new_empty(segments, order * width, dtype=x.dtype if whole else torch.float32)
     if segments and width:
-        _launch(readout_rows, (x, weights, out, ptr, start), weights, segments, width)
+        _launch(readout_rows, (x, weights, out, ptr, start), out, segments, width)
     if graph_ptr is None:
         return out
     ones = torch.ones(1, segments, dtype=torch.float32, device=x.device)
@@ -154,17 +154,16 @@ def readout_grad(
     segments, width = start.shape[0], out.shape[1]
     if segments and width:
         operands = (grad, weights, out, ptr, start, graph)
-        _launch(readout_grad_rows, operands, weights, segments, width)
+        _launch(readout_grad_rows, operands, out, segments, width)
     return out
 
 
 def _launch(
-    kernel: Any, operands: tuple[Tensor, ...], weights: Tensor, segments: int, width: int
+    kernel: Any, operands: tuple[Tensor, ...], out: Tensor, segments: int, width: int
 ) -> None:
     shape = readout_shape(width)
-    hip = torch.version.hip is not None
-    with on(weights.device):
-        kernel[(segments, triton.cdiv(width, shape["BLOCK"]))](
-            *operands, weights.shape[1], ORDER=weights.shape[0], WIDTH=width, **shape,
-            **options(kernel.fn.__name__, hip),
-        )  # fmt: skip
+    order, num_nodes = operands[1].shape
+    launch(
+        kernel, (segments, triton.cdiv(width, shape["BLOCK"])), *operands, num_nodes,
+        written=(out,), ORDER=order, WIDTH=width, **shape,
+    )  # fmt: skip

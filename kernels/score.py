@@ -27,14 +27,14 @@ who refuses NaN in any case, looks again with the operators that name the right 
 # mypy: ignore-errors
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..tiles import TILE
-from . import launch, layer
-from .fused import hop, tile_matrix
+from . import layer
+from .fused import horner, tile_matrix, tile_slots
+from .launch import launch, precision
 from .select import add_leading
 from .tile import add_sources, finish, load_block, load_weight, store_block
 
@@ -45,11 +45,7 @@ GRAPHS = 16
 @triton.jit
 def tile_graphs(p_ptr, p_tile, p_graph, i_tile, ROWS: tl.constexpr, GRAPHS: tl.constexpr):
     """A tile's graphs [GRAPHS], whether there is one, and of each row: node, first row, graph."""
-    o_slot = tl.load(p_tile + i_tile).to(tl.int64) + tl.arange(0, GRAPHS)
-    m_graph = o_slot < tl.load(p_tile + i_tile + 1)
-    b_graph = tl.load(p_graph + o_slot, mask=m_graph, other=0)
-    b_node = tl.load(p_ptr + b_graph, mask=m_graph, other=0)
-    b_size = tl.load(p_ptr + b_graph + 1, mask=m_graph, other=0) - b_node
+    _, m_graph, b_graph, b_node, b_size = tile_slots(p_ptr, p_tile, p_graph, i_tile, GRAPHS)
     b_start = tl.cumsum(b_size, 0) - b_size
     o = tl.arange(0, ROWS)
     m_in = (b_start[:, None] <= o[None, :]) & (o[None, :] < (b_start + b_size)[:, None])
@@ -105,14 +101,10 @@ def convolve(
     """A layer, blocks of X in and blocks of act(Σ_k Â^k X W_k + b) out."""
     blocks = ()
     for j in tl.static_range(0, H_OUT, BO):
-        b_y = tl.zeros([ROWS, BO], tl.float32)
-        for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
-            if i > 0:
-                b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, False)
-            p_w = p_weight + (ORDER - 1 - i) * H_IN * H_OUT
-            for c in tl.static_range(0, H_IN, BI):
-                b_w = load_weight(p_w, c // BI, j // BO, H_IN, H_OUT, BI, BO)
-                b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
+        b_y = horner(
+            b_x, b_a, b_scale, p_weight, j // BO,
+            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PRECISION, False,
+        )  # fmt: skip
         p_bias = p_weight + ORDER * H_IN * H_OUT
         blocks = blocks + (finish(b_y, p_bias, j // BO, True, RELU, H_OUT, BO),)
     return blocks
@@ -292,15 +284,15 @@ def score(
     num_tiles = tile.shape[0] - 1
     if num_tiles == 0:
         return
-    with launch.on(scores.device):
-        score_tiles[(num_tiles,)](
-            data.x, data.code, network.weight, data.pool, data.y, scores, counts, pred,
-            data.ptr, data.bits, data.scale, tile, graph, data.bits.shape[1],
-            **constants(network.widths, network.orders),
-            POOL=network.pool is not None, MEAN=network.pool == "mean",
-            NORMALIZE=network.normalize, CODED=data.code is not None,
-            CLASSES=classes, SIGMOID=sigmoid, RAW=raw,
-            PREDICT=pred is not None, ROWS=TILE, GRAPHS=GRAPHS,
-            PRECISION=launch.precision(scores.dtype, scores.device),
-            **launch.options("score_tiles", torch.version.hip is not None),
-        )  # fmt: skip
+    launch(
+        score_tiles, (num_tiles,),
+        data.x, data.code, network.weight, data.pool, data.y, scores, counts, pred,
+        data.ptr, data.bits, data.scale, tile, graph, data.bits.shape[1],
+        written=(scores, counts) if pred is None else (scores, counts, pred),
+        **constants(network.widths, network.orders),
+        POOL=network.pool is not None, MEAN=network.pool == "mean",
+        NORMALIZE=network.normalize, CODED=data.code is not None,
+        CLASSES=classes, SIGMOID=sigmoid, RAW=raw,
+        PREDICT=pred is not None, ROWS=TILE, GRAPHS=GRAPHS,
+        PRECISION=precision(scores.dtype, scores.device),
+    )  # fmt: skip

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import on, options
+from .launch import launch
 
 #: Bins of a histogram: 16 bits.
 BINS = 1 << 16
@@ -141,12 +141,9 @@ def empty_counts(device: torch.device) -> Tensor:
 def count_leading(scores: Tensor, counts: Tensor) -> None:
     """Add scores, [N] float32, to the first histogram."""
     if len(scores):
-        with on(scores.device):
-            grid = (triton.cdiv(len(scores), BLOCK),)
-            settings = options("count_digits", torch.version.hip is not None)
-            count_digits[grid](
-                scores, counts, counts, len(scores), TRAILING=False, BLOCK=BLOCK, **settings
-            )
+        grid = (triton.cdiv(len(scores), BLOCK),)
+        operands = (scores, counts, counts, len(scores))
+        launch(count_digits, grid, *operands, written=(counts,), TRAILING=False, BLOCK=BLOCK)
 
 
 def largest(scores: Tensor, m: int, counts: Tensor | None = None) -> Tensor:
@@ -167,11 +164,12 @@ def largest(scores: Tensor, m: int, counts: Tensor | None = None) -> Tensor:
     found = torch.empty(4, dtype=torch.int32, device=scores.device)
     blocks = triton.cdiv(size, BLOCK)
     sums = torch.empty(2, blocks, dtype=torch.int32, device=scores.device)
-    settings = options("count_digits", torch.version.hip is not None)  # all of them alike
-    with on(scores.device):
-        find_digit[(1,)](counts, found, m, TRAILING=False, STRIDE=STRIDE, **settings)
-        count_digits[(blocks,)](scores, counts, found, size, TRAILING=True, BLOCK=BLOCK, **settings)
-        find_digit[(1,)](counts, found, m, TRAILING=True, STRIDE=STRIDE, **settings)
-        count_picked[(blocks,)](scores, found, sums, size, BLOCK=BLOCK, **settings)
-        write_picked[(blocks,)](scores, found, sums.cumsum(1), out, size, BLOCK=BLOCK, **settings)
+    once, each = (1,), (blocks,)
+    launch(find_digit, once, counts, found, m, written=(found,), TRAILING=False, STRIDE=STRIDE)
+    operands = (scores, counts, found, size)
+    launch(count_digits, each, *operands, written=(counts,), TRAILING=True, BLOCK=BLOCK)
+    launch(find_digit, once, counts, found, m, written=(found,), TRAILING=True, STRIDE=STRIDE)
+    launch(count_picked, each, scores, found, sums, size, written=(sums,), BLOCK=BLOCK)
+    ends = sums.cumsum(1)
+    launch(write_picked, each, scores, found, ends, out, size, written=(out,), BLOCK=BLOCK)
     return out

@@ -41,8 +41,11 @@ def pooled_outputs(
     b_f = tl.zeros([BLOCK_OUT], tl.float32)
     for c in range(0, H_IN, BLOCK):
         o_in = c + tl.arange(0, BLOCK)
-        b_sum = add_rows(p_x, p_pool, num_nodes, row, size, node, o_in, ORDER, H_IN, BLOCK, NODES)
-        m_w = (o_in < H_IN)[:, None] & (o_out < H_OUT)[None, :]
+        m_in = o_in < H_IN
+        b_sum = add_rows(
+            p_x, p_pool, num_nodes, row, size, node, o_in, m_in, ORDER, H_IN, BLOCK, NODES
+        )
+        m_w = m_in[:, None] & (o_out < H_OUT)[None, :]
         for k in tl.static_range(ORDER):
             o_w = (k * H_IN + o_in)[:, None] * H_OUT + o_out[None, :]
             b_w = tl.load(p_weight + o_w, mask=m_w, other=0)
@@ -146,12 +149,11 @@ def score(
         return scores
     weight, bias, pool = (None, None, None) if head is None else head
     order, h_in = (1, width) if weight is None else weight.shape[:2]
-    with launch.on(x.device):
-        score_rows[(len(scores),)](
-            x, weight, bias, pool, y, scores, counts, row, graph, ptr,
-            0 if pool is None else pool.shape[1],
-            ORDER=order, H_IN=h_in, H_OUT=width, **tail_shape(h_in, width),
-            POOL=head is not None, MEAN=mean, CLASSES=classes, SIGMOID=sigmoid, RAW=raw,
-            **launch.options("score_rows", torch.version.hip is not None),
-        )  # fmt: skip
+    launch.launch(
+        score_rows, (len(scores),), x, weight, bias, pool, y, scores, counts, row, graph, ptr,
+        0 if pool is None else pool.shape[1],
+        written=(scores, counts),
+        ORDER=order, H_IN=h_in, H_OUT=width, **tail_shape(h_in, width),
+        POOL=head is not None, MEAN=mean, CLASSES=classes, SIGMOID=sigmoid, RAW=raw,
+    )  # fmt: skip
     return scores

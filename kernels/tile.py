@@ -96,6 +96,30 @@ def load_weight(
 
 
 @triton.jit
+def no_sums(ORDER: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr):
+    """What a program's blocks of dW_0 … dW_{κ-1}, and of db, begin as."""
+    b_dw = ()
+    for _ in tl.static_range(ORDER):
+        b_dw = b_dw + (tl.zeros([BI, BO], tl.float32),)
+    return b_dw, tl.zeros([BO], tl.float32)
+
+
+@triton.jit
+def store_sums(
+    p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER: tl.constexpr,
+    H_IN: tl.constexpr, H_OUT: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """Write them to the program's place in the workspace, [ORDER · H_IN + 1, H_OUT]."""
+    p_partial += i_program.to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
+    o_in = i_in * BI + tl.arange(0, BI)
+    for k in tl.static_range(ORDER):
+        store_block(p_partial, b_dw[k], k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO)
+    o_col = i_col * BO + tl.arange(0, BO)
+    m_col = (o_col < H_OUT) & (i_in == 0)
+    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=m_col)
+
+
+@triton.jit
 def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
     """The low BITS bits of each word as a row (ACROSS: as a column) of zeros and ones, float32."""
     if BITS <= 32:

@@ -18,7 +18,7 @@ from ..reference import backward_hops_at_output_width
 from ..tiles import SLOTS, TILE
 from . import hops
 from .csr_layer import affine, column_chunks, propagates_first
-from .launch import hop_precision, on, options
+from .launch import hop_precision, launch
 from .layer import Graphs, column_block
 
 
@@ -103,9 +103,9 @@ def horner(
 ) -> None:
     """act(T_0 + Â(T_1 + …) + b) into `out` [n, h], a view by columns; `t` [n, κh] is spent."""
     constants = {"Y_STRIDE": out.stride(0), "BIAS": bias is not None, "RELU": relu}
-    _launch(
-        hops.horner_tiles, hops.horner_blocks, (t, bias, out), order, graphs, transpose, constants
-    )
+    constants |= {"WIDTH": out.shape[1], "TRANSPOSE": transpose}
+    kernels = hops.horner_tiles, hops.horner_blocks
+    _launch(*kernels, (t, bias, out), (t, out), order, graphs, constants)
 
 
 def powers(
@@ -121,41 +121,31 @@ def powers(
 
 def powers_into(z: Tensor, x: Tensor, order: int, graphs: Graphs, transpose: bool) -> None:
     """`powers` into the rows of `z` [n, κh] that belong to `graphs`."""
-    constants = {"X_STRIDE": x.stride(0)}
-    _launch(hops.powers_tiles, hops.powers_blocks, (x, z), order, graphs, transpose, constants)
+    constants = {"X_STRIDE": x.stride(0), "WIDTH": x.shape[1], "TRANSPOSE": transpose}
+    kernels = hops.powers_tiles, hops.powers_blocks
+    _launch(*kernels, (x, z), (z,), order, graphs, constants)
 
 
 def _launch(
     small: Any,
     large: Any,
     operands: tuple[Tensor | None, ...],
+    written: tuple[Tensor, ...],
     order: int,
     graphs: Graphs,
-    transpose: bool,
     constants: dict[str, Any],
 ) -> None:
-    out = operands[-1]
-    first = operands[0]
-    assert out is not None and first is not None
-    width = min(first.shape[1], out.shape[1])
-    constants |= {
-        "WIDTH": width,
-        "NORMALIZE": graphs.scale is not None,
-        "TRANSPOSE": transpose,
-        "PRECISION": hop_precision(out.device),
-    }
-    structure = (graphs.ptr, graphs.bits, graphs.scale)
-    num_tiles, num_large = graphs.tile.shape[0] - 1, graphs.large_graph.shape[0]
-    columns, hip = triton.cdiv(width, column_block(width)), torch.version.hip is not None
-    with on(out.device):
-        if num_tiles:
-            small[(num_tiles, columns)](
-                *operands, *structure, graphs.tile, graphs.graph, graphs.row, order,
-                **constants, **tile_shape(width), **options(small.fn.__name__, hip),
-            )  # fmt: skip
-        if num_large:
-            large[(num_large, columns)](
-                *operands, *structure, graphs.large_graph, graphs.large_row,
-                graphs.bits.shape[1], order,
-                **constants, **block_shape(width), **options(large.fn.__name__, hip),
-            )  # fmt: skip
+    width = constants["WIDTH"]
+    constants["NORMALIZE"] = graphs.scale is not None
+    constants["PRECISION"] = hop_precision(written[0].device)
+    columns = triton.cdiv(width, column_block(width))
+    if graphs.num_tiles:
+        launch(
+            small, (graphs.num_tiles, columns), *operands, *graphs.small, order,
+            written=written, **constants, **tile_shape(width),
+        )  # fmt: skip
+    if graphs.num_large:
+        launch(
+            large, (graphs.num_large, columns), *operands, *graphs.large, order,
+            written=written, **constants, **block_shape(width),
+        )  # fmt: skip

@@ -61,6 +61,17 @@ def test_a_kernel_that_does_not_compile_is_a_row_that_says_so(monkeypatch):
     assert row.verdict.startswith("AttributeError: ")
 
 
+@pytest.mark.parametrize(
+    ("code", "spills"),
+    [("IADD3 R1, R1, -0x8, RZ ;", 0), ("STL [R1], R2 ;", 8), ("LDL.64 R2, [R1+0x8] ;", 8)],
+    ids=["untouched", "store", "load"],
+)
+def test_a_stack_that_nothing_touches_is_no_spill(code, spills, monkeypatch):
+    printed = {"-res-usage": "REG:90 STACK:8 SHARED:0 LOCAL:0", "-sass": f"/*0030*/ {code}"}
+    monkeypatch.setattr(inspect, "_output", lambda command: printed[command[1]])
+    assert inspect._read_nvidia({"cubin": b""}) == (90, spills)
+
+
 def test_the_interpreter_is_no_compiler():
     result = CliRunner().invoke(app, ["doctor", "--compile"])
     assert result.exit_code == 1

@@ -41,7 +41,7 @@ def flex_conv() -> tuple[Any, ...]:
 def flex_conv_backward() -> tuple[Any, ...]:
     batch = some_batch()
     grad, weight = torch.randn(4, batch.num_nodes).T, torch.randn(3, 5, 4)
-    return grad, batch.x, weight, *csr_tables(batch), True, True
+    return grad, batch.x, weight, True, True, *csr_tables(batch)
 
 
 def spmm() -> tuple[Any, ...]:
@@ -50,20 +50,21 @@ def spmm() -> tuple[Any, ...]:
 
 
 def flex_conv_csr() -> tuple[Any, ...]:
-    return *flex_conv(), True
+    x, weight, bias, *tables = flex_conv()
+    return x, weight, bias, True, *tables
 
 
 def flex_conv_csr_backward() -> tuple[Any, ...]:
     batch = some_batch()
     grad, weight = torch.randn(4, batch.num_nodes).T, torch.randn(3, 5, 4)
     y = torch.randn(batch.num_nodes, 4)
-    return grad, batch.x, y, weight, *csr_tables(batch), True, True
+    return grad, batch.x, y, weight, True, True, *csr_tables(batch)
 
 
 def flex_conv_tiles() -> tuple[Any, ...]:
     batch = some_batch()
     x, *layer = leaves(batch, (3, 5, 4), (4,))
-    return x, None, None, *layer, *structure(batch.adjacency(True)), None, True
+    return x, None, None, *layer, None, True, *structure(batch.adjacency(True))
 
 
 def kinds_of_nodes(batch: GraphBatch) -> list[torch.Tensor]:
@@ -76,7 +77,7 @@ def flex_conv_tiles_of_kinds() -> tuple[Any, ...]:
     batch = some_batch()
     _, *layer = leaves(batch, (3, 5, 4), (4,))
     tables = structure(batch.adjacency(True))
-    return *kinds_of_nodes(batch), *layer, *tables, batch.num_nodes, True
+    return *kinds_of_nodes(batch), *layer, batch.num_nodes, True, *tables
 
 
 def flex_conv_tiles_backward() -> tuple[Any, ...]:
@@ -84,13 +85,13 @@ def flex_conv_tiles_backward() -> tuple[Any, ...]:
     grad, y = torch.randn(4, batch.num_nodes).T, torch.randn(batch.num_nodes, 4)
     weight = torch.randn(3, 5, 4)
     tables = structure(batch.adjacency(True))
-    return grad, batch.x, None, None, y, weight, *tables, False, True, True
+    return grad, batch.x, None, None, y, weight, False, True, True, *tables
 
 
 def flex_conv_tiles_backward_of_kinds() -> tuple[Any, ...]:
-    grad, _, _, _, *rest, _, _, _ = flex_conv_tiles_backward()
+    grad, _, _, _, y, weight, _, *rest = flex_conv_tiles_backward()
     table, *kinds = kinds_of_nodes(some_batch())
-    return grad, table.detach(), *kinds, *rest, True, True, True
+    return grad, table.detach(), *kinds, y, weight, True, *rest
 
 
 def readout() -> tuple[Any, ...]:
