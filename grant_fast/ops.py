@@ -213,18 +213,18 @@ def hops_product(
         normalize, relu, backend: as for `flex_conv`.
 
     Returns:
-        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`), or where the
-        kernel needs X itself: cast, or for a gradient.
+        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`), where X has
+        a gradient, or where the kernel needs X cast.
 
     Raises:
-        InputError: the dataset's features are not h_in wide.
+        InputError: the dataset's features are not h_in wide, or not of the weights' dtype.
     """
     order, h_in, _ = weight.shape
-    adjacency = batch.adjacency(normalize)
+    adjacency, x = batch.adjacency(normalize), batch.graphs.x
+    if x.requires_grad and torch.is_grad_enabled():
+        return None
     if is_one_kernel(weight, weight, adjacency, backend):
-        x = batch.graphs.x
-        ready = x.dtype == weight.dtype and x.shape[1] == h_in and not _autocasts(x)
-        if not ready or x.requires_grad:
+        if x.dtype != weight.dtype or x.shape[1] != h_in or _autocasts(x):
             return None
         return flex_conv_in_dataset(x, None, weight, bias, adjacency, relu)
     hops = batch.graphs.hops(order, normalize)
@@ -232,6 +232,11 @@ def hops_product(
         return None
     if hops.shape[1] != order * h_in:
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
+    if hops.dtype != weight.dtype and not _autocasts(hops):
+        raise InputError(
+            f"the graphs are {hops.dtype} and the weights {weight.dtype}: convert the former by "
+            "graphs.to(dtype=…), or the model"
+        )
     flat = weight.flatten(0, 1)
     if not _autocasts(hops) and dispatch.takes_native(hops, adjacency, weight, backend):
         return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)

@@ -154,8 +154,8 @@ def pack_targets(
         if (classes < 0).any() and not (missing_labels and (classes >= NOT_MEASURED).all()):
             row = int((classes < 0).nonzero()[0])
             raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0")
-        return classes, level
-    y = (y if y.dim() == 2 else y[:, None]).to(torch.float32)
+        return classes.contiguous(), level
+    y = (y if y.dim() == 2 else y[:, None]).to(torch.float32).contiguous()
     bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)
     if bad.any():
         row, column = bad.nonzero()[0].tolist()

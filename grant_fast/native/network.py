@@ -105,7 +105,7 @@ class Network(NamedTuple):
             nodes=nodes,
             **{name: pointer(tensor) for name, tensor in pointers.items()},
         )
-        out.kept = array  # a pointer to it does not keep it
+        out.kept = array, pointers  # pointers do not keep what they point at
         return out
 
 
@@ -135,12 +135,30 @@ def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
         `Network.new_output`; with labels, what `class_scores` makes of it, [B].
     """
     out = net.new_output(x) if labels is None else x.new_empty(net.adjacency.batch.num_graphs)
+    labels = None if labels is None else labels.contiguous()
     tensors = [[t if t is None else t.contiguous() for t in layer.tensors] for layer in net.layers]
     layers = [_layer(layer, mine) for layer, mine in zip(net.layers, tensors, strict=True)]
     struct, parts = split(net.adjacency, 1)
     network = net.struct(layers, x, out=out, label=labels)
     call("network_evaluate", struct, parts, threads(), ctypes.byref(network))
     return out
+
+
+def _training_layers(
+    net: Network, tensors: Sequence[Tensor | None], kept: Tensor, seed: int
+) -> list[_Layer]:
+    """Weights from `tensors`, four a layer; what the backward pass needs lies in `kept`."""
+    place, layers = kept.data_ptr(), []
+    for k, layer in enumerate(net.layers):
+        made = _layer(layer, tensors[4 * k : 4 * k + 4])
+        made.level, made.keep = min(round(layer.p * 2**32), 2**32 - 1), 1 / (1 - layer.p)
+        made.seed = (seed + k * 0x9E3779B97F4A7C15) % 2**64
+        if k < net.depth:
+            floats = net.adjacency.num_nodes * made.h_out
+            made.y, made.state = place, place + 4 * floats
+            place += 4 * (floats + 4 * padded(made.h_out))
+        layers.append(made)
+    return layers
 
 
 class _Train(torch.autograd.Function):
@@ -156,37 +174,28 @@ class _Train(torch.autograd.Function):
         rows = net.adjacency.num_nodes
         widths = [layer.weight.shape[2] for layer in net.layers[: net.depth]]
         kept = x.new_empty(sum(rows * width + 4 * padded(width) for width in widths))
-        place, layers = kept.data_ptr(), []
-        for k, layer in enumerate(net.layers):
-            made = _layer(layer, tensors[4 * k : 4 * k + 4])
-            made.level, made.keep = min(round(layer.p * 2**32), 2**32 - 1), 1 / (1 - layer.p)
-            made.seed = (seed + k * 0x9E3779B97F4A7C15) % 2**64
-            if k < net.depth:
-                made.y, made.state = place, place + 4 * rows * widths[k]
-                place += 4 * (rows * widths[k] + 4 * padded(widths[k]))
-            layers.append(made)
         out = net.new_output(x)
         struct, parts = split(net.adjacency, 1)
-        ctx.network = net.struct(layers, x, out=out)
-        call("network_forward", struct, parts, threads(), ctypes.byref(ctx.network))
-        ctx.save_for_backward(x, kept, *tensors)  # the network points at them
-        ctx.net = net
+        network = net.struct(_training_layers(net, tensors, kept, seed), x, out=out)
+        call("network_forward", struct, parts, threads(), ctypes.byref(network))
+        ctx.save_for_backward(x, kept, *tensors)
+        ctx.net, ctx.seed = net, seed
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        x, _, *tensors = ctx.saved_tensors
+        x, kept, *tensors = ctx.saved_tensors
         grads = [None if t is None else torch.empty_like(t) for t in tensors]
         dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
-        largest = max(layer.weight.numel() for layer in ctx.net.layers)
-        struct, parts = split(ctx.net.adjacency, 4 * largest)
-        grad = grad.contiguous()
-        ctx.network.dx, ctx.network.grad = pointer(dx), pointer(grad)
-        for k, layer in enumerate(ctx.network.kept):
+        layers = _training_layers(ctx.net, tensors, kept, ctx.seed)
+        for k, layer in enumerate(layers):
             pointers = map(pointer, grads[4 * k : 4 * k + 4])
             layer.dw, layer.db, layer.dgamma, layer.dbeta = pointers
-        call("network_backward", struct, parts, threads(), ctypes.byref(ctx.network))
+        largest = max(layer.weight.numel() for layer in ctx.net.layers)
+        struct, parts = split(ctx.net.adjacency, 4 * largest)
+        network = ctx.net.struct(layers, x, dx=dx, grad=grad.contiguous())
+        call("network_backward", struct, parts, threads(), ctypes.byref(network))
         return None, dx, *grads
 
 

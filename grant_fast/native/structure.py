@@ -4,13 +4,12 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..adjacency import Adjacency
 from ..batch_edges import BatchAdjacency
-from ..packing import DatasetEdges, DatasetSide
+from ..packing import DatasetSide
 from . import loading
 from .loading import pointer
 
@@ -76,39 +75,26 @@ def degree(graphs: "FlatGraphs") -> int:
     return graphs.num_edges // max(1, graphs.num_nodes)
 
 
-#: Of each dataset, normalised or not, and of each batch, in so many parts: what the kernels read,
-#: and what owns the memory. Not kept by themselves, for they can be copied; pointers cannot.
-_datasets: "WeakKeyDictionary[FlatGraphs, dict[bool, tuple[_Graphs, DatasetEdges]]]"
-_datasets = WeakKeyDictionary()
-_batches: WeakKeyDictionary[BatchAdjacency, dict[int, tuple[_Graphs, Tensor]]]
-_batches = WeakKeyDictionary()
-
-
-def _structure(graphs: "FlatGraphs", normalize: bool) -> _Graphs:
-    """All of `graphs` that is the same for every batch."""
-    made = _datasets.setdefault(graphs, {})
-    if normalize not in made:
-        edges = graphs.edges(normalize)
-        sides = (_Side * 2)(*(_Side(*map(pointer, side)) for side in edges.sides))
-        struct = _Graphs(scale=pointer(edges.scale), sides=sides, degree=degree(graphs))
-        made[normalize] = struct, edges
-    return made[normalize][0]
+#: Of each batch, in so many parts: the graphs at which each part ends. What points at memory is
+#: made anew for each call: tensors move, into shared memory for one, and batches can be copied.
+_parts: WeakKeyDictionary[BatchAdjacency, dict[int, Tensor]] = WeakKeyDictionary()
 
 
 def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
-    """The batch's structure in `parts` parts for the threads, and how many those are."""
+    """The batch in `parts` parts for the threads, for the library; and how many those are."""
     batch = adjacency.batch
     limit = min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes)
     parts = max(1, limit)
-    made = _batches.setdefault(adjacency, {})
-    if parts not in made:
-        ptr, first = batch.host_rows
-        part = np.zeros(parts + 1, np.int64)
-        part[1:-1] = np.searchsorted(ptr.numpy(), np.arange(1, parts) * batch.num_nodes // parts)
-        part[-1] = batch.num_graphs
-        kept = torch.from_numpy(part)
-        struct = _Graphs.from_buffer_copy(_structure(batch.graphs, adjacency.normalize))
-        struct.ptr, struct.first, struct.part = map(pointer, (ptr, first, kept))
-        struct.count = batch.num_graphs
-        made[parts] = struct, kept  # the batch itself keeps ptr and first
-    return ctypes.byref(made[parts][0]), parts
+    ptr, first = batch.host_rows
+    part = _parts.setdefault(adjacency, {}).get(parts)
+    if part is None:
+        part = torch.empty(parts + 1, dtype=torch.int64)
+        ends = torch.arange(1, parts) * batch.num_nodes // parts
+        part[0], part[1:-1], part[-1] = 0, torch.searchsorted(ptr, ends), batch.num_graphs
+        _parts[adjacency][parts] = part
+    edges = batch.graphs.edges(adjacency.normalize)
+    sides = (_Side * 2)(*(_Side(*map(pointer, side)) for side in edges.sides))
+    memory = map(pointer, (ptr, first, edges.scale))
+    struct = _Graphs(*memory, sides, pointer(part), batch.num_graphs, degree(batch.graphs))
+    struct.kept = ptr, first, edges, part  # pointers do not keep what they point at
+    return ctypes.byref(struct), parts

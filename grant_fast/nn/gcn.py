@@ -172,11 +172,11 @@ class FlexGCN(nn.Module):
         folded = isinstance(norm, BatchNorm) and not norm.training
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
-        dropout = cast(nn.Dropout, self.dropouts[layer])
-        p = dropout.p if dropout.training else 0.0
+        dropout = self.dropouts[layer]
+        drops = dropout.training and not (isinstance(dropout, nn.Dropout) and dropout.p == 0)
         rectified = isinstance(self.act, nn.ReLU)
         plain = folded or isinstance(norm, nn.Identity)
-        relu = plain and rectified and not p
+        relu = plain and rectified and not drops
         y = None
         if h is None and isinstance(graphs, GraphBatch):
             how = (graphs, weight, bias, self.normalize, relu, conv.backend)

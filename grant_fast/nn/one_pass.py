@@ -57,7 +57,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     """The model as the kernels take it, and its input; None where they do not."""
     adjacency = graphs.adjacency(model.normalize)
     first, last = cast(FlexConv, model.convs[0]), cast(FlexConv, model.convs[-1])
-    if not model.norms or not isinstance(model.act, nn.ReLU):
+    if not model.norms or not isinstance(model.act, nn.ReLU) or not graphs.graphs.num_nodes:
         return None
     if not isinstance(adjacency, BatchAdjacency):
         return None
@@ -79,15 +79,17 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         weights = graphs.graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
     else:
         layers.append(native.Layer(last.weight, last.bias))
-    tensors = (t for layer in layers for t in layer.tensors if t is not None)
+    tensors = [t for layer in layers for t in layer.tensors if t is not None]
     if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
         return None
     return native.Network(layers, source, adjacency, weights), x
 
 
 def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer | None:
-    """A hidden layer; None where its norm is none that the kernels know."""
-    conv, dropout = cast(FlexConv, conv), cast(nn.Dropout, dropout)
+    """A hidden layer; None where its norm or dropout is none that the kernels know."""
+    conv = cast(FlexConv, conv)
+    if type(dropout) is not nn.Dropout:
+        return None
     p = dropout.p if dropout.training else 0.0
     if isinstance(norm, nn.Identity):
         return native.Layer(conv.weight, conv.bias, None, p)
@@ -95,9 +97,12 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
         # Its two parameters may be left out, of which the kernels know nothing.
         known = norm.weight is not None and norm.bias is not None
         return native.Layer(conv.weight, conv.bias, norm, p) if known else None
-    if type(norm) is BatchNorm and norm.affine and norm.track_running_stats:
-        return None if norm.momentum is None else native.Layer(conv.weight, conv.bias, norm, p)
-    return None
+    if type(norm) is not BatchNorm or norm.momentum is None or not norm.affine:
+        return None
+    running = (norm.running_mean, norm.running_var)  # which the kernels move in place
+    if any(t is None or t.dtype != torch.float32 or not t.is_contiguous() for t in running):
+        return None
+    return native.Layer(conv.weight, conv.bias, norm, p)
 
 
 def input_of(model: "FlexGCN", graphs: GraphBatch) -> tuple[Tensor, str]:

@@ -274,9 +274,12 @@ def _checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
     if ptr is None or ptr.dim() != 1 or len(ptr) == 0:
         found = None if ptr is None else list(ptr.shape)
         raise InputError(f"a node-level task needs ptr of shape [num_graphs + 1], not {found}")
-    if _may_look_at(ptr) and int(ptr[-1]) != len(rows):
-        raise InputError(f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} nodes")
-    return ptr
+    if _may_look_at(ptr):
+        if int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()):
+            raise InputError("ptr does not ascend from 0: it says where each graph's rows begin")
+        if int(ptr[-1]) != len(rows):
+            raise InputError(f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} nodes")
+    return ptr.long()
 
 
 def _may_look_at(values: Tensor) -> bool:

@@ -1,0 +1,133 @@
+"""The CPU kernels read memory by address: it may be moved, shared, replaced, or not there."""
+
+import copy
+from threading import Thread
+
+import pytest
+import torch
+
+from grant_fast import FlexGCN, InputError, PackedGraphs, Task, native, score_graphs
+from grant_fast.nn import one_pass
+from grant_fast.teaching.residuals import graph_residuals
+from tests.cases import Case
+
+pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
+
+
+def network(**settings) -> FlexGCN:
+    return FlexGCN(5, [27, 18], 2, orders=[3, 2, 2], **settings)
+
+
+def gradients(model: FlexGCN, run) -> list[torch.Tensor]:
+    out = run()
+    others = [torch.full_like(p, 1e3) for p in model.parameters()]  # in memory that was freed
+    others += [torch.full((n, 64), 1e3) for n in (10, 100, 500)]
+    return torch.autograd.grad(out.square().sum(), list(model.parameters()))
+
+
+def test_saved_tensors_may_be_replaced_and_recomputed():
+    """As offloading to another memory and activation checkpointing do."""
+    model, batch = network(), Case().graphs.batch(slice(None))
+    assert one_pass.as_network(model, batch) is not None
+    want = gradients(model, lambda: model(batch))
+
+    def replaced():
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t.clone()):
+            return model(batch)
+
+    def recomputed():
+        return torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False)
+
+    for run in (replaced, recomputed):
+        assert all(map(torch.equal, gradients(model, run), want))
+
+
+def test_a_dataset_may_move_while_it_is_in_use():
+    """Into shared memory, when a DataLoader starts its workers."""
+    graphs, model = Case().graphs, network()
+    batch = graphs.batch(slice(None))
+    want = model(batch)
+    for tensor in (*graphs.adj, *(graphs.adj_t or ()), graphs.scale, graphs.ptr, graphs.x):
+        if tensor is not None:
+            tensor.share_memory_()
+    graphs.edges(True).sides[0].col.share_memory_()
+    for again in (batch, graphs.batch(slice(None))):
+        assert torch.equal(model(again), want)
+
+
+def test_threads_of_python_may_begin_at_once():
+    want, results = None, []
+    for _ in range(10):
+        torch.manual_seed(0)
+        graphs, model = Case(sizes=(30, 5, 60) * 20).graphs, network()
+        work = lambda g=graphs, m=model: results.append(m(g.batch(slice(None))).detach())  # noqa: E731
+        threads = [Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        want = results[0] if want is None else want
+    assert len(results) == 30 and all(torch.equal(got, want) for got in results)
+
+
+def test_targets_may_be_a_column_of_a_matrix():
+    case = Case()
+    y = torch.randint(3, (case.num_nodes, 2))
+    build = lambda y: PackedGraphs.from_arrays(  # noqa: E731
+        case.x, case.edge_index, case.graphs.batch(slice(None)).batch, y,
+        y_level="node", num_graphs=len(case.sizes),
+    )  # fmt: skip
+    task, model = Task("multiclass", "node", 3), FlexGCN(5, 8, 3, orders=[2, 2], pool=None)
+    want = score_graphs(model, build(y[:, 0].clone()), task)
+    assert torch.equal(score_graphs(model, build(y[:, 0]), task), want)
+    strided = build(y[:, 0])
+    strided.y = y[:, 0]
+    assert torch.equal(score_graphs(model, strided, task), want)
+
+
+def test_offsets_of_any_integer_type_that_ascend():
+    task, pred, y = Task("multiclass", "node", 3), torch.randn(10, 3), torch.randint(3, (10,))
+    ptr = torch.tensor([0, 4, 10])
+    want = graph_residuals(pred, y, task, ptr)
+    assert torch.equal(graph_residuals(pred, y, task, ptr.int()), want)
+    for wrong in ([0, 12, 10], [1, 4, 10]):
+        with pytest.raises(InputError, match="ascend"):
+            graph_residuals(pred, y, task, torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("pool", ["mean", "sum", None])
+def test_graphs_without_any_nodes(pool):
+    case = Case()
+    empty = case.graphs[[i for i, size in enumerate(case.sizes) if not size][:1]]
+    model = network(pool=pool, norm="batch_norm")
+    out = model(empty.batch(slice(None)))
+    out.sum().backward()
+    want = copy.deepcopy(model)
+    want.backend = "torch"
+    assert torch.equal(out, want(empty.batch(slice(None))))
+    assert out.shape == ((0, 2) if pool is None else (1, 2))
+
+
+def test_running_statistics_that_the_kernels_cannot_move():
+    batch = Case().graphs.batch(slice(None))
+    for convert in (torch.Tensor.double, torch.Tensor.half, lambda t: torch.stack([t, t], 1)[:, 0]):
+        model = network(norm="batch_norm")
+        assert one_pass.as_network(model, batch) is not None
+        norm = model.norms[0]
+        norm.running_var = convert(norm.running_var)
+        assert one_pass.as_network(model, batch) is None
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("training", [True, False])
+def test_features_that_want_a_gradient_get_it(backend, training):
+    case = Case()
+    case.graphs.x.requires_grad_()
+    model = network(norm="batch_norm", backend=backend).train(training)
+    model(case.graphs.batch(slice(None))).square().sum().backward()
+    assert float(case.graphs.x.grad.abs().sum()) > 0
+
+
+def test_another_dtype_than_the_graphs_is_refused():
+    with pytest.raises(InputError, match=r"float32 and the weights .*float64"):
+        network().double()(Case().graphs.batch(slice(None)))
