@@ -38,6 +38,7 @@ def select_graphs(
     - "graph", GraNT (S): the largest within each batch, m in all. With C_b the graphs in the
       batches up to b, batch b gives ⌊m·C_b/N⌋ − ⌊m·C_{b−1}/N⌋ graphs: its proportional share,
       rounded cumulatively, so that no batch is off by one or more and the total is exactly m.
+      Batches of any sizes, their graphs in any order: this one sorts, twice.
     - "batch", GraNT (B): the m whole batches of the largest mean score.
 
     On a device nothing waits for it, except that "batch" learns how many graphs it picked.
@@ -76,6 +77,11 @@ def select_graphs(
         return _largest_within(scores, batches, m)
     means = _means(scores, batches)
     _check_count(m, len(means), "batches")
+    if means.device.type == "cpu" and (wrong := means.isnan()).any():
+        raise InputError(
+            f"the mean score of batch {int(wrong.nonzero()[0])} is NaN: it holds infinities of both "
+            "signs"
+        )
     chosen = torch.zeros(len(means), dtype=torch.bool, device=means.device)
     chosen[_largest(means, m, "torch", None)] = True
     return chosen[batches].nonzero().squeeze(1)

@@ -194,3 +194,9 @@ def test_a_draw_has_m_graphs_once_each_and_weights_that_are_bounded(
     # A larger score never counts more than a smaller one: it had the better odds.
     by_score = torch.tensor(scores)[picked].sort(descending=True, stable=True).indices
     assert bool((weights[by_score].diff() >= 0).all())
+
+
+def test_a_batch_of_infinities_of_both_signs_has_no_mean():
+    scores, batches = torch.tensor([1.0, math.inf, -math.inf]), torch.tensor([0, 1, 1])
+    with pytest.raises(InputError, match="batch 1 is NaN"):
+        select_graphs(scores, 1, "batch", batches=batches)
