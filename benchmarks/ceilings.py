@@ -21,10 +21,10 @@ def measure(device: torch.device) -> dict[str, float]:
     n = 8192 if gpu else 1024
     out["float32 FLOP/s"] = _gemm(n, torch.float32, device)
     if gpu:
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = True
+        allowed = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")
         out["tf32 FLOP/s"] = _gemm(n, torch.float32, device)
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.set_float32_matmul_precision(allowed)
         out["bfloat16 FLOP/s"] = _gemm(n, torch.bfloat16, device)
     return out
 

@@ -130,7 +130,9 @@ class Adjacency:
                 f"the sparse adjacency is {shape[0]} x {shape[1]}, but x has {num_nodes} nodes"
             )
         small = index_dtype(num_nodes, col.shape[0])
-        return cls(rowptr.to(small), col.to(small), value.to(dtype), num_nodes)
+        # The operators take them as they lie in memory.
+        csr = rowptr.to(small).contiguous(), col.to(small).contiguous(), value.to(dtype)
+        return cls(*csr[:2], csr[2].contiguous(), num_nodes)
 
 
 def _plain_tensor(edges: Tensor) -> Tensor:

@@ -68,7 +68,8 @@ def _flex_conv_csr_backward(
 def _(grad, x, y, weight, needs_dx, needs_dvalue, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
     dx = torch.empty_like(x) if needs_dx or needs_dvalue else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
-    return dx, dw, weight.new_empty(weight.shape[2]), value.new_empty(needs_dvalue * len(value))
+    dvalue = value.new_empty(value.shape[0] if needs_dvalue else 0)  # len() would be a constant
+    return dx, dw, weight.new_empty(weight.shape[2]), dvalue
 
 
 def masked(grad: Tensor, y: Tensor | None) -> Tensor:

@@ -57,9 +57,16 @@ def precision(dtype: torch.dtype, device: torch.device) -> str:
     """
     if device.type != "cuda" or torch.version.hip:
         return "ieee"
-    if dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32:
-        return "tf32"
-    return "tf32x3"
+    return "tf32" if dtype != torch.float32 or allows_tf32() else "tf32x3"
+
+
+def allows_tf32() -> bool:
+    """Whether the user did, by either of PyTorch's switches; the older one raises where the newer
+    was used."""
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):
+        return matmul.fp32_precision == "tf32"
+    return matmul.allow_tf32
 
 
 def hop_precision(device: torch.device) -> str:

@@ -71,6 +71,10 @@ def backward(
         rest: the rows outside of `graphs`.
     """
     order, h_in, h_out = weight.shape
+    if order == 1:  # no hops: two products
+        dx = grad @ weight[0].T if needs_dx else None
+        grad = grad if rest is None or not needs_dw else grad.index_fill(0, rest, 0)
+        return dx, (x.T @ grad)[None] if needs_dw else None
     dx = torch.empty_like(x) if needs_dx else None
     dw = torch.empty_like(weight) if needs_dw else None
     if needs_dw and backward_hops_at_output_width(h_in, h_out, needs_dx):

@@ -62,3 +62,17 @@ def test_backward_after_a_forward_pass_without_gradients_says_why(case):
     out = torch.ops.grant_fast.flex_conv(case.x, weight, None, *csr, None, None, None)
     with pytest.raises(RuntimeError, match="without the transposed adjacency"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "triton"])
+@pytest.mark.parametrize("part", ["values", "columns"])
+def test_a_sparse_matrix_may_lie_in_memory_as_it_likes(backend, part):
+    case = Case(weighted=True)
+    rowptr, col, value = case.graphs.batch(slice(None)).adjacency(False).csr
+    conv = FlexConv(5, 4, order=3, normalize=False, backend=backend)
+    spread = lambda t: torch.stack([t, t.flip(0)], 1)[:, 0]  # noqa: E731
+    parts = (spread(col), value) if part == "columns" else (col, spread(value))
+    size = (case.num_nodes, case.num_nodes)
+    strided = torch.sparse_csr_tensor(rowptr, *parts, size)
+    plain = torch.sparse_csr_tensor(rowptr, col, value, size)
+    torch.testing.assert_close(conv(case.x, strided), conv(case.x, plain))

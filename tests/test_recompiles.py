@@ -42,9 +42,10 @@ def compiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 @ONCE
+@pytest.mark.parametrize("backend", ["auto", "triton"])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_a_layer_compiles_once(weighted):
-    conv = FlexConv(5, 6, order=3)
+def test_a_layer_compiles_once(weighted, backend):
+    conv = FlexConv(5, 6, order=3, backend=backend)
     fast = compiled(conv)
     for place in BATCHES:
         arguments = inputs(*place, weighted)[:3]
@@ -58,6 +59,7 @@ def test_a_layer_compiles_once(weighted):
     [
         {"norm": "batch_norm", "dropout": 0.2, "pool": "sum"},
         {"norm": "layer_norm", "pool": "max"},
+        {"backend": "triton"},
     ],
     ids=str,
 )

@@ -79,8 +79,8 @@ def select_graphs(
     _check_count(m, len(means), "batches")
     if means.device.type == "cpu" and (wrong := means.isnan()).any():
         raise InputError(
-            f"the mean score of batch {int(wrong.nonzero()[0])} is NaN: it holds infinities of both "
-            "signs"
+            f"the mean score of batch {int(wrong.nonzero()[0])} is NaN: it holds infinities of "
+            "both signs"
         )
     chosen = torch.zeros(len(means), dtype=torch.bool, device=means.device)
     chosen[_largest(means, m, "torch", None)] = True

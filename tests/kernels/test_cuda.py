@@ -96,12 +96,12 @@ def test_the_gradient_of_edge_weights(widths):
 
 
 def test_tf32_where_the_user_allows_it():
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = True
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
     try:
         check(dense_graphs(SIZES, 27), 3, 18, tolerance=5e-3)
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize("size", [20, 40])

@@ -9,6 +9,7 @@ import torch
 from grant_fast import FlexGCN, InputError, PackedGraphs, explain, ops
 from grant_fast.adjacency import Adjacency
 from grant_fast.dispatch import takes_kernels
+from grant_fast.kernels import launch
 from grant_fast.tiled import structure
 from tests.cases import Case, dense_graphs
 
@@ -152,3 +153,22 @@ def test_a_model_trains_the_same_on_either_backend(monkeypatch):
         gradients.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
     for want, got in zip(*gradients, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_tf32_is_allowed_by_either_of_pytorchs_switches():
+    """The older one raises where the newer one was used."""
+    cuda, matmul = torch.device("cuda"), torch.backends.cuda.matmul
+    try:
+        assert launch.precision(torch.float32, cuda) == "tf32x3"
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert launch.precision(torch.float32, cuda) == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = False
+        assert launch.precision(torch.float32, cuda) == "tf32x3"
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "tf32"
+            assert launch.precision(torch.float32, cuda) == "tf32"
+            matmul.fp32_precision = "ieee"
+            assert launch.precision(torch.float32, cuda) == "tf32x3"
+    finally:
+        if hasattr(matmul, "fp32_precision"):
+            matmul.fp32_precision = "none"

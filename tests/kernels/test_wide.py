@@ -18,11 +18,31 @@ SIZES = (0, 1, 2, 15, 17, 0, 31, 32, 33, 65, 0)
 
 @pytest.mark.parametrize(
     ("order", "h_in", "h_out"),
-    [(1, 65, 3), (2, 65, 65), (3, 128, 9), (4, 9, 128), (2, 5, 300), (5, 80, 70), (7, 6, 4)],
+    [
+        (1, 65, 3),
+        (1, 9, 128),
+        (2, 65, 65),
+        (3, 128, 9),
+        (4, 9, 128),
+        (2, 5, 300),
+        (5, 80, 70),
+        (7, 6, 4),
+    ],
     ids=str,
 )
 def test_every_order_and_width(order, h_in, h_out):
     check_layer(dense_graphs(SIZES, h_in), order, h_out, relu=order % 2 == 0, tolerance=8e-6)
+
+
+def test_frozen_weights_of_a_layer_without_hops():
+    """The gradient of X alone, which takes a way of its own."""
+    batch, weight = dense_graphs((3, 40, 65), 9).batch(slice(None)), torch.randn(1, 9, 70)
+    grads = []
+    for backend in ("triton", "torch"):
+        x = batch.x.clone().requires_grad_()
+        y = ops.flex_conv(x, weight, None, batch.adjacency(True), backend=backend)
+        grads.append(torch.autograd.grad(y.square().sum(), x)[0])
+    torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-4)
 
 
 def test_the_widest_layer_by_both_rules():
