@@ -10,12 +10,15 @@ import os
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
+from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
 from tests.cases import Case, dense_graphs
-from tests.kernels import test_score
-from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer
+from tests.kernels import test_in_dataset, test_score
+from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer, close
 
 pytestmark = [
     pytest.mark.cuda,
@@ -38,10 +41,22 @@ def check(graphs: PackedGraphs, order: int, h_out: int, dtype=torch.float32, **o
     check_layer(graphs, order, h_out, dtype=dtype, device="cuda", **options)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("width", [1, 3, 9, 16, 27, 64])
-def test_every_width_and_order_at_every_graph_size(width, order):
-    check(dense_graphs(SIZES, width, symmetric=order % 2 == 0), order, width, relu=True)
+def test_every_width_and_order_at_every_graph_size(width, order, dtype):
+    check(dense_graphs(SIZES, width, symmetric=order % 2 == 0), order, width, dtype, relu=True)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 200), min_size=1, max_size=6),
+    widths=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    order=st.integers(1, 6),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_any_layer(sizes, widths, order, dtype):
+    check(dense_graphs(tuple(sizes), widths[0]), order, widths[1], dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -80,19 +95,76 @@ def test_weighted_and_repeated_edges(symmetric, dtype):
     check(Case(symmetric=symmetric).graphs, 3, 7, dtype, relu=True)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("widths", [(5, 8), (8, 5), (5, 70)], ids=str)
-def test_the_gradient_of_edge_weights(widths):
+def test_the_gradient_of_edge_weights(widths, dtype):
     case = Case(num_features=widths[0])
     conv = FlexConv(*widths, order=4)
     exact = copy.deepcopy(conv).double()
     conv, conv.backend, exact.backend = conv.to("cuda"), "triton", "torch"
     grads = []
-    for layer, device, dtype in ((conv, "cuda", torch.float32), (exact, "cpu", torch.float64)):
-        weight = (case.edge_weight + 0.1).to(device, dtype).requires_grad_()
-        out = layer(case.x.to(device, dtype), case.edge_index.to(device), weight)
+    conv = conv.to(dtype)
+    for layer, device, kind in ((conv, "cuda", dtype), (exact, "cpu", torch.float64)):
+        weight = (case.edge_weight + 0.1).double().to(device)
+        weight = (weight if kind == torch.float64 else weight.float()).requires_grad_()
+        out = layer(case.x.to(device, kind), case.edge_index.to(device), weight)
         grads.append(torch.autograd.grad(out.square().sum(), weight)[0].cpu().double())
     size = grads[1].abs().max().item()
-    torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[torch.float32] * size)
+    torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[dtype] * size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("order", [1, 3, 5])
+@pytest.mark.parametrize("width", [1, 9, 27, 64, 300])
+def test_the_readout_and_its_gradient(width, order, dtype):
+    graphs = dense_graphs((*SIZES, 3000), width)
+    batch = graphs.to("cuda").batch(slice(None))
+    exact = graphs.to(dtype=torch.float64).batch(slice(None))
+    x = batch.x.to(dtype).requires_grad_()
+    x64 = x.detach().cpu().double().requires_grad_()
+    got = ops.readout(x, batch, order, True, True, "triton")
+    want = ops.readout(x64, exact, order, True, True, "torch")
+    close(got, want, TOLERANCE[dtype])
+    grad = torch.randn(got.shape, dtype=dtype)
+    (dx,), (dx64,) = (
+        torch.autograd.grad(out, at, grad.to(out)) for out, at in ((got, x), (want, x64))
+    )
+    close(dx, dx64, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("encoder", ["atom", None])
+@pytest.mark.parametrize("where", [[8, 4, 2, 2, 0, 7], slice(5, 9)], ids=str)
+def test_features_and_kinds_are_read_where_the_dataset_holds_them(where, encoder):
+    if encoder:
+        graphs, encoder = test_in_dataset.atoms(), AtomEncoder(6, test_in_dataset.CARDINALITIES)
+    else:
+        graphs = dense_graphs(test_in_dataset.SIZES, 6)
+    model = FlexGCN(6, [7], 2, orders=[4, 2], encoder=encoder)
+    exact = copy.deepcopy(model).double()
+    model.backend, exact.backend = "triton", "torch"
+    batch = graphs.to("cuda").batch(where)
+    got, again = (test_in_dataset.training_step(model.to("cuda"), batch) for _ in range(2))
+    want = test_in_dataset.training_step(exact, graphs.to(dtype=torch.float64).batch(where))
+    for mine, twice, truth in zip(got, again, want, strict=True):
+        assert torch.equal(mine, twice)
+        close(mine, truth, 1e-4)
+    assert "x" not in vars(batch)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [4, 70])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_goes_where_the_edges_take_it(bad, width, dtype):
+    batch = dense_graphs((5, 9, 12, 1, 3, 40, 70), width).to("cuda").batch(slice(None))
+    x = batch.x.to(dtype)
+    x[7, 1] = x[40, 1] = bad
+    weight, adjacency = torch.ones(3, width, 3, device="cuda", dtype=dtype), batch.adjacency(True)
+    got, want = (
+        ops.flex_conv(x, weight, None, adjacency, backend=backend)
+        for backend in ("triton", "torch")
+    )
+    assert torch.equal(got.isfinite(), want.isfinite())
+    assert 0.2 < want.isfinite().float().mean() < 1
 
 
 def test_tf32_where_the_user_allows_it():
@@ -237,7 +309,7 @@ def test_the_selection_is_that_of_a_stable_sort(size):
 def test_a_compiled_layer_equals_the_layer_and_compiles_once(backend):
     torch._dynamo.reset()
     graphs = Case(sizes=(5, 3, 9, 40, 7, 12)).graphs.to("cuda")
-    conv = FlexConv(5, 6, order=3, backend="torch").to("cuda")
+    conv = FlexConv(5, 6, order=3, backend=backend).to("cuda")
     loose = torch.compile(conv, fullgraph=True, dynamic=True)
     weight = conv.weight.detach()
     packed = dense_graphs(SIZES, 5).to("cuda")
