@@ -7,6 +7,7 @@ changes the meaning.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from .errors import InputError
 from .indexing import take
 from .sparse import MATRIX, flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_in_dataset, flex_conv_tiles
+
+if TYPE_CHECKING:
+    from .flat import FlatGraphs
 
 
 @custom_op(
@@ -245,7 +249,7 @@ def hops_product(
 
 
 def embedded_flex_conv(
-    encode: Callable[[Tensor], Tensor],
+    encode: "Callable[[FlatGraphs], Tensor]",
     batch: GraphBatch,
     weight: Tensor,
     bias: Tensor | None,
@@ -256,7 +260,7 @@ def embedded_flex_conv(
     """`flex_conv` of embedded kinds of nodes, by the kernel that reads 4 bytes a node for them.
 
     Args:
-        encode: gives a row of X, [m, h_in], for each of the m kinds (`PackedGraphs.kinds`).
+        encode: gives a row of X, [m, h_in], for each of a dataset's m kinds of nodes.
         weight, bias, normalize, relu, backend: as for `hops_product`.
 
     Returns:
@@ -267,7 +271,7 @@ def embedded_flex_conv(
         return None
     if not is_one_kernel(weight, weight, adjacency, backend):
         return None
-    x = encode(kinds[0])
+    x = encode(batch.graphs)
     _check_features(x, weight)
     return flex_conv_in_dataset(x, kinds[1], weight, bias, adjacency, relu)
 

@@ -360,3 +360,18 @@ def test_wrong_inputs_name_themselves():
         model(case.x.double(), case.edge_index, None, case.batch)
     with pytest.raises(InputError, match="edge_index is a list"):
         model(case.x, [[0], [1]])
+
+
+def test_kinds_of_nodes_are_embedded_as_their_rows_are():
+    rows = torch.tensor([[0, 1], [2, 1], [2, 0]], dtype=torch.uint8)
+    case = Case()
+    x = rows[torch.arange(case.num_nodes) % 3]
+    graphs = PackedGraphs(x, None, case.graphs.ptr, case.graphs.adj, case.graphs.adj_t)
+    encoder = AtomEncoder(4, (3, 2))
+    grads = []
+    for out in (encoder.of_kinds(graphs), encoder(graphs.kinds[0])):
+        torch.testing.assert_close(out, encoder(graphs.kinds[0]))
+        grads.append(torch.autograd.grad(out.square().sum(), encoder.weight)[0])
+    torch.testing.assert_close(*grads)
+    with pytest.raises(InputError, match="category 2 in column 0, which has 0 to 1"):
+        AtomEncoder(4, (2, 2)).of_kinds(graphs)

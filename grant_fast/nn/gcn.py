@@ -154,9 +154,9 @@ class FlexGCN(nn.Module):
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         if isinstance(self.encoder, AtomEncoder) and isinstance(graphs, GraphBatch):
-            kinds = graphs.graphs.kinds
-            if kinds is not None:  # a few hundred kinds of atoms: embed the kinds, then copy
-                return ops.embed(self.encoder(kinds[0]), graphs)
+            dataset = graphs.graphs
+            if dataset.kinds is not None:  # a few hundred kinds of atoms: embed them, then copy
+                return ops.embed(self.encoder.of_kinds(dataset), graphs)
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x
@@ -183,7 +183,7 @@ class FlexGCN(nn.Module):
             if self.encoder is None:
                 y = ops.hops_product(*how)
             elif isinstance(self.encoder, AtomEncoder):
-                y = ops.embedded_flex_conv(self.encoder, *how)
+                y = ops.embedded_flex_conv(self.encoder.of_kinds, *how)
         if y is None:
             x = self._encode(graphs) if h is None else h
             adjacency = graphs.adjacency(self.normalize)

@@ -2,13 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..caching import kept
 from ..errors import InputError
+from ..flat import FlatGraphs
 from .checks import check_positive
+
+#: Up to so many kinds of nodes, `AtomEncoder.of_kinds` is a product.
+MOST_KINDS = 1024
+_counts: WeakKeyDictionary[FlatGraphs, dict[tuple[tuple[int, ...], torch.dtype], Tensor]]
+_counts = WeakKeyDictionary()
 
 #: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
 ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
@@ -88,6 +96,31 @@ class AtomEncoder(nn.Module):
         if x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel():
             self._check_categories(x)
         return F.embedding_bag(x.long() + self.offset, self.weight, mode="sum")
+
+    def of_kinds(self, graphs: FlatGraphs) -> Tensor:
+        """The rows of a dataset's kinds of nodes, [m, out_channels], as `self(graphs.kinds[0])`.
+
+        A few hundred kinds are one product with a constant matrix, and its gradient is another:
+        the gradient of a gathered sum would sort.
+        """
+        assert graphs.kinds is not None, "the dataset has kinds of nodes"
+        x = graphs.kinds[0]
+        autocast = x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+        if len(x) > MOST_KINDS or autocast or type(self) is not AtomEncoder:
+            return self(x)
+        made, key = _counts.setdefault(graphs, {}), (self.cardinalities, self.weight.dtype)
+        if key not in made:
+            made[key] = self._count(x)
+        return made[key] @ self.weight
+
+    @kept
+    @torch.no_grad()
+    def _count(self, x: Tensor) -> Tensor:
+        """How often each row of the table is in each row of x, [m, sum(cardinalities)]."""
+        self(x)  # for what it refuses
+        rows = x.long() + self.offset
+        out = self.weight.new_zeros(len(x), len(self.weight))
+        return out.scatter_add_(1, rows, torch.ones_like(rows, dtype=out.dtype))
 
     def _check_categories(self, x: Tensor) -> None:
         low, high = x.amin(0).tolist(), x.amax(0).tolist()

@@ -109,7 +109,7 @@ def input_of(model: "FlexGCN", graphs: GraphBatch) -> tuple[Tensor, str]:
     """The first layer's input, and what its rows are: `native.Network.source`, or "hops"."""
     kinds, first = graphs.graphs.kinds, cast(FlexConv, model.convs[0])
     if isinstance(model.encoder, AtomEncoder) and kinds is not None:
-        return model.encoder(kinds[0]), "kinds"
+        return model.encoder.of_kinds(graphs.graphs), "kinds"
     x = graphs.graphs.x
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is None and constant:

@@ -203,8 +203,8 @@ def _features(model: FlexGCN, batch: GraphBatch) -> tuple[Tensor, Tensor | None]
         return graphs.x.float().contiguous(), None
     if graphs.kinds is None:
         return model.encoder(graphs.x).contiguous(), None
-    kinds, code = graphs.kinds
-    return model.encoder(kinds).contiguous(), code
+    assert isinstance(model.encoder, AtomEncoder)
+    return model.encoder.of_kinds(graphs).contiguous(), graphs.kinds[1]
 
 
 def empty_counts(device: torch.device) -> Tensor:
