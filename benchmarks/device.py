@@ -73,6 +73,7 @@ def run(options: Options) -> dict[str, Any]:
         "scale": options.scale,
         "device": machine.describe(device),
         "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
+        "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
         "dropped": [case.name for case in dropped],
     }
 

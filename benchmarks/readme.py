@@ -42,10 +42,12 @@ Results = dict[str, Any]
 
 
 def load(scale: str, folder: Path = ROOT / "benchmarks" / "results") -> Results | None:
-    """The results of a scale ("cpu" or "gpu"), the latest where there are several."""
+    """The results of a scale ("cpu" or "gpu"), the latest of those of the whole suite."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/results.json")]
     found = [document for document in found if document.get("scale") == scale]
-    return max(found, key=lambda document: document["date"], default=None)
+    found = [document for document in found if "--only" not in document["command"]]
+    began = lambda document: document.get("began", document["date"])  # noqa: E731
+    return max(found, key=began, default=None)
 
 
 def load_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu-steps.json") -> Results | None:
@@ -60,7 +62,8 @@ def steps(document: Results | None) -> str:
     rows = []
     for run in document["runs"]:
         for figure in run["figures"]:
-            row = [figure["work"], str(run["threads"])]
+            graphs = f" ({figure['graphs']:,} graphs)" if "graphs" in figure else ""
+            row = [figure["work"] + graphs, str(run["threads"])]
             if "ratio" in figure:
                 row += [f"{1e3 * figure['ours, s']:.0f}", f"{figure['ratio']:.1f}×", "–", "–"]
             else:
@@ -71,7 +74,9 @@ def steps(document: Results | None) -> str:
     head = ["the work", "threads", "train, ms", "ratio", "score, ms", "ratio"]
     return (
         "A training step and a scoring pass beside PyG's, and an epoch beside the paper's own "
-        f"formulation, on the CPU: `{document['command']}`.\n\n" + table(head, sorted(rows))
+        f"formulation, on the CPU: `{document['command']}`. The sides take turns of five batches; "
+        "in the suite below, of one, which finds the caches as the peer left them.\n\n"
+        + table(head, sorted(rows))
     )
 
 

@@ -1,9 +1,10 @@
-"""Scoring and selection beside inference alone: `pytest benchmarks/test_score.py -s`.
+"""Scoring and selection beside inference alone: `pytest benchmarks/test_score.py`.
 
 The same graphs, model and chunks on both sides, in turn; the ratio of medians is printed, and the
 peak of extra memory a graph, measured with a model that needs none (Linux tells it).
 """
 
+import ctypes
 import statistics
 import time
 from pathlib import Path
@@ -34,7 +35,7 @@ def graphons():
 
 
 @pytest.mark.parametrize("make", [molecules, graphons])
-def test_scoring_and_selection_beside_inference(make, benchmark):
+def test_scoring_and_selection_beside_inference(make, benchmark, capsys):
     dataset, model = make()
     graphs, size = dataset.graphs, _fitting(dataset.graphs)
     ids = torch.arange(NUM_GRAPHS) % len(graphs)
@@ -56,10 +57,11 @@ def test_scoring_and_selection_beside_inference(make, benchmark):
     ratio = statistics.median(times[teach]) / statistics.median(times[infer])
     benchmark.extra_info["ratio"] = ratio
     benchmark.pedantic(teach, rounds=1)
-    print(f"\n{make.__name__}: (scoring + selection) / inference = {ratio:.3f}")
+    with capsys.disabled():
+        print(f"\n{make.__name__}: (scoring + selection) / inference = {ratio:.3f}")
 
 
-def test_extra_memory_a_graph(benchmark):
+def test_extra_memory_a_graph(benchmark, capsys):
     total = 2_000_000
     x, edges = torch.zeros(total, 1), torch.empty(2, 0, dtype=torch.long)
     graphs = PackedGraphs.from_arrays(
@@ -72,13 +74,15 @@ def test_extra_memory_a_graph(benchmark):
         return select_graphs(scores, len(scores) // SHARE)
 
     teach(20_000)
+    ctypes.CDLL(None).malloc_trim(0)  # or what was freed before would hide what is taken now
     before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     benchmark.pedantic(teach, rounds=1)
     extra = (_memory("VmHWM") - before) / total
     benchmark.extra_info["bytes"] = extra
-    print(f"\npeak extra memory: {extra:.1f} bytes a graph")
-    assert extra <= 16
+    with capsys.disabled():
+        print(f"\npeak extra memory: {extra:.1f} bytes a graph")
+    assert 4 <= extra <= 16  # the scores themselves are 4
 
 
 def _memory(name: str) -> int:

@@ -11,6 +11,7 @@ import pytest
 from .cases import CHECK, RUN, Case
 from .conftest import EXIT_LATE, Records
 from .data import Store
+from .machine import describe
 from .measure import Bench, measure
 from .timing import Clock
 
@@ -38,6 +39,7 @@ def test_case(
     bench: Bench = request.getfixturevalue("bench")
     benchmark = request.getfixturevalue("benchmark")
     benchmark.group = case.group
+    benchmark.extra_info["device"] = describe(bench.device)
     if case.group == RUN:
         benchmark.extra_info |= _noted(
             case, records, lambda: benchmark.pedantic(lambda: _run(case, store))

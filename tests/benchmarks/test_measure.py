@@ -43,7 +43,7 @@ def test_peers_that_fail_are_named_and_the_others_raced():
     assert found["sides"]["wrong"]["failed"].startswith("WrongAnswer: off by 1.0e-01")
     assert found["sides"]["absent"]["failed"] == "ImportError: no such package"
     assert set(found["ratios"]) == {"slow"} and found["ratios"]["slow"] > 3
-    assert found["sides"]["slow"]["rounds"] == 1  # it would have eaten the others' time
+    assert found["sides"]["slow"]["rounds"] == 3  # more would have eaten the others' time
     assert found["sides"]["ours"]["rounds"] >= 3
     mine = found["sides"]["ours"]["seconds"]
     assert found["fraction of copy bandwidth"] == pytest.approx(1000 / mine / 1e9)
