@@ -19,12 +19,14 @@ class Configuration(NamedTuple):
     constants: its `tl.constexpr`s; PRECISION is the target's, and is filled in.
     dtype: of the features, as Triton calls it.
     representative: compiled by `make test`, too.
+    tf32: of float32 as a user wants it who allows TF32.
     """
 
     words: str
     constants: dict[str, Any]
     dtype: str = "fp32"
     representative: bool = False
+    tf32: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,20 +59,23 @@ class Layer(NamedTuple):
     plain: bool = False  # not normalised, without a ReLU and a bias
     representative: bool = False
     place: str = ""  # where X is read: in the batch's order, or "in place", or by "kinds" of nodes
+    tf32: bool = False
 
     def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
         kind = (" plain" if self.plain else "") + (f" {self.place}" if self.place else "")
+        kind += " TF32" if self.tf32 else ""
         words = f"{role} κ={self.order} {self.h_in}→{self.h_out} {self.dtype}{kind}"
         constants = {"NORMALIZE": not self.plain} | constants
         constants |= {"DATASET_X": self.place == "in place", "CODED": self.place == "kinds"}
-        return Configuration(words, constants, self.dtype, self.representative)
+        return Configuration(words, constants, self.dtype, self.representative, self.tf32)
 
 
 #: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
 #: 32) and gives out (16 or 32), by the order and by the dtype. In float32 all of the blocks are
 #: here, forward and backward, at the lowest order, a usual one and the highest, each with all that
 #: adds to a kernel: the norm, the bias, the ReLU. Without those, and in half precision, a kernel
-#: does less of the same: the usual layer and the largest stand for all.
+#: does less of the same: the usual layer and the largest stand for all. Rows off 16 bytes of more
+#: than one block need most registers, wherever X is read.
 LAYERS = (
     *(
         Layer(order, *widths, representative=(order, *widths) in ((3, 27, 18), (5, 64, 64)))
@@ -87,6 +92,17 @@ LAYERS = (
         Layer(*sizes, place=place, representative=(sizes, place) == ((3, 9, 27), "kinds"))
         for sizes in ((3, 9, 27), (5, 64, 64))
         for place in ("in place", "kinds")
+    ),
+    *(
+        Layer(*sizes, place=place, representative=(sizes, place) == ((4, 63, 33), "in place"))
+        for sizes in ((2, 63, 33), (4, 63, 33), (3, 33, 48))
+        for place in ("", "in place", "kinds")
+    ),
+    *(Layer(*sizes, plain=True) for sizes in ((2, 63, 33), (4, 33, 48))),
+    Layer(1, 64, 33, plain=True, place="kinds"),
+    *(
+        Layer(*sizes, tf32=True, representative=sizes == (3, 27, 18))
+        for sizes in ((3, 27, 18), (4, 63, 33), (5, 64, 64))
     ),
 )
 
@@ -162,11 +178,11 @@ def _value_gradients() -> Iterator[Configuration]:
 
 
 def _readouts() -> Iterator[Configuration]:
-    for (width, dtype), order in product(_ROWS, (1, 3, 5)):
-        if order != 3 and width not in (1, 27, 64):
-            continue
+    sizes = [*product(_ROWS, (3,)), *product(((1, "fp32"), (27, "fp32"), *_ROWS[-3:]), (1, 5))]
+    sizes += product(product((5,), ("fp32", "fp16")), (1, 2, 4, 5, 6, 8))  # spills more than others
+    for (width, dtype), order in sizes:
         constants = {"ORDER": order, "WIDTH": width} | readout.readout_shape(width)
-        usual = (order, width, dtype) == (3, 27, "fp32")
+        usual = (order, width, dtype) in ((3, 27, "fp32"), (5, 5, "fp32"))
         yield Configuration(f"κ={order} {width} {dtype}", constants, dtype, usual)
 
 
@@ -181,12 +197,17 @@ _NETWORKS = (
 
 
 def _networks() -> Iterator[Configuration]:
-    for (widths, orders), pool in product(_NETWORKS, (True, False)):
+    rows = [
+        *product(_NETWORKS, (True, False), (False,)),
+        *product(_NETWORKS[::2], (True,), (True,)),
+    ]
+    for (widths, orders), pool, tf32 in rows:
         constants: dict[str, Any] = {**score.constants(widths, orders), "POOL": pool, "MEAN": True}
         constants |= {"NORMALIZE": True, "CODED": pool, "CLASSES": not pool, "SIGMOID": pool}
         constants |= {"RAW": False, "PREDICT": True, "ROWS": TILE, "GRAPHS": score.GRAPHS}
         words = f"{'→'.join(map(str, widths))} {'pooled' if pool else 'nodes'}"
-        yield Configuration(words, constants, "fp32", pool and widths[0] == 9)
+        usual = pool and widths[0] == 9 and not tf32
+        yield Configuration(words + " TF32" * tf32, constants, "fp32", usual, tf32)
 
 
 def _tails() -> Iterator[Configuration]:

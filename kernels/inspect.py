@@ -104,10 +104,7 @@ def _compile(job: Job) -> Compiled:
 
 def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tuple[int, int, int]:
     """(registers a thread, bytes spilled a thread, bytes of shared memory)."""
-    accurate = kernel.accurate or configuration.dtype == "fp32"
-    constants = {
-        "PRECISION": ("tf32x3" if accurate else "tf32") if gpu.backend == "cuda" else "ieee"
-    }
+    constants = {"PRECISION": _precision(kernel, configuration, gpu.backend)}
     constants = {k: v for k, v in constants.items() if k in kernel.jit.arg_names}
     constants |= configuration.constants
     types = {arg: f"*{configuration.dtype}" for arg in kernel.jit.arg_names if arg[:2] == "p_"}
@@ -125,6 +122,14 @@ def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tupl
     )
     read = _read_amd if gpu.backend == "hip" else _read_nvidia
     return *read(out.asm), out.metadata.shared
+
+
+def _precision(kernel: Kernel, configuration: Configuration, backend: str) -> str:
+    """What `launch.precision` and `launch.hop_precision` would say."""
+    if backend != "cuda":
+        return "ieee"
+    accurate = kernel.accurate or (configuration.dtype == "fp32" and not configuration.tf32)
+    return "tf32x3" if accurate else "tf32"
 
 
 def _read_amd(asm: dict[str, Any]) -> tuple[int, int]:

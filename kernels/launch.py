@@ -36,11 +36,16 @@ REGISTERS = {
 }
 #: The same where A is not normalised. Where it is, three programs fit a multiprocessor unspilled.
 PLAIN_REGISTERS = {"weight_grad_tiles": 200}
+#: The same at widths above 32 of which one is no multiple of 4: its numbers need an address each.
+RAGGED_REGISTERS = {"flex_conv_tiles": 255, "weight_grad_tiles": 255}
 
 
 def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
     registers = REGISTERS | ({} if constants.get("NORMALIZE", True) else PLAIN_REGISTERS)
+    widths = [constants.get(width, 0) for width in ("H_IN", "H_OUT")]
+    if max(widths) > 32 and any(width % 4 for width in widths):
+        registers |= RAGGED_REGISTERS
     out = {"num_warps": WARPS[kernel], "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2

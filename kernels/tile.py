@@ -156,7 +156,7 @@ def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
     else:
         b_bits = b_z.to(tl.int32, bitcast=True)
         if WHAT == "all":  # rounded; else cut: the largest numbers must not become infinite
-            b_bits += 0x1000
+            b_bits += tl.where(m_finite, 0x1000, 0)  # 0x7fffffff, a NaN, would become -0
         b_high = (b_bits & -0x2000).to(tl.float32, bitcast=True)
         if PRECISION == "tf32x3":
             b_sum = tl.dot(b_a, b_z - b_high, b_sum, input_precision="tf32")

@@ -50,6 +50,14 @@ def test_the_table_holds_every_kernel_on_every_target_once():
         assert len(set(words)) == len(words), kernel.name
 
 
+def test_float32_is_in_the_table_with_and_without_tf32():
+    for kernel in KERNELS.values():
+        float32 = [c for c in kernel.configurations if c.dtype == "fp32"]
+        ways = {inspect._precision(kernel, configuration, "cuda") for configuration in float32}
+        if "PRECISION" in kernel.jit.arg_names:
+            assert ways == ({"tf32x3"} if kernel.accurate else {"tf32x3", "tf32"}), kernel.name
+
+
 def test_a_kernel_that_does_not_compile_is_a_row_that_says_so(monkeypatch):
     job = jobs()[0]
     kernel = KERNELS[job.kernel]
