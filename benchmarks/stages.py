@@ -12,34 +12,44 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from torch import nn
 
-from grant_fast import FlexGCN, native
+from grant_fast import FlexConv, FlexGCN, native
 from grant_fast.batch import GraphBatch
-
-#: Why a stage takes more than twice its floor.
-REASONS = {
-    "layer": "widths of 9, 10, 18 and 27 fill 56 to 84% of a register; a hop adds rows that lie "
-    "in cache, two loads a cycle, and moves no new byte; random bits are made, ten operations for "
-    "a vector, both ways; the layer's input is normalised again for its own gradient",
-    "readout": "the last norm, ReLU and dropout, and one miss a molecule for its weights",
-    "the rest": "Python, autograd's bookkeeping, the encoder of kinds, the loss and Adam: a cost a "
-    "batch, not a node",
-}
+from grant_fast.native.loading import padded
 
 
 class Stage(NamedTuple):
-    """Milliseconds a step, and the least they could be."""
+    """Milliseconds a step, the least they could be, and why it is more than twice as much."""
 
     name: str
     ms: float
     floor_ms: float
+    reason: str = ""
 
-    @property
-    def reason(self) -> str:
-        """A sentence, where the time is above twice the floor."""
-        if self.ms <= 2 * self.floor_ms:
-            return ""
-        return next(text for kind, text in REASONS.items() if self.name.startswith(kind))
+
+def reasons(model: FlexGCN) -> dict[str, str]:
+    """A sentence for each kind of stage of this model."""
+    convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
+    widths = sorted({width for conv in convs for width in (conv.in_channels, conv.out_channels)})
+    ragged = [width for width in widths if width != padded(width)]
+    shares = [width / padded(width) for width in ragged]
+    norm = any(not isinstance(norm, nn.Identity) for norm in model.norms)
+    drops = any(dropout.p for dropout in model.dropouts)
+    layer = [
+        f"widths of {', '.join(map(str, ragged))} fill {min(shares):.0%} to {max(shares):.0%} of "
+        "their registers" if ragged else "",
+        "a hop adds rows that lie in cache, two loads a cycle, and moves no new byte",
+        "random bits are made, ten operations for a vector, both ways" if drops else "",
+        "the layer's input is normalised again for its own gradient" if norm else "",
+    ]  # fmt: skip
+    before = ["the last norm" if norm else "", "ReLU", "dropout" if drops else ""]
+    rest = ["Python", "autograd's bookkeeping", "the encoder" if model.encoder else "", "the loss"]
+    return {
+        "layer": "; ".join(filter(None, layer)),
+        "readout": f"{', '.join(filter(None, before))}; one miss a graph for its weights",
+        "the rest": f"{', '.join(filter(None, rest))} and Adam: a cost a batch, not a node",
+    }
 
 
 def gemm_rate() -> float:
@@ -92,7 +102,7 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
 
 def stages(model: FlexGCN, batch: GraphBatch, step: Callable[[], None], rounds: int) -> list[Stage]:
     """Medians over `rounds` steps; `batch` has the size of the batches that `step` takes."""
-    work, call = costs(model, batch), native.network.call
+    work, call, said = costs(model, batch), native.network.call, reasons(model)
     seconds = torch.zeros(len(work), dtype=torch.float64)
 
     def timed(name: str, *args: Any) -> None:
@@ -109,9 +119,12 @@ def stages(model: FlexGCN, batch: GraphBatch, step: Callable[[], None], rounds: 
     medians = [1e3 * statistics.median(column) for column in zip(*seen, strict=True)]
     rate, out = gemm_rate(), []
     for (name, moved, operations), ms in zip(work, medians, strict=False):
-        floor = max(moved / bandwidth(int(moved)), operations / rate)
-        out.append(Stage(name, ms, 1e3 * floor))
-    return [*out, Stage("the rest", medians[-1], 0.0)]
+        floor = 1e3 * max(moved / bandwidth(int(moved)), operations / rate)
+        out.append(Stage(name, ms, floor))
+    out.append(Stage("the rest", medians[-1], 0.0))
+    far = [stage.ms > 2 * stage.floor_ms for stage in out]
+    why = [next(text for kind, text in said.items() if s.name.startswith(kind)) for s in out]
+    return [s._replace(reason=text * is_far) for s, text, is_far in zip(out, why, far, strict=True)]
 
 
 def table(rows: list[Stage]) -> str:
@@ -123,5 +136,5 @@ def table(rows: list[Stage]) -> str:
         lines.append(
             f"| {row.name} | {row.ms:.2f} | {row.ms / total:.0%} | {row.floor_ms:.2f} | {times} |"
         )
-    kinds = {kind: text for kind, text in REASONS.items() if any(r.reason == text for r in rows)}
-    return "\n".join([*lines, "", *(f"- {kind}: {text}." for kind, text in kinds.items())])
+    said = dict.fromkeys(row.reason for row in rows if row.reason)
+    return "\n".join([*lines, "", *(f"- {reason}." for reason in said)])

@@ -15,8 +15,9 @@ The formulas, dX as the same kernel with Aᵀ and W_kᵀ, and the fixed order of
 are those of `fused.py`.
 
 Bytes a node in float32 over all of device memory: those of `fused.py`, with 8 ⌈n/64⌉ of bits
-instead of 8. The rest is served by the caches: X once an order instead of once, the scratch 4·BO
-written and ⌈n/ROWS⌉ times read a hop, and 8 ⌈n/SOURCES⌉ of bits a hop (of Aᵀ 8 ⌈n/ROWS⌉).
+instead of 8. The rest is served by the caches: X once an order, W once an order and block of rows,
+both for each block of columns of Y; the scratch 4·BO written and ⌈n/ROWS⌉ times read a hop, and
+8 ⌈n/SOURCES⌉ of bits a hop (of Aᵀ 8 ⌈n/ROWS⌉).
 """
 
 # mypy: ignore-errors

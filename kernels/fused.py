@@ -27,6 +27,9 @@ A first layer reads X where the dataset holds it: the same 4 h_in, and no copy i
 which would cost 8 h_in + 8 more. Embedded kinds of nodes are 4 bytes, each time X is read, instead
 of 4 h_in: their table stays in the cache, and X, 8 h_in + 16 to make, is never made.
 
+Bits and scale, 8 + s, are read once for each block of columns, too, for dW ⌈h_in/BI⌉ ⌈h_out/BO⌉
+times. From the cache a program reads its columns of W and the bias, 4 (κ h_in + 1) BO a tile.
+
 Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
 gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
 """

@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 import torch
 
-from benchmarks import cases, readme, report, timing
+from benchmarks import cases, readme, report, stages, timing
 from benchmarks.measure import relative_error, short
 from benchmarks.memory import LayerShape, held_for_backward, peak
+from grant_fast import FlexGCN, native
 
 SHAPE = LayerShape(nodes=100, edges=240, h_in=9, h_out=27, order=3)
 
@@ -199,3 +200,15 @@ def test_the_section_goes_between_its_markers_only():
 
 def test_the_readme_is_what_the_results_say():
     assert readme.main(["--check"]) == 0
+
+
+@pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
+def test_a_stages_reason_speaks_of_its_own_model():
+    plain = stages.reasons(FlexGCN(16, [32], 16, orders=[3, 2], pool=None))
+    assert "widths" not in plain["layer"] and "random" not in plain["layer"]
+    assert "normalised" not in plain["layer"] and "encoder" not in plain["the rest"]
+    options = {"norm": "batch_norm", "dropout": 0.3, "encoder": "atom"}
+    full = stages.reasons(FlexGCN(9, [32], 16, orders=[3, 2], **options))
+    assert full["layer"].startswith("widths of 9 fill")
+    assert "random" in full["layer"] and "normalised" in full["layer"]
+    assert "dropout" in full["readout"] and "encoder" in full["the rest"]
