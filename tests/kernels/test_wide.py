@@ -11,9 +11,7 @@ from grant_fast.kernels import layer, wide
 from grant_fast.kernels.csr_layer import column_chunks
 from grant_fast.tiled import structure
 from tests.cases import dense_graphs
-from tests.kernels.checks import check_layer
-
-SIZES = (0, 1, 2, 15, 17, 0, 31, 32, 33, 65, 0)
+from tests.kernels.checks import SIZES, check_layer
 
 
 @pytest.mark.parametrize(
