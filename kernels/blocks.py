@@ -14,10 +14,19 @@ each hop reads one buffer and writes the other:
 The formulas, dX as the same kernel with Aᵀ and W_kᵀ, and the fixed order of the weights' gradient
 are those of `fused.py`.
 
-Bytes a node in float32 over all of device memory: those of `fused.py`, with 8 ⌈n/64⌉ of bits
-instead of 8. The rest is served by the caches: X once an order, W once an order and block of rows,
-both for each block of columns of Y; the scratch 4·BO written and ⌈n/ROWS⌉ times read a hop, and
-8 ⌈n/SOURCES⌉ of bits a hop (of Aᵀ 8 ⌈n/ROWS⌉).
+Bytes a node in float32: device memory serves what must move in `fused.py`, with 8 ⌈n/64⌉ of bits
+instead of 8, and W once. The caches serve the rest of what is loaded and stored. For O and I blocks
+of columns as there (of dX, O = ⌈h_in/BO⌉), R = ⌈n/ROWS⌉ and S = ⌈n/SOURCES⌉ blocks of a graph:
+
+                   forward             dX (ReLU)           dW, db (ReLU)
+    X, dY and Y    4 h_in κ O          8 h_out κ O         4 h_in κ O + 8 h_out I
+    Y, dX          4 h_out             4 h_in
+    scratch        4 BO (1+R)(κ-1) O   4 BO (1+R)(κ-1) O   4 BO (1+R)(κ-1) I O
+    bits           8 S (κ-1) O         8 R (κ-1) O         8 R (κ-1) I O
+    scale          4 κ O               4 κ O               4 κ I O
+
+and W, 4 κ h_in h_out for each of a graph's R blocks of rows (dW: none, but its sums, as there), and
+32 of tables for each graph and block of columns.
 """
 
 # mypy: ignore-errors

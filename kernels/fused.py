@@ -15,23 +15,26 @@ gradient dW_k = Xᵀ (Âᵀ)^k dY has its own: a program takes a run of tiles an
 dY, and keeps κ sums in registers; the programs' sums are added in a fixed order afterwards, so two
 runs are bit-equal.
 
-Bytes a node in float32, a node's share of tile and graph tables (below 2) aside, for widths of one
-block (BI inputs, BO outputs); s = 4 where normalised, else 0:
+Bytes a node in float32, for O = ⌈h_out/BO⌉ and I = ⌈h_in/BI⌉ blocks of columns; t: 8 of bits, 4 of
+scale where normalised, and a node's share of the tables of tiles and graphs, below 2:
 
-    kernel          must move                        moves
-    forward         4 h_in + 4 h_out + 8 + s         the same, the input ⌈h_out/BO⌉ times
-    dX (ReLU)       8 h_out + 4 h_in + 8 + s         the same, dY and Y ⌈h_in/BO⌉ times
-    dW, db (ReLU)   4 h_in + 8 h_out + 8 + s         X ⌈h_out/BO⌉ and dY, Y ⌈h_in/BI⌉ times
+    kernel          must move                     loads and stores
+    forward         4 h_in + 4 h_out + t          (4 h_in + t) O + 4 h_out
+    dX (ReLU)       8 h_out + 4 h_in + t          (8 h_out + t) ⌈h_in/BO⌉ + 4 h_in
+    dW, db (ReLU)   4 h_in + 8 h_out + t          4 h_in O + 8 h_out I + t I O
+
+Forward and dX load W besides, 4 κ h_in h_out bytes a tile: at 64→64 and κ = 5 that is 82 kB, three
+quarters of all that is loaded. Device memory serves W once, and what is in the middle column; the
+second-level cache serves the rest, W always, and blocks of columns after the first as long as the
+batch's X (dY and Y) fits in it: they run when all tiles have had the first.
 
 A first layer reads X where the dataset holds it: the same 4 h_in, and no copy in the batch's order,
 which would cost 8 h_in + 8 more. Embedded kinds of nodes are 4 bytes, each time X is read, instead
 of 4 h_in: their table stays in the cache, and X, 8 h_in + 16 to make, is never made.
 
-Bits and scale, 8 + s, are read once for each block of columns, too, for dW ⌈h_in/BI⌉ ⌈h_out/BO⌉
-times. From the cache a program reads its columns of W and the bias, 4 (κ h_in + 1) BO a tile.
-
-Nothing is read or written per edge. Repeats are by programs side by side: caches serve most. The
-gradient writes its sums besides, 4 (κ h_in + 1) h_out bytes for each of at most 512 programs.
+Nothing is read or written per edge. The gradient writes its sums besides, 4 (κ h_in + 1) h_out
+bytes a program, and PyTorch reads them again: up to 512 programs take tiles, 512 more take larger
+graphs.
 """
 
 # mypy: ignore-errors

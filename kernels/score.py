@@ -17,8 +17,9 @@ The score of a graph is ‖∂L/∂f‖₂ over its number of measured labels (`
 without pooling it is that of its nodes together.
 
 Bytes: a node 8 of bits, 4 of scale where normalised, and 4 κ of readout weights (none without
-pooling) besides its X (4 h_in, or 4 and the table); a graph 16 of tables, its label, and 4 written.
-Labels of nodes are read once a node. Predictions, where asked for, are written besides.
+pooling) besides its X (4 h_in, or 4 and the table); a graph 24 of tables, its label, and 4 written.
+A tile reads 8 of tables and all weights. Labels of nodes are read once a node. Predictions, where
+asked for, are written besides.
 
 A is dense here, and 0 · NaN is NaN: a graph whose features overflow spoils its tile. The caller,
 who refuses NaN in any case, looks again with the operators that name the right graph.

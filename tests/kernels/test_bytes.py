@@ -8,7 +8,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
 from grant_fast import ops
-from grant_fast.kernels import csr, layer, readout, select, tail, wide
+from grant_fast.kernels import csr, layer, readout, score, select, tail, wide
 from grant_fast.tiles import SLOTS
 from tests.cases import dense_graphs
 
@@ -24,7 +24,8 @@ class Traffic:
 
         def count(pointers, mask) -> None:
             size = pointers.get_element_ty().primitive_bitwidth // 8
-            self.moved += [(int(p), size) for p in np.asarray(pointers.data)[mask.data].ravel()]
+            chosen = np.asarray(pointers.data)[np.asarray(mask.data, dtype=bool)]
+            self.moved += [(int(p), size) for p in chosen.ravel()]
 
         def counted_load(builder, pointers, mask, *rest):
             count(pointers, mask)
@@ -92,6 +93,17 @@ def test_each_block_of_columns_reads_the_input_again(traffic):
     assert seen.of(out) == 4 * 40 * n
 
 
+def test_the_largest_layer_reads_mostly_weights(traffic):
+    graphs, packed = tables(SMALL, 64)
+    n, weight, out = graphs.num_nodes, torch.randn(5, 64, 64), torch.empty(graphs.num_nodes, 64)
+    seen = traffic()
+    layer.forward(graphs.x, weight, None, packed, out, relu=True, dataset_x=False)
+    weights = 4 * weight.numel() * (packed.tile.shape[0] - 1)
+    stated = n * ((4 * 64 + 12) * 2 + 4 * 64) + 2 * table_bytes(packed)
+    assert seen.total() == stated + weights
+    assert 0.75 < weights / seen.total() < 0.8
+
+
 def test_input_gradient_reads_dy_and_y_once_and_writes_dx_once(traffic):
     graphs, packed = tables(SMALL, 27)
     n = graphs.num_nodes
@@ -101,6 +113,8 @@ def test_input_gradient_reads_dy_and_y_once_and_writes_dx_once(traffic):
     assert seen.of(dy) == seen.of(y) == 4 * 18 * n
     assert seen.of(dx) == 4 * 27 * n
     assert seen.of(packed.bits) + seen.of(graphs.scale) == 12 * n
+    weights = 4 * 3 * 27 * 18 * (packed.tile.shape[0] - 1)
+    assert seen.total() == n * (8 * 18 + 4 * 27 + 12) + weights + table_bytes(packed)
 
 
 def test_weight_gradient_reads_what_it_states(traffic):
@@ -113,6 +127,21 @@ def test_weight_gradient_reads_what_it_states(traffic):
     assert seen.of(graphs.x) == 4 * 27 * n
     assert seen.of(dy) == seen.of(y) == input_blocks * 4 * 18 * n
     assert seen.of(packed.bits) + seen.of(graphs.scale) == input_blocks * 12 * n
+    sums = 4 * (3 * 27 + 1) * 18 * (packed.tile.shape[0] - 1)  # a tile a program
+    stated = n * (4 * 27 + input_blocks * (8 * 18 + 12)) + input_blocks * table_bytes(packed)
+    assert seen.total() == stated + sums
+
+
+def test_each_block_of_the_weight_gradient_reads_the_bits_again(traffic):
+    graphs, packed = tables(SMALL, 64)
+    n, dy, y = graphs.num_nodes, *torch.randn(2, graphs.num_nodes, 64)
+    seen = traffic()
+    layer.weight_grad(graphs.x, dy, y, 2, packed, dataset_x=False)
+    blocks = 4 * 2
+    assert seen.of(packed.bits) + seen.of(graphs.scale) == blocks * 12 * n
+    sums = 4 * (2 * 64 + 1) * 64 * (packed.tile.shape[0] - 1)
+    stated = n * (2 * 4 * 64 + 4 * 8 * 64 + blocks * 12) + blocks * table_bytes(packed)
+    assert seen.total() == stated + sums
 
 
 def test_features_are_read_where_the_dataset_holds_them(traffic):
@@ -149,16 +178,61 @@ def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
     assert seen.of(code) == 2 * blocks * 4 * n  # and two blocks of 16 inputs
 
 
-def test_larger_graphs_write_y_once_and_read_x_once_an_order(traffic):
-    graphs, packed = tables((70, 100), 27)
-    n = graphs.num_nodes
-    weight, out = torch.randn(3, 27, 18), torch.empty(n, 18)
+#: Larger graphs, and how many blocks of 64 and of 32 rows they fill.
+LARGER = {70: (2, 3), 100: (2, 4)}
+
+
+def each_larger(rows: int) -> int:
+    """Σ n ⌈n/rows⌉ over them."""
+    return sum(n * column_blocks(n, rows) for n in LARGER)
+
+
+@pytest.mark.parametrize("h_out", [18, 40])
+def test_larger_graphs_read_x_once_an_order_and_block_of_columns(h_out, traffic):
+    graphs, packed = tables(tuple(LARGER), 27)
+    n, order, columns = graphs.num_nodes, 3, column_blocks(h_out, 32)
+    weight, out = torch.randn(order, 27, h_out), torch.empty(n, h_out)
     seen = traffic()
     layer.forward(graphs.x, weight, None, packed, out, relu=False, dataset_x=False)
-    assert seen.of(out) == 4 * 18 * n
-    assert seen.of(graphs.x) == 3 * 4 * 27 * n
-    # A word serves two blocks of 32 sources: 3 blocks for 70 nodes, 4 for 100; two hops.
-    assert seen.of(packed.bits) == 2 * 8 * (3 * 70 + 4 * 100)
+    assert seen.of(out) == 4 * h_out * n
+    assert seen.of(graphs.x) == order * columns * 4 * 27 * n
+    hops = (order - 1) * columns
+    assert seen.of(packed.bits) == hops * 8 * each_larger(32)
+    assert seen.of(graphs.scale) == order * columns * 4 * n
+    assert seen.of(weight) == 4 * weight.numel() * sum(rows for rows, _ in LARGER.values())
+    scratch = hops * 4 * 32 * (n + each_larger(64))
+    named = sum(map(seen.of, (out, graphs.x, packed.bits, graphs.scale, weight)))
+    assert seen.total() == named + scratch + columns * 32 * len(LARGER)
+
+
+def test_the_input_gradient_of_larger_graphs_moves_what_it_states(traffic):
+    graphs, packed = tables(tuple(LARGER), 27)
+    n, order = graphs.num_nodes, 3
+    dy, y, dx = torch.randn(n, 18), torch.randn(n, 18), torch.empty(n, 27)
+    seen = traffic()
+    layer.input_grad(dy, y, torch.randn(order, 27, 18), packed, dx)
+    assert seen.of(dy) == seen.of(y) == order * 4 * 18 * n
+    assert seen.of(dx) == 4 * 27 * n
+    bits, scratch = 8 * each_larger(64), 4 * 32 * (n + each_larger(64))
+    weights = 4 * order * 27 * 18 * sum(rows for rows, _ in LARGER.values())
+    stated = n * (8 * 18 * order + 4 * 27 + 4 * order) + (order - 1) * (bits + scratch)
+    assert seen.total() == stated + weights + 32 * len(LARGER)
+
+
+def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(traffic):
+    graphs, packed = tables(tuple(LARGER), 27)
+    n, order, h_out = graphs.num_nodes, 3, 40
+    dy, y = torch.randn(n, h_out), torch.randn(n, h_out)
+    seen = traffic()
+    layer.weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
+    columns, inputs = 2, 2
+    assert seen.of(graphs.x) == order * columns * 4 * 27 * n
+    assert seen.of(dy) == seen.of(y) == inputs * 4 * h_out * n
+    bits, scratch = 8 * each_larger(32), 4 * 32 * (n + each_larger(32))
+    stated = n * (4 * 27 * order * columns + 8 * h_out * inputs)
+    stated += columns * inputs * (4 * order * n + (order - 1) * (bits + scratch))
+    sums = 4 * (order * 27 + 1) * h_out * len(LARGER)  # a graph a program
+    assert seen.total() == stated + sums + columns * inputs * 32 * len(LARGER)
 
 
 @pytest.mark.parametrize("order", [2, 4])
@@ -180,8 +254,9 @@ def test_wide_hops_of_small_graphs_move_each_number_once(order, traffic):
 
 
 def test_wide_hops_of_larger_graphs_write_each_number_once(traffic):
-    graphs, packed = tables((70, 100), 20)
+    graphs, packed = tables(tuple(LARGER), 20)
     n, order, hops = graphs.num_nodes, 4, 3
+    around = hops * (8 * each_larger(32) + 4 * n + 4 * each_larger(64)) + 32 * len(LARGER)
     # Read again by a hop: once for each block of 64 rows, of which both graphs have two.
     gathered = hops * 2 * 4 * 20 * n
     t, y = torch.randn(n, order * 20), torch.empty(n, 20)
@@ -190,10 +265,42 @@ def test_wide_hops_of_larger_graphs_write_each_number_once(traffic):
     assert seen.of(y) == 4 * 20 * n
     terms, states = hops * 4 * 20 * n, (order - 2) * 4 * 20 * n
     assert seen.of(t) == terms + states + gathered
+    assert seen.total() == seen.of(t) + seen.of(y) + around
     seen = traffic()
     z = wide.powers(graphs.x, order, packed, False)
     assert seen.of(graphs.x) == 4 * 20 * n
     assert seen.of(z) == 4 * order * 20 * n + gathered
+    assert seen.total() == seen.of(graphs.x) + seen.of(z) + around
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_network_in_one_kernel_reads_each_feature_and_label_once(pooled, traffic):
+    graphs, packed = tables(SMALL, 9)
+    n, b, widths, orders = graphs.num_nodes, graphs.num_graphs, (9, 20, 3), (2, 3)
+    size = sum((k * i + 1) * o for k, i, o in zip(orders, widths, widths[1:], strict=False))
+    network = score.Network(torch.randn(size), widths, orders, "mean" if pooled else None, True)
+    pool, y = graphs.pool_weights(3, True, True), torch.randn(b if pooled else n, 3)
+    data = score.Data(
+        graphs.x, None, pool if pooled else None, y, graphs.ptr, packed.bits, packed.scale
+    )
+    scores, counts = torch.empty(b), select.empty_counts(graphs.device)
+    seen = traffic()
+    score.score(
+        network, data, packed.tile, packed.graph, scores, counts, None,
+        classes=False, sigmoid=False, raw=False,
+    )  # fmt: skip
+    stated = n * (4 * 9 + 12 + 4 * 3 * pooled) + 4 * y.numel() + (24 + 4) * b
+    assert seen.total() == stated + (8 + 4 * size) * (packed.tile.shape[0] - 1)
+
+
+def test_the_choice_reads_each_score_four_times(traffic):
+    scores, m, blocks = torch.rand(3000), 700, 3
+    seen = traffic()
+    select.largest(scores, m)
+    assert seen.of(scores) == 4 * 4 * 3000
+    histograms = 2 * 4 * select.BINS + 2 * 8 + 4  # two digits found, the second of the first's
+    each = 4 + (8 + 8) + (12 + 16)  # a block's digits; its counts and ends
+    assert seen.total() == seen.of(scores) + histograms + blocks * each + 8 * m
 
 
 @pytest.mark.parametrize("width", [5, 150])

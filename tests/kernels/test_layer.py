@@ -23,6 +23,11 @@ def test_every_order_between_unequal_widths(order, widths):
     check_layer(dense_graphs(SMALL_SIZES, widths[0]), order, widths[1])
 
 
+@pytest.mark.parametrize("order", [1, 3, 4, 5])
+def test_every_graph_size_at_every_order(order):
+    check_layer(dense_graphs(SIZES, 3), order, 9)
+
+
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("relu", [True, False])
