@@ -1,29 +1,48 @@
-"""Every path of the layer on a device, in every dtype and size, against float64.
+"""Every kernel on a device, in every dtype and size, against float64.
+
+Layers are here, what follows them is in `scoring_checks.py`.
 
 `python -m benchmarks.checks [cpu|cuda]` runs a few of them: what compute-sanitizer is given.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from grant_fast import InputError, PackedGraphs, ops, reference
+from grant_fast import InputError, ops, reference
 from grant_fast.adjacency import Adjacency
 
+from . import scoring_checks
+from .awkward import TOLERANCES, awkward_graphs
 from .measure import WrongAnswer, relative_error
 
-#: Nodes of the graphs: empty ones, single nodes, and both sides of every boundary of a tile.
-SIZES = (0, 1, 2, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 128, 150, 192, 200, 0)
-#: ‖error‖ / ‖answer‖ that a dtype is allowed: float32's own (TF32 alone would give 3e-4), and one
-#: rounding of what was summed in float32.
-TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 6e-3, torch.float16: 1e-3}
+
+class Check(Protocol):
+    """Something to compute on awkward graphs, and the answer.
+
+    `name` is unique, `backend` "torch" or "triton", and `tolerance` of ‖error‖ / ‖answer‖.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def backend(self) -> str: ...
+
+    @property
+    def tolerance(self) -> float: ...
+
+    def prepare(self, device: torch.device) -> tuple[Callable[[], list[Tensor]], dict[str, Tensor]]:
+        """What to run on the device, and the names of its results with their values in float64."""
+        ...
 
 
 @dataclass(frozen=True)
-class Check:
+class Layer:
     """One layer on one set of awkward graphs.
 
     Args:
@@ -56,75 +75,85 @@ class Check:
         layer = f"{self.h_in}→{self.h_out} κ={self.order}"
         return " ".join(filter(None, [self.backend, layer, dtype, *marks]))
 
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.dtype]
+
+    def prepare(self, device: torch.device) -> tuple[Callable[[], list[Tensor]], dict[str, Tensor]]:
+        graphs = awkward_graphs(self.symmetric, self.weighted, self.repeated).to(device)
+        batch = graphs.batch(slice(None))
+        adjacency = batch.adjacency(self.normalize)
+        generator = torch.Generator().manual_seed(1)
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(size, generator=generator).to(device, self.dtype)
+
+        x, grad = normal(batch.num_nodes, self.h_in), normal(batch.num_nodes, self.h_out)
+        weight = normal(self.order, self.h_in, self.h_out) / (self.order * self.h_in) ** 0.5
+        inputs = [x, weight, normal(self.h_out)]
+        want, kept = _exact(self, inputs, grad, adjacency)
+
+        def once() -> list[Tensor]:
+            leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+            y = ops.flex_conv(*leaves, adjacency, relu=self.relu, backend=self.backend)
+            return [y.detach(), *torch.autograd.grad(y, leaves, kept)]
+
+        return once, dict(zip(("Y", "dX", "dW", "db"), want, strict=True))
+
 
 def checks(backends: tuple[str, ...] = ("torch", "triton")) -> list[Check]:
-    """Widths at one order, orders at one pair of widths, kinds of graphs, dtypes."""
-    return [check for backend in backends for check in _of(backend)]
+    """Widths at one order, orders at one pair of widths, kinds of graphs, dtypes; then what
+    follows the layers: the readout, the scores, the choice among them."""
+    return [
+        check for backend in backends for check in (*_layers(backend), *scoring_checks.of(backend))
+    ]
 
 
-def _of(backend: str) -> Iterator[Check]:
+def _layers(backend: str) -> Iterator[Layer]:
     for width in (9, 27, 64, 128, 300):  # as the suite measures them: what is compiled here is kept
-        yield Check(backend, width, width, 3)
+        yield Layer(backend, width, width, 3)
     for order in (2, 4, 5):
-        yield Check(backend, 27, 27, order)
+        yield Layer(backend, 27, 27, order)
     for width in (1, 3, 16, 65, 512):
-        yield Check(backend, width, width, 3, relu=True)
+        yield Layer(backend, width, width, 3, relu=True)
     for order in (1, 5):
-        yield Check(backend, 9, 64, order, relu=True)
-        yield Check(backend, 64, 16, order, symmetric=False)
+        yield Layer(backend, 9, 64, order, relu=True)
+        yield Layer(backend, 64, 16, order, symmetric=False)
     for normalize in (True, False):
         for kind in ({}, {"symmetric": False}, {"weighted": True}, {"repeated": True}):
-            yield Check(backend, 27, 18, 3, normalize=normalize, **kind)
+            yield Layer(backend, 27, 18, 3, normalize=normalize, **kind)
     for dtype in (torch.bfloat16, torch.float16):
         for h_in, h_out in ((9, 27), (64, 64), (128, 128)):
-            yield Check(backend, h_in, h_out, 3, dtype=dtype)
+            yield Layer(backend, h_in, h_out, 3, dtype=dtype)
 
 
 def run(check: Check, device: torch.device) -> dict[str, float | str]:
-    """The error of Y and of each gradient; {"not taken": why} where the kernels leave it.
+    """The error of each result; {"not taken": why} where the kernels leave it.
 
     Raises:
-        WrongAnswer: an error beyond the dtype's tolerance, NaN, or two runs that differ by a bit.
+        WrongAnswer: an error beyond the tolerance, NaN, or two runs that differ by a bit.
     """
-    graphs = awkward_graphs(check).to(device)
-    batch = graphs.batch(slice(None))
-    adjacency = batch.adjacency(check.normalize)
-    generator = torch.Generator().manual_seed(1)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(size, generator=generator).to(device, check.dtype)
-
-    x, grad = normal(batch.num_nodes, check.h_in), normal(batch.num_nodes, check.h_out)
-    weight = normal(check.order, check.h_in, check.h_out) / (check.order * check.h_in) ** 0.5
-    inputs = [x, weight, normal(check.h_out)]
-    want, kept = _exact(check, inputs, grad, adjacency)
+    once, want = check.prepare(device)
+    # In its deterministic mode torch fills fresh memory with NaN: what a kernel leaves shows.
+    torch.use_deterministic_algorithms(check.backend == "triton", warn_only=True)
     try:
-        first, second = (_once(check, inputs, kept, adjacency) for _ in range(2))
+        first, second = once(), once()
     except InputError as error:  # "triton" where the kernels cannot run, and why not
         return {"not taken": str(error)}
+    finally:
+        torch.use_deterministic_algorithms(False)
     errors: dict[str, float | str] = {}
-    for name, got, again, exact in zip(("Y", "dX", "dW", "db"), first, second, want, strict=True):
-        errors[name] = error = relative_error([got], [exact])
-        if not error <= TOLERANCES[check.dtype]:
+    for (name, exact), got, again in zip(want.items(), first, second, strict=True):
+        errors[name] = error = relative_error([got], [exact.to(got.device)])
+        if not error <= check.tolerance:
             raise WrongAnswer(f"{name} is off by {error:.1e} of its size")
         if not torch.equal(got, again):
             raise WrongAnswer(f"{name} differs between two runs")
     return errors
 
 
-def _once(check: Check, inputs: list[Tensor], grad: Tensor, adjacency: Adjacency) -> list[Tensor]:
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    # In its deterministic mode torch fills fresh memory with NaN: what a kernel leaves shows.
-    torch.use_deterministic_algorithms(check.backend == "triton", warn_only=True)
-    try:
-        y = ops.flex_conv(*leaves, adjacency, relu=check.relu, backend=check.backend)
-        return [y.detach(), *torch.autograd.grad(y, leaves, grad)]
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
 def _exact(
-    check: Check, inputs: list[Tensor], grad: Tensor, adjacency: Adjacency
+    check: Layer, inputs: list[Tensor], grad: Tensor, adjacency: Adjacency
 ) -> tuple[list[Tensor], Tensor]:
     """Y, dX, dW and db in float64 on the CPU, and dY as it was taken.
 
@@ -152,31 +181,13 @@ def _exact(
     return want, kept.to(device, check.dtype)
 
 
-def awkward_graphs(check: Check) -> PackedGraphs:
-    """A tenth of all pairs an edge, self loops among them; every graph's last node is isolated."""
-    generator = torch.Generator().manual_seed(0)
-    edges, start = [torch.empty(2, 0, dtype=torch.long)], 0
-    for size in SIZES:
-        a = torch.rand(size, size, generator=generator) < 0.1
-        a = a | a.T if check.symmetric else a
-        if size > 2:
-            a[-1], a[:, -1] = False, False
-        edges.append(a.nonzero().T + start)
-        start += size
-    index = torch.cat(edges, 1)
-    if check.repeated:
-        index = torch.cat([index, index[:, ::7], index[:, ::7].flip(0)], 1)
-    batch = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
-    weight = torch.rand(index.shape[1], generator=generator) if check.weighted else None
-    x = torch.zeros(start, 1)
-    return PackedGraphs.from_arrays(x, index, batch, edge_weight=weight, num_graphs=len(SIZES))
+def _is_common(layer: Layer) -> bool:
+    return (layer.h_in, layer.order) in ((9, 2), (27, 3), (64, 3)) and not layer.weighted
 
 
 def main(device: str) -> int:
     """A few checks, one of each kind, printed."""
-    few = [
-        c for c in checks() if (c.h_in, c.order) in ((9, 2), (27, 3), (64, 3)) and not c.weighted
-    ]
+    few = [c for c in checks() if not isinstance(c, Layer) or _is_common(c)]
     for check in few:
         print(check.name, run(check, torch.device(device)), flush=True)
     return 0

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import checks, data
+from benchmarks import awkward, checks, data, scoring_checks
 from benchmarks.layers import layer_work
 from benchmarks.measure import Bench, WrongAnswer, measure
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
-from grant_fast import ops
+from grant_fast import Task, ops
+from grant_fast.kernels import launch
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
 CPU = torch.device("cpu")
@@ -97,7 +98,7 @@ KINDS = [{}, {"relu": True}, {"weighted": True}, {"symmetric": False}, {"repeate
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_check_passes_what_is_right_and_not_what_is_off(kind, monkeypatch):
-    check = checks.Check("torch", 9, 7, 3, **kind)
+    check = checks.Layer("torch", 9, 7, 3, **kind)
     assert max(checks.run(check, CPU).values()) < 1e-5
     right = ops.flex_conv
 
@@ -117,9 +118,53 @@ def test_a_check_wants_two_runs_to_be_bit_equal(monkeypatch):
 
     monkeypatch.setattr(ops, "flex_conv", drifting)
     with pytest.raises(WrongAnswer, match="Y differs between two runs"):
-        checks.run(checks.Check("torch", 9, 7, 3), CPU)
+        checks.run(checks.Layer("torch", 9, 7, 3), CPU)
 
 
 def test_checks_have_names_of_their_own():
     names = [check.name for check in checks.checks()]
     assert len(set(names)) == len(names)
+
+
+#: A case of each kind, wide and narrow enough that together they start all kernels.
+KERNELS = [
+    checks.Layer("triton", 27, 18, 3),
+    checks.Layer("triton", 70, 70, 2),
+    scoring_checks.Readout("triton", 9, 3, True),
+    scoring_checks.EdgeGradients("triton", 5, 9, 2),
+    scoring_checks.Scores("triton", Task("binary"), (9, 8), atoms=True),
+    scoring_checks.Scores("triton", Task("multiclass", "node", 4), (34, 8)),
+    scoring_checks.Selection("triton", 1100),
+]
+
+
+def test_the_checks_run_every_kernel_and_find_it_right_in_the_interpreter(monkeypatch):
+    launched, options = set(), launch.options
+
+    def noted(name, *others):
+        launched.add(name)
+        return options(name, *others)
+
+    monkeypatch.setattr(launch, "options", noted)
+    monkeypatch.setattr(awkward, "SIZES", (0, 1, 17, 33))
+    for check in KERNELS:
+        assert max(checks.run(check, CPU).values()) <= check.tolerance
+    assert launched == set(launch.WARPS)
+    kinds = {(type(check), check.backend) for check in checks.checks()}
+    assert kinds >= {(type(check), check.backend) for check in KERNELS}
+
+
+@pytest.mark.parametrize("check", list(scoring_checks.of("torch")), ids=lambda check: check.name)
+def test_a_check_passes_and_sees_what_is_off_behind_the_layers(check):
+    assert max(checks.run(check, CPU).values()) <= check.tolerance
+    prepare = check.prepare
+
+    class Off:
+        name, backend, tolerance = check.name, check.backend, check.tolerance
+
+        def prepare(self, device):
+            once, want = prepare(device)
+            return lambda: [1.01 * tensor for tensor in once()], want
+
+    with pytest.raises(WrongAnswer):
+        checks.run(Off(), CPU)

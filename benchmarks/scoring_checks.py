@@ -1,0 +1,198 @@
+"""What follows the layers, against float64: readouts, gradients of edges, scores and the choice."""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from grant_fast import FlexConv, FlexGCN, Task, ops, score_graphs, select_graphs
+from grant_fast.nn import AtomEncoder
+from grant_fast.teaching import fused, graph_residuals
+from grant_fast.teaching.scoring import evaluating
+
+from . import awkward
+from .awkward import TOLERANCES, awkward_graphs
+
+Prepared = tuple[Callable[[], list[Tensor]], dict[str, Tensor]]
+
+
+def of(backend: str) -> Iterator[Any]:
+    """All of these checks for a backend."""
+    for width, order, mean in ((9, 2, True), (27, 3, False), (64, 5, True), (300, 3, True)):
+        yield Readout(backend, width, order, mean)
+    yield Readout(backend, 27, 3, True, torch.bfloat16)
+    yield EdgeGradients(backend, 9, 27, 3)
+    yield EdgeGradients(backend, 70, 9, 3)
+    for hidden in ((27, 18), (70, 64)):  # one kernel for the network, then layer by layer
+        yield Scores(backend, Task("binary"), hidden, atoms=True)
+        yield Scores(backend, Task("regression", num_outputs=3), hidden)
+        yield Scores(backend, Task("multilabel", num_outputs=12), hidden, symmetric=False)
+        yield Scores(backend, Task("multiclass", "node", 10), hidden)
+    for size in (2, 1024, 5000):
+        yield Selection(backend, size)
+
+
+def _normal(*size: int) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(1))
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The pooled rows that a last layer is a product with, and their gradient."""
+
+    backend: str
+    width: int
+    order: int
+    mean: bool
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def name(self) -> str:
+        pool, dtype = "mean" if self.mean else "sum", str(self.dtype).removeprefix("torch.")
+        return f"{self.backend} readout {self.width} κ={self.order} {pool} {dtype}"
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.dtype]
+
+    def prepare(self, device: torch.device) -> Prepared:
+        graphs = awkward_graphs()
+        x = _normal(graphs.num_nodes, self.width).to(self.dtype)
+        grad = _normal(len(graphs), self.order * self.width).to(self.dtype)
+
+        def both(graphs: Any, x: Tensor, grad: Tensor, backend: str) -> list[Tensor]:
+            x = x.clone().requires_grad_()
+            batch = graphs.batch(slice(None))
+            pooled = ops.readout(x, batch, self.order, True, self.mean, backend)
+            return [pooled.detach(), *torch.autograd.grad(pooled, x, grad)]
+
+        exact = both(graphs.to(dtype=torch.float64), x.double(), grad.double(), "torch")
+        operands = (graphs.to(device), x.to(device), grad.to(device), self.backend)
+        return lambda: both(*operands), dict(zip(("pooled", "dX"), exact, strict=True))
+
+
+@dataclass(frozen=True)
+class EdgeGradients:
+    """The gradient of a layer in the weights of its edges."""
+
+    backend: str
+    h_in: int
+    h_out: int
+    order: int
+    tolerance: float = TOLERANCES[torch.float32]
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} edges' gradient {self.h_in}→{self.h_out} κ={self.order}"
+
+    def prepare(self, device: torch.device) -> Prepared:
+        torch.manual_seed(1)
+        layer = FlexConv(self.h_in, self.h_out, order=self.order)
+        graphs = awkward_graphs(symmetric=False)
+        edges = graphs.batch(slice(None)).edge_index
+        x, grad = (_normal(graphs.num_nodes, width) for width in (self.h_in, self.h_out))
+        weight = 0.1 + _normal(edges.shape[1]).abs()
+
+        def gradient(layer: FlexConv, x: Tensor, weight: Tensor, grad: Tensor) -> list[Tensor]:
+            weight = weight.clone().requires_grad_()
+            out = layer(x, edges.to(x.device), weight)
+            return list(torch.autograd.grad(out, weight, grad))
+
+        double = copy.deepcopy(layer).double()
+        layer, double.backend, layer.backend = layer.to(device), "torch", self.backend
+        exact = gradient(double, x.double(), weight.double(), grad.double())
+        operands = [tensor.to(device) for tensor in (x, weight, grad)]
+        return lambda: gradient(layer, *operands), {"dA": exact[0]}
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The teacher's look at a network: by one kernel where it is narrow, else layer by layer.
+
+    Graphs too large for the one kernel go layer by layer in any case. Some labels are missing.
+    """
+
+    backend: str
+    task: Task
+    hidden: tuple[int, ...]
+    atoms: bool = False
+    symmetric: bool = True
+    tolerance: float = 5e-5  # of several layers, one after another
+
+    @property
+    def name(self) -> str:
+        task = f"{self.task.kind} {self.task.level} {self.task.num_outputs}"
+        marks = ["atoms" if self.atoms else "", "" if self.symmetric else "directed"]
+        widths = "-".join(map(str, self.hidden))
+        return " ".join(filter(None, [self.backend, "scores", widths, task, *marks]))
+
+    def prepare(self, device: torch.device) -> Prepared:
+        torch.manual_seed(1)
+        task, nodes = self.task, sum(awkward.SIZES)
+        x = torch.randint(3, (nodes, 4)) if self.atoms else torch.randn(nodes, 9)
+        y = self._targets(nodes if task.level == "node" else len(awkward.SIZES))
+        graphs = awkward_graphs(self.symmetric, x=x, y=y)
+        model = FlexGCN(
+            9,
+            self.hidden,
+            task.num_outputs,
+            orders=[4, 3, 2],
+            norm="batch_norm",
+            pool=None if task.level == "node" else "mean",
+            encoder=AtomEncoder(9, (3, 3, 3, 3)) if self.atoms else None,
+        )
+        _trained(model)
+        double, whole = copy.deepcopy(model).double(), slice(None)
+        double.backend, model.backend = "torch", self.backend
+        batch = graphs.to(dtype=torch.float64).batch(whole)
+        with evaluating(double):
+            exact = graph_residuals(double(batch), batch.y, task, batch.ptr)
+        model, graphs = model.to(device), graphs.to(device)
+        alone = fused.why_not(model, graphs.batch(whole), task) is None
+        assert alone == (max(self.hidden) <= fused.MAX_HIDDEN)
+        assert fused.why_no_tail(model, graphs, task) is None
+        return lambda: [score_graphs(model, graphs, task)], {"scores": exact}
+
+    def _targets(self, rows: int) -> Tensor:
+        if self.task.kind == "multiclass":
+            y = torch.randint(self.task.num_outputs, (rows,))
+            return y.masked_fill(torch.rand(rows) < 0.2, -100)
+        y = torch.randn(rows, self.task.num_outputs)
+        y = y if self.task.kind == "regression" else (y > 0).float()
+        return y.masked_fill(torch.rand(y.shape) < 0.2, torch.nan)
+
+
+def _trained(model: FlexGCN) -> None:
+    """Give batch norms something to fold."""
+    with torch.no_grad():
+        for norm in model.norms:
+            for name, tensor in [*norm.named_parameters(), *norm.named_buffers()]:
+                if name != "num_batches_tracked":
+                    tensor.uniform_(0.5, 1.5)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The largest scores, many of them equal, as a stable sort finds them."""
+
+    backend: str
+    size: int
+    tolerance: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} selection of {self.size}"
+
+    def prepare(self, device: torch.device) -> Prepared:
+        scores = (_normal(self.size) * 8).round().abs()
+        counts = {f"m={m}": m for m in sorted({0, self.size // 3, self.size - 1, self.size})}
+        order = torch.sort(scores, descending=True, stable=True).indices
+        exact = {name: order[:m].sort().values for name, m in counts.items()}
+        scores = scores.to(device)
+        return (
+            lambda: [select_graphs(scores, m, backend=self.backend) for m in counts.values()],
+            exact,
+        )
