@@ -32,7 +32,7 @@ BY_THREADS = ("spmm_rows", "value_grad_rows")
 REGISTERS = {
     "flex_conv_tiles": 200,
     **dict.fromkeys(("flex_conv_blocks", "weight_grad_blocks", "score_tiles"), 255),
-    **dict.fromkeys(("horner_blocks", "powers_blocks"), 255),
+    **dict.fromkeys(("horner_tiles", "horner_blocks", "powers_blocks"), 255),
 }
 #: The same where A is not normalised. Where it is, three programs fit a multiprocessor unspilled.
 PLAIN_REGISTERS = {"weight_grad_tiles": 200}
