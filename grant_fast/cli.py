@@ -196,6 +196,10 @@ def reproduce(
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    pass_size: Annotated[
+        int | None,
+        typer.Option(help="Graphs that batch norm takes together. Default: a batch, as published."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
     """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
@@ -221,6 +225,7 @@ def reproduce(
         source=data or recipe.source,
         epochs=recipe.config.epochs if epochs is None else epochs,
         graphs=graphs,
+        pass_size=pass_size or recipe.config.pass_size,
         device=device,
     )
     use_fitting_threads(config)

@@ -44,6 +44,11 @@ class InfoBatchSampler:
         self._weights = torch.ones(len(self.ids))
         self._seen: list[tuple[Tensor, Tensor]] = []
 
+    @property
+    def selected(self) -> Tensor:
+        """Positions of what the epoch trains on, ascending."""
+        return self.ids[self._kept]
+
     def select(self, model: Any, epoch: int) -> bool:
         """Choose what `epoch` trains on, from the losses seen; the model itself is not asked.
 

@@ -129,6 +129,9 @@ class RunConfig:
     step_every: str = _setting(
         "batch", _one_of("batch", "epoch"), "when to step; 'epoch' is the paper's way"
     )
+    pass_size: int | None = _setting(
+        None, _COUNT, "graphs that batch norm takes together, where a step is an epoch's"
+    )
     clip: float | None = _setting(None, _POSITIVE, "largest norm of the gradient")
     standardize: bool = _setting(True, _SWITCH, "scale regression targets by the training split's")
 
@@ -161,6 +164,8 @@ class RunConfig:
             values = value if isinstance(value, (list, tuple)) else [value]
             if not absent and not all(map(limit.fits, values)):
                 self._reject(spec.name, f"give {limit.words}")
+        if self.pass_size is not None and self.step_every != "epoch":
+            self._reject("pass_size", "with a step after each batch, batch_size says it")
         gaps = len(self.orders) - 1
         if gaps < 0:
             self._reject("orders", "give one order for each layer")

@@ -21,7 +21,6 @@ class Evaluator:
         split: positions of the "train", "valid" and "test" graphs.
         metric: name of the metric.
         spec: how a model's outputs relate to the targets.
-        batch_size: graphs in one forward pass.
     """
 
     def __init__(
@@ -30,10 +29,9 @@ class Evaluator:
         split: Mapping[str, Tensor],
         metric: str,
         spec: ModelSpec,
-        batch_size: int,
     ) -> None:
         self._graphs, self._split, self._metric = graphs, split, metric
-        self._spec, self._batch_size = spec, batch_size
+        self._spec = spec
         self._y = {name: targets_of(graphs, ids) for name, ids in split.items()}
 
     def __call__(self, model: nn.Module, part: str) -> tuple[float, float]:
@@ -45,7 +43,7 @@ class Evaluator:
         y, task = self._y[part], self._spec.task
         if not measured(y, task).any():
             return math.nan, math.nan
-        pred = predictions(model, self._graphs, self._split[part], self._batch_size)
+        pred = predictions(model, self._graphs, self._split[part])
         if not pred.isfinite().all():
             raise InputError(f"a prediction for the {part} split is not finite")
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)

@@ -105,13 +105,14 @@ def save_state(run_dir: Path, state: dict[str, Any]) -> None:
 
     Each is replaced whole. last.pt alone is what resuming needs, so they cannot disagree.
     """
-    save_checkpoint(run_dir / LAST_FILE, state)
+    history = [dataclasses.astuple(record) for record in state["history"]]
+    save_checkpoint(run_dir / LAST_FILE, {**state, "history": history})
     best = state["best"]
     if best is not None:
         shared = {name: state[name] for name in ("config", "spec")}
         weights = {"model": best["weights"], "epoch": best["epoch"]}
         save_checkpoint(run_dir / BEST_FILE, shared | weights)
-    write_history(run_dir, [EpochRecord(*values) for values in state["history"]])
+    write_history(run_dir, state["history"])
 
 
 def load_state(run_dir: Path, config: RunConfig, checksum: int) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ so that an odd split never ends a run.
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,12 +100,7 @@ def roc_auc(pred: Tensor, y: Tensor) -> Tensor:
         pred: [rows, T] logits.
         y: [rows, T] of 0, 1 or NaN (not measured).
     """
-    positive, negative, first, last = _sorted_classes(pred, y)
-    below = _running_count(negative)
-    wins = below.gather(0, first) + below.gather(0, last + 1)  # twice: ties are in one of the two
-    pairs = positive.sum(dim=0) * negative.sum(dim=0)
-    area = (positive * wins).sum(dim=0).double() / (2 * pairs)
-    return _mean_over_targets(area, pred, y)
+    return _mean_over_targets(_by_target(_area_under_roc, pred, y), pred, y)
 
 
 def average_precision(pred: Tensor, y: Tensor) -> Tensor:
@@ -116,13 +112,35 @@ def average_precision(pred: Tensor, y: Tensor) -> Tensor:
         pred: [rows, T] logits.
         y: [rows, T] of 0, 1 or NaN (not measured).
     """
-    positive, negative, first, _ = _sorted_classes(pred, y)
-    hits = positive.sum(dim=0) - _running_count(positive).gather(0, first)
-    misses = negative.sum(dim=0) - _running_count(negative).gather(0, first)
-    precision = hits.double() / (hits + misses).clamp(min=1)
-    area = (positive * precision).sum(dim=0) / positive.sum(dim=0)
-    area = area.masked_fill(negative.sum(dim=0) == 0, torch.nan)
-    return _mean_over_targets(area, pred, y)
+    return _mean_over_targets(_by_target(_precision, pred, y), pred, y)
+
+
+def _by_target(area: Callable[[Tensor, Tensor], Tensor], pred: Tensor, y: Tensor) -> Tensor:
+    """`area` of the ascending scores of each target's positives and negatives, [T] float64."""
+    pred = pred.detach().to(torch.promote_types(pred.dtype, torch.float32))
+    pairs = zip(pred.T.contiguous(), y.T.contiguous(), strict=True)
+    return torch.stack([area(_ascending(s[t > 0.5]), _ascending(s[t <= 0.5])) for s, t in pairs])
+
+
+def _area_under_roc(positive: Tensor, negative: Tensor) -> Tensor:
+    # Twice the negatives below each positive: ties are in one of the two counts.
+    below = torch.searchsorted(negative, positive)
+    below += torch.searchsorted(negative, positive, right=True)
+    return below.sum().double() / (2 * len(positive) * len(negative))
+
+
+def _precision(positive: Tensor, negative: Tensor) -> Tensor:
+    hits = len(positive) - torch.searchsorted(positive, positive)
+    misses = len(negative) - torch.searchsorted(negative, positive)
+    precision = (hits.double() / (hits + misses)).mean()
+    return precision if len(negative) else torch.full_like(precision, torch.nan)
+
+
+def _ascending(scores: Tensor) -> Tensor:
+    """Sorted; on the CPU by NumPy, whose sort uses the vector units and is ten times faster."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(np.sort(scores.numpy()))
+    return scores.sort().values
 
 
 def _one_against_rest(y: Tensor, num_classes: int) -> Tensor:
@@ -144,29 +162,6 @@ def _mean_over_targets(values: Tensor, pred: Tensor, y: Tensor) -> Tensor:
     """
     broken = (pred.isnan() & ~y.isnan()).any()
     return values.nanmean().masked_fill(broken, torch.nan)
-
-
-def _running_count(flags: Tensor) -> Tensor:
-    """[rows, T] 0/1 -> [rows + 1, T]: how many ones stand before each row, and in all."""
-    return torch.cat([flags.new_zeros(1, flags.size(1)), flags.cumsum(dim=0)])
-
-
-def _sorted_classes(pred: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sort each target's rows by score, ascending.
-
-    Returns:
-        positive, negative: [rows, T] int64 0/1 in sorted order (both 0 where not measured).
-        first, last: [rows, T] int64, the first and the last row of each row's run of equal scores.
-    """
-    scores, order = pred.sort(dim=0)
-    labels = y.gather(0, order)
-    rows = torch.arange(len(scores), device=pred.device).unsqueeze(1).expand_as(order)
-    change = scores[1:] != scores[:-1]
-    edge = change.new_ones(min(len(scores), 1), scores.size(1))
-    first = rows.where(torch.cat([edge, change]), 0).cummax(dim=0).values
-    last = rows.where(torch.cat([change, edge]), len(scores) - 1)
-    last = last.flip(0).cummin(dim=0).values.flip(0)
-    return (labels > 0.5).long(), (labels <= 0.5).long(), first, last
 
 
 _METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -42,7 +42,7 @@ class Predictor:
             )
         device = next(self.model.parameters()).device
         ids = torch.arange(graphs.num_graphs)
-        pred = predictions(self.model, graphs.to(device), ids, self.config.batch_size)
+        pred = predictions(self.model, graphs.to(device), ids)
         if self.spec.task.kind == "regression":
             return self.spec.decode(pred).cpu()
         if self.spec.task.kind == "multiclass":

@@ -122,7 +122,7 @@ def _config(settings: Any) -> RunConfig:
     """A recipe says everything that decides a result, and nothing that depends on the user."""
     theirs = {"source", "smiles_column", "target", "task", "split", "graphs", "data_seed", "strict"}
     theirs |= {"arm", "visits", "seed", "device"}
-    optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart"}
+    optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart", "pass_size"}
     own = {spec.name for spec in dataclasses.fields(RunConfig)} - theirs
     _check_keys(settings, own - optional, "settings", "recipe", optional)
     return RunConfig(**settings)

@@ -149,7 +149,7 @@ def _test(
     config, task = predictor.config, dataset.task
     graphs = dataset.graphs.to(next(predictor.model.parameters()).device)
     ids = dataset.split["test"]
-    raw = predictions(predictor.model, graphs, ids, config.batch_size)
+    raw = predictions(predictor.model, graphs, ids)
     y = targets_of(graphs, ids)
     rows = torch.ones_like(ids)
     if task.level == "node":

@@ -1,8 +1,6 @@
 """One run, from the first weights to the test metric: resumable at every moment, honestly timed."""
 
-import copy
 import dataclasses
-import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -28,6 +26,7 @@ from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
 from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
+from .passes import Passes
 from .rates import LearningRate
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, measured, targets_of, with_targets
@@ -99,7 +98,7 @@ class Trainer:
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
         self.spec = ModelSpec(graphs.num_features, dataset.encoder, self.task, scaling)
         split = {name: ids.cpu() for name, ids in dataset.split.items()}
-        self._evaluator = Evaluator(graphs, split, self.metric, self.spec, config.batch_size)
+        self._evaluator = Evaluator(graphs, split, self.metric, self.spec)
         self._graphs = with_targets(graphs, self.spec.encode)
         self.model = build_model(config, self.spec).to(self._device)
         self._optimizer = torch.optim.AdamW(
@@ -107,6 +106,7 @@ class Trainer:
         )
         self._rate = LearningRate(self._optimizer, config, self._higher_is_better)
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
+        self._passes = Passes(self._graphs, self._sampler, self.model, config)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
@@ -154,9 +154,7 @@ class Trainer:
 
     @property
     def _is_done(self) -> bool:
-        visits = self.config.visits
-        spent = visits is not None and self._totals.graphs_seen >= visits
-        return spent or self.epoch >= self.config.epochs
+        return self._visits_left == 0 or self.epoch >= self.config.epochs
 
     def _run_epoch(self) -> EpochRecord:
         """Train, then validate if it is time to."""
@@ -198,8 +196,7 @@ class Trainer:
         count = torch.zeros_like(total)
         seen = 0
         self._optimizer.zero_grad()
-        for ids in self._batches():
-            batch = self._graphs.batch(ids)
+        for ids, batch in self._passes(self._visits_left):
             part, labels = self._summed_loss(ids, batch)
             if by_batch:
                 (part / labels.clamp(min=1)).backward()
@@ -221,7 +218,7 @@ class Trainer:
             raise self._diverged(f"the training loss is {mean}")
         return seen, mean
 
-    def _summed_loss(self, ids: list[int], batch: GraphBatch) -> tuple[Tensor, Tensor]:
+    def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
         assert y is not None  # or the constructor had refused the dataset
@@ -240,19 +237,10 @@ class Trainer:
         self._optimizer.step()
         self._optimizer.zero_grad()
 
-    def _batches(self) -> list[list[int]]:
-        """What this epoch serves: the sampler's batches, cut where the budget of visits ends."""
-        batches = list(self._sampler)
-        if self.config.visits is not None:
-            left = self.config.visits - self._totals.graphs_seen
-            ends = itertools.accumulate(map(len, batches))
-            pairs = zip(batches, ends, strict=True)
-            batches = [
-                ids[: left - end + len(ids)] if end > left else ids
-                for ids, end in pairs
-                if end - len(ids) < left
-            ]
-        return batches
+    @property
+    def _visits_left(self) -> int | None:
+        visits = self.config.visits
+        return None if visits is None else visits - self._totals.graphs_seen
 
     def _keep_if_best(self, metric: float) -> None:
         best = self._best
@@ -308,11 +296,11 @@ class Trainer:
             "spec": self.spec.to_dict(),
             "data": self._checksum,
             "model": _copied(self.model.state_dict()),
-            "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+            "optimizer": _copied(self._optimizer.state_dict()),
             "rate": self._rate.state_dict(),
             "sampler": self._sampler.state_dict(),
             "totals": dataclasses.asdict(self._totals),
-            "history": [dataclasses.astuple(record) for record in self.history],
+            "history": list(self.history),
             "best": None if self._best is None else vars(self._best),
             "rng": rng,
         }
@@ -393,5 +381,10 @@ def _check_learnable(dataset: Dataset) -> None:
         )
 
 
-def _copied(tensors: dict[str, Any]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+def _copied(state: Any) -> Any:
+    """`state` with a copy of each tensor in its dicts and lists."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {name: _copied(value) for name, value in state.items()}
+    return list(map(_copied, state)) if isinstance(state, list) else state

@@ -51,9 +51,18 @@ def test_every_task_is_learned_beyond_the_constant_guess(tmp_path, config, kind,
 
 
 @pytest.mark.parametrize("arm", [*ARMS, *ON_REQUEST])
-@pytest.mark.parametrize("step_every", ["batch", "epoch"])
-def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, config, arm, step_every):
-    chosen = config(arm=arm, step_every=step_every, dropout=(0.3,), norm="batch_norm", interval=4)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"step_every": "batch"},
+        {"step_every": "epoch"},
+        {"step_every": "epoch", "pass_size": 8},
+        {"step_every": "epoch", "norm": "none"},
+    ],
+    ids=["batch", "epoch", "passes", "no norm"],
+)
+def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(tmp_path, config, arm, steps):
+    chosen = config(**{"arm": arm, "dropout": (0.3,), "norm": "batch_norm", "interval": 4} | steps)
     whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
     expected = whole.fit()
 
@@ -173,8 +182,11 @@ def test_a_proportional_run_weights_each_graphs_loss(tmp_path, config):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-def test_the_visits_end_the_run_within_an_epoch(tmp_path, config):
-    result = Trainer(make_dataset(), config(arm="full", visits=31), tmp_path).fit()
+@pytest.mark.parametrize("norm", ["none", "batch_norm"])
+@pytest.mark.parametrize("step_every", ["batch", "epoch"])
+def test_the_visits_end_the_run_within_an_epoch(tmp_path, config, step_every, norm):
+    chosen = config(arm="full", visits=31, step_every=step_every, norm=norm)
+    result = Trainer(make_dataset(), chosen, tmp_path).fit()
     assert (result.arm, result.graphs_seen, result.epochs) == ("full-equal-budget", 31, 2)
     assert read_run(tmp_path).history[-1].share == pytest.approx((31 - 24) / 24)
 

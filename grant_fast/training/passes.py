@@ -1,0 +1,74 @@
+"""Which graphs go through the network together in an epoch."""
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ..batch import GraphBatch
+from ..graphs import PackedGraphs
+from ..teaching.infobatch import InfoBatchSampler
+from ..teaching.sampler import GraNTSampler
+from .config import RunConfig
+from .model import fitting_size
+
+
+class Passes:
+    """An epoch's graphs, some at a time.
+
+    Where a step follows each batch they come as the sampler batches them. Where one step follows
+    all of them, the gradient is a sum over graphs, however they are cut; only a batch norm looks
+    at a whole pass. So without one, as many go together as pay, and with one `config.pass_size`
+    says how many are normalised together: a batch, unless it is given.
+
+    Args:
+        graphs: the dataset, with targets.
+        sampler: who serves positions in it.
+        model: the network.
+        config: the run's.
+    """
+
+    def __init__(
+        self,
+        graphs: PackedGraphs,
+        sampler: GraNTSampler | InfoBatchSampler,
+        model: nn.Module,
+        config: RunConfig,
+    ) -> None:
+        self._graphs, self._sampler, self._size = graphs, sampler, config.pass_size
+        self._mixes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        if config.step_every == "epoch" and not self._mixes:
+            self._size = config.pass_size or fitting_size(graphs)
+        self._last: tuple[Tensor, GraphBatch] | None = None
+
+    def __call__(self, visits: int | None) -> Iterator[tuple[Tensor, GraphBatch]]:
+        """The positions in each pass, and the graphs there: all of the epoch, or so many visits."""
+        if self._size is None:
+            yield from map(self._pass, _first(self._sampler, visits))
+            return
+        ids = self._sampler.selected
+        whole = visits is None or visits >= len(ids)
+        if whole and len(ids) <= self._size:
+            # The teacher picks anew only now and then: until then this epoch's pass is the last's.
+            if self._last is None or not torch.equal(self._last[0], ids):
+                self._last = None  # before the next one takes memory
+                self._last = self._pass(ids)
+            yield self._last
+            return
+        if self._mixes or not whole:  # then it matters who is with whom, or who comes first
+            ids = torch.tensor(list(itertools.chain.from_iterable(self._sampler)))[:visits]
+        yield from map(self._pass, ids.split(self._size))
+
+    def _pass(self, ids: Tensor) -> tuple[Tensor, GraphBatch]:
+        return ids, self._graphs.batch(ids)
+
+
+def _first(sampler: GraNTSampler | InfoBatchSampler, visits: int | None) -> Iterator[Tensor]:
+    """The sampler's batches, cut where the budget of visits ends."""
+    for ids in sampler:
+        if visits is not None:
+            ids, visits = ids[:visits], visits - len(ids[:visits])
+        if not ids:
+            return
+        yield torch.tensor(ids)

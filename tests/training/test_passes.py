@@ -1,0 +1,110 @@
+"""Which graphs go through the network together, and that a gradient does not depend on it."""
+
+import pytest
+import torch
+from rings import make_dataset
+
+from grant_fast import GraNTSampler
+from grant_fast.errors import InputError
+from grant_fast.teaching.residuals import loss
+from grant_fast.training.model import fitting_size
+from grant_fast.training.passes import Passes
+from grant_fast.training.trainer import Trainer
+
+ONE_STEP = {"step_every": "epoch", "arm": "full", "epochs": 1, "lr": 1e-3}
+
+
+def passes(config, mode="batch", **settings):
+    """The passes over a dataset of 24 training graphs, and their sampler."""
+    dataset = make_dataset()
+    chosen = config(step_every="epoch", **settings)
+    sampler = GraNTSampler(
+        dataset.graphs,
+        dataset.task,
+        chosen.batch_size,
+        epochs=6,
+        mode=mode,
+        start_ratio=0.5,
+        interval=2,
+        ids=dataset.split["train"],
+    )
+    norm = [torch.nn.BatchNorm1d(2)] if chosen.norm == "batch_norm" else []
+    return Passes(dataset.graphs, sampler, torch.nn.Sequential(*norm), chosen), sampler
+
+
+def stepped(config, folder, cut):
+    """A network's weights after one step, and those of a twin that `cut` says how to train."""
+    dataset = make_dataset()
+    trainer, twin = (Trainer(dataset, config, folder) for _ in range(2))
+    trainer.fit()
+    twin.model.train()
+    total = 0
+    for ids in cut(twin):
+        batch = twin._graphs.batch(ids)
+        loss(twin.model(batch), batch.y, dataset.task, reduction="sum").backward()
+        total += int((~batch.y.isnan()).sum())
+    for parameter in twin.model.parameters():
+        parameter.grad /= total
+    twin._optimizer.step()
+    return trainer.model.state_dict(), twin.model.state_dict()
+
+
+@pytest.mark.parametrize("pass_size", [None, 1, 7, 24])
+def test_without_batch_norm_any_cut_gives_the_same_step(tmp_path, config, pass_size):
+    chosen = config(**ONE_STEP, pass_size=pass_size, norm="layer_norm")
+    ours, theirs = stepped(chosen, tmp_path, lambda twin: [twin._train_ids])
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pass_size", "cut"),
+    [
+        (None, lambda twin: list(twin._sampler)),
+        (9, lambda twin: torch.tensor(sum(twin._sampler, [])).split(9)),
+        (100, lambda twin: [twin._train_ids]),
+    ],
+    ids=["a batch", "nine graphs", "all"],
+)
+def test_batch_norm_takes_a_pass_together(tmp_path, config, pass_size, cut):
+    chosen = config(**ONE_STEP, pass_size=pass_size, norm="batch_norm")
+    ours, theirs = stepped(chosen, tmp_path, cut)
+    assert any("running_mean" in name for name in ours)
+    for name, value in ours.items():
+        torch.testing.assert_close(value, theirs[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch_norm"])
+def test_an_epoch_of_one_pass_is_kept_until_the_teacher_picks_anew(config, norm):
+    cut, sampler = passes(config, mode="random", norm=norm, pass_size=50)
+    seen = []
+    for epoch in range(6):
+        sampler.select(None, epoch)
+        ((ids, batch),) = cut(None)
+        assert torch.equal(ids, sampler.selected)
+        assert torch.equal(batch.ids, cut._graphs.ids[ids])
+        seen.append(batch)
+    assert seen[0] is seen[1] and seen[2] is seen[3]
+    assert seen[1] is not seen[2]
+
+
+@pytest.mark.parametrize("visits", [1, 11, 12, 13, None])
+@pytest.mark.parametrize("settings", [{}, {"pass_size": 5}, {"norm": "batch_norm"}])
+def test_every_selected_graph_comes_once_as_far_as_the_visits_reach(config, settings, visits):
+    cut, sampler = passes(config, mode="random", **settings)
+    sampler.select(None, 0)
+    served = torch.cat([ids for ids, _ in cut(visits)])
+    assert len(served.unique()) == len(served) == min(visits or 12, 12)
+    assert torch.isin(served, sampler.selected).all()
+    if visits == 11:  # the first of the epoch, not the first of the dataset
+        assert set(served.tolist()) == set(sum(sampler, [])[:11])
+
+
+def test_a_pass_is_for_epochs_of_one_step(config):
+    with pytest.raises(InputError, match="pass_size=9 cannot be used: .* batch_size says it"):
+        config(pass_size=9)
+
+
+def test_as_many_graphs_fit_as_their_nodes_allow():
+    graphs = make_dataset().graphs
+    assert fitting_size(graphs) == 40_000 * len(graphs) // graphs.num_nodes > len(graphs)
