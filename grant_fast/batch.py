@@ -10,7 +10,7 @@ from .adjacency import Adjacency, index_dtype, pooling_matrix
 from .batch_edges import BatchAdjacency
 from .caching import kept, kept_property
 from .errors import InputError
-from .indexing import repeat, sizes_to_ptr, spans, take
+from .indexing import repeat, sizes_to_ptr, spans, take, upload
 from .reference import expand_rows
 from .tiles import Segments, Tiles, segment_batch, tile_batch
 
@@ -55,7 +55,7 @@ class GraphBatch:
     def _rows(self) -> Tensor | slice:
         """The positions, on the graphs' device."""
         where = self._positions
-        return where if isinstance(where, slice) else where.to(self.device, non_blocking=True)
+        return where if isinstance(where, slice) else upload(where, self.device)
 
     @kept_property
     def ids(self) -> Tensor:
@@ -99,12 +99,12 @@ class GraphBatch:
     @kept_property
     def ptr(self) -> Tensor:
         """Where each graph's nodes begin, [B + 1] int64."""
-        return self._host_ptr.to(self.device, non_blocking=True)
+        return upload(self._host_ptr, self.device)
 
     @kept_property
     def sizes(self) -> Tensor:
         """Nodes of each graph, [B] int64."""
-        return self._host[1].to(self.device, non_blocking=True)
+        return upload(self._host[1], self.device)
 
     @property
     def edge_counts(self) -> Tensor:

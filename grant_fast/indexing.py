@@ -69,12 +69,23 @@ def take(source: Tensor, rows: Tensor | slice) -> Tensor:
     return source[rows] if isinstance(rows, slice) else source.index_select(0, rows)
 
 
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on `device`; nothing waits where it comes from the host.
+
+    CUDA copies behind the host's back from pinned memory alone: from other memory the host may have
+    to wait until the stream has come so far.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> Tensor:
     """`values` [k], the i-th `counts[i]` times, [total], on `device`."""
     # NumPy's is an order of magnitude faster for short runs, but does not know bfloat16.
     if device.type == "cpu" and values.dtype != torch.bfloat16:
         return torch.from_numpy(np.repeat(values.numpy(), counts.numpy()))
-    values, counts = (t.to(device, non_blocking=True) for t in (values, counts))
+    values, counts = upload(values, device), upload(counts, device)
     return torch.repeat_interleave(values, counts, output_size=total)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .indexing import upload
 from .packing import PackedCSR
 from .reference import expand_rows
 
@@ -109,10 +110,10 @@ def tile_batch(
     order = small[order]
 
     def pick(values: Tensor, where: np.ndarray) -> Tensor:
-        return values[torch.from_numpy(where)].to(device, non_blocking=True)
+        return upload(values[torch.from_numpy(where)], device)
 
     return Tiles(
-        torch.from_numpy(tile).to(device, non_blocking=True),
+        upload(torch.from_numpy(tile), device),
         pick(positions, order),
         pick(first_rows, order),
         pick(positions, large),
@@ -150,7 +151,7 @@ def segment_batch(sizes: Tensor, starts: Tensor, device: torch.device) -> Segmen
     ptr = np.concatenate([[0], np.cumsum(length)])
 
     def move(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(device, non_blocking=True)
+        return upload(torch.from_numpy(values.astype(np.int64)), device)
 
     several = graph.size > n.size
     start = starts.numpy()[graph] + first

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import dispatch
 from ..batch import GraphBatch
 from ..flat import FlatGraphs
+from ..indexing import upload
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
 from ..tasks import Task
 from ..tiles import TILE
@@ -124,7 +125,7 @@ def tail(
     assert graphs.y is not None
     return kernel.score(
         x.contiguous(), head, graphs.y.float().contiguous(), batch.ptr,
-        batch._host_positions.to(graphs.device, non_blocking=True), graphs.ptr, counts,
+        upload(batch._host_positions, graphs.device), graphs.ptr, counts,
         width=last.out_channels, mean=model.pool == "mean", classes=task.kind == "multiclass",
         sigmoid=task.kind in ("binary", "multilabel"), raw=residual == "raw",
     )  # fmt: skip

@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..files import atomic_write_text, closest
 from .checkpoints import load_checkpoint, save_checkpoint
 from .config import RunConfig
-from .records import METRICS_FILE, RESULT_FILE, EpochRecord, write_history
+from .records import METRICS_FILE, RESULT_FILE, write_history
 
 CONFIG_FILE = "config.json"
 LAST_FILE = "last.pt"

@@ -18,7 +18,6 @@ from .config import RunConfig
 from .initial import draw_kaiming, factor_last_layer
 from .targets import Scaling
 
-
 #: Nodes to take at a time: where epochs on a CPU are shortest, and what training on a GPU holds.
 NODES = {"cpu": 40_000, "cuda": 20_000_000}
 

@@ -40,6 +40,11 @@ def known_differences(
             f"{config.epochs} epochs instead of {recipe.config.epochs}, the curriculum stretched "
             "over those: an unfinished run, not the published one."
         )
+    if config.pass_size and config.norm == "batch_norm":
+        found.append(
+            f"Batch norm takes up to {config.pass_size:,} graphs together instead of batches of "
+            f"{config.batch_size}."
+        )
     sizes = tuple(len(dataset.split[part]) for part in ("train", "valid", "test"))
     if sizes != recipe.splits:
         found.append(f"{_counted(sizes)} graphs instead of {_counted(recipe.splits)}.")

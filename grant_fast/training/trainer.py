@@ -15,6 +15,7 @@ from ..batch import GraphBatch
 from ..data.dataset import Dataset
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from ..indexing import upload
 from ..tasks import Task
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
@@ -209,9 +210,8 @@ class Trainer:
         count.clamp_(min=1)
         if not by_batch:
             # The gradient of the mean over all selected labels, not a mean of batch means.
-            for parameter in self.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.div_(count)
+            grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+            torch._foreach_div_(grads, count)
             self._step()
         mean = float(total / count)
         if not math.isfinite(mean):
@@ -228,7 +228,7 @@ class Trainer:
         losses, labels = graph_losses(pred, y, self.task, batch.ptr)
         if isinstance(self._sampler, InfoBatchSampler):
             self._sampler.observe(ids, losses.detach() / labels.clamp(min=1))
-        weights = weights.to(self._device, non_blocking=True)
+        weights = upload(weights, self._device)
         return (weights * losses).sum(), (weights * labels).sum()
 
     def _step(self) -> None:

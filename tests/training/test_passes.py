@@ -61,7 +61,7 @@ def test_without_batch_norm_any_cut_gives_the_same_step(tmp_path, config, pass_s
     ("pass_size", "cut"),
     [
         (None, lambda twin: list(twin._sampler)),
-        (9, lambda twin: torch.tensor(sum(twin._sampler, [])).split(9)),
+        (9, lambda twin: torch.cat([torch.tensor(b) for b in twin._sampler]).split(9)),
         (100, lambda twin: [twin._train_ids]),
     ],
     ids=["a batch", "nine graphs", "all"],
@@ -97,11 +97,11 @@ def test_every_selected_graph_comes_once_as_far_as_the_visits_reach(config, sett
     assert len(served.unique()) == len(served) == min(visits or 12, 12)
     assert torch.isin(served, sampler.selected).all()
     if visits == 11:  # the first of the epoch, not the first of the dataset
-        assert set(served.tolist()) == set(sum(sampler, [])[:11])
+        assert set(served.tolist()) == set([i for ids in sampler for i in ids][:11])
 
 
 def test_a_pass_is_for_epochs_of_one_step(config):
-    with pytest.raises(InputError, match="pass_size=9 cannot be used: .* batch_size says it"):
+    with pytest.raises(InputError, match=r"pass_size=9 cannot be used: .* batch_size says it"):
         config(pass_size=9)
 
 
