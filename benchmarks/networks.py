@@ -71,7 +71,7 @@ def score_work(setting: Setting) -> Work:
     )
 
     def infer() -> None:
-        predictions(setting.model, graphs, ids, size)
+        predictions(setting.model, graphs.batches(size, ids))
 
     def make(run: Callable[[], Any]) -> Callable[[], Side]:
         return lambda: Side(run, setting.answer)

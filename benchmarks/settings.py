@@ -62,12 +62,11 @@ class Setting:
         """Predictions for the first graphs, in float64."""
         graphs = self.graphs.subset(slice(0, _CHECKED)).to(dtype=torch.float64)
         with backend("torch"):
-            return [predictions(self._double(), graphs, torch.arange(len(graphs)), _CHECKED)]
+            return [predictions(self._double(), [graphs.batch(slice(None))])]
 
     def answer(self) -> list[Tensor]:
         """The same, as they come."""
-        ids = torch.arange(min(_CHECKED, len(self.graphs)))
-        return [predictions(self.model, self.graphs, ids, _CHECKED)]
+        return [predictions(self.model, [self.graphs.batch(slice(0, _CHECKED))])]
 
     def _double(self) -> FlexGCN:
         return copy.deepcopy(self.model).double()

@@ -1,15 +1,16 @@
 """How good a model is on a split: mean loss, and the true metric in the targets' own units."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
+from ..batch import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..teaching.residuals import loss
 from .metrics import evaluate
-from .model import ModelSpec, predictions
+from .model import ModelSpec, batches_of, fitting_size, predictions
 from .targets import constant_prediction, measured, targets_of
 
 
@@ -33,6 +34,7 @@ class Evaluator:
         self._graphs, self._split, self._metric = graphs, split, metric
         self._spec = spec
         self._y = {name: targets_of(graphs, ids) for name, ids in split.items()}
+        self._whole: dict[str, GraphBatch] = {}
 
     def __call__(self, model: nn.Module, part: str) -> tuple[float, float]:
         """Loss (on the training scale) and metric of `model` over a split; NaN without labels.
@@ -43,10 +45,19 @@ class Evaluator:
         y, task = self._y[part], self._spec.task
         if not measured(y, task).any():
             return math.nan, math.nan
-        pred = predictions(model, self._graphs, self._split[part])
+        pred = predictions(model, self._batches(part))
         if not pred.isfinite().all():
             raise InputError(f"a prediction for the {part} split is not finite")
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
+
+    def _batches(self, part: str) -> Iterable[GraphBatch]:
+        """The split's graphs; as one batch, if they fit into one, which is kept."""
+        ids = self._split[part]
+        if len(ids) > fitting_size(self._graphs):
+            return batches_of(self._graphs, ids)
+        if part not in self._whole:
+            self._whole[part] = self._graphs.batch(ids)
+        return [self._whole[part]]
 
     def constant_loss(self, part: str) -> float:
         """The loss of the best prediction that ignores the graph; NaN without labels."""

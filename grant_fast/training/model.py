@@ -1,13 +1,14 @@
 """From a config and a dataset to a network on a device, and from a network to predictions."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..batch import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -89,21 +90,19 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
         return model
 
 
-def predictions(
-    model: nn.Module, graphs: PackedGraphs, ids: Tensor, batch_size: int | None = None
-) -> Tensor:
-    """The model's outputs in evaluation mode for the graphs at `ids`, in their order.
-
-    Args:
-        batch_size: graphs at a time, which changes nothing in the result; None is `fitting_size`.
+def predictions(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
+    """The model's outputs in evaluation mode for all graphs of the batches, in their order.
 
     Returns:
         [rows, num_outputs] on the graphs' device; rows are graphs, or their nodes.
     """
     with evaluating(model):
-        # An empty split still gives one (empty) batch, and so an output of the right shape.
-        parts = ids.split(batch_size or fitting_size(graphs))
-        return torch.cat([model(graphs.batch(part)) for part in parts])
+        return torch.cat([model(batch) for batch in batches])
+
+
+def batches_of(graphs: PackedGraphs, ids: Tensor) -> Iterator[GraphBatch]:
+    """The graphs at `ids`, as many at a time as pay; one empty batch where there are none."""
+    return map(graphs.batch, ids.split(fitting_size(graphs)))
 
 
 def fitting_size(graphs: PackedGraphs) -> int:

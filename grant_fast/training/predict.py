@@ -18,7 +18,7 @@ from ..tasks import Task
 from .checkpoints import load_checkpoint, load_weights
 from .config import RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
-from .model import ModelSpec, build_model, predictions, resolve_device
+from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Predictor:
             )
         device = next(self.model.parameters()).device
         ids = torch.arange(graphs.num_graphs)
-        pred = predictions(self.model, graphs.to(device), ids)
+        pred = predictions(self.model, batches_of(graphs.to(device), ids))
         if self.spec.task.kind == "regression":
             return self.spec.decode(pred).cpu()
         if self.spec.task.kind == "multiclass":

@@ -12,7 +12,7 @@ from .compare import compare, run_folder
 from .config import INFOBATCH, RunConfig
 from .conventions import published_metric
 from .metrics import evaluate
-from .model import predictions
+from .model import batches_of, predictions
 from .observers import Observer
 from .predict import load_predictor
 from .recipe import Recipe
@@ -149,7 +149,7 @@ def _test(
     config, task = predictor.config, dataset.task
     graphs = dataset.graphs.to(next(predictor.model.parameters()).device)
     ids = dataset.split["test"]
-    raw = predictions(predictor.model, graphs, ids)
+    raw = predictions(predictor.model, batches_of(graphs, ids))
     y = targets_of(graphs, ids)
     rows = torch.ones_like(ids)
     if task.level == "node":
