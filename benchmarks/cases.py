@@ -42,7 +42,7 @@ class Case:
 
 def suite(scale: str) -> list[Case]:
     """All cases of a scale ("tiny", "cpu" or "gpu"), the most important first."""
-    headline = [_run(scale), _epoch("ogbg-molhiv"), *_networks(scale)]
+    headline = [*_runs(scale), _epoch("ogbg-molhiv"), *_networks(scale)]
     star = list(_star())
     layers = [_layer(*at, train, scale) for at in star for train in (True, False)]
     middle = [c for c in layers if "/27/3/" in c.name or "/64/3/" in c.name]
@@ -158,17 +158,18 @@ def _build_pack(data: str, store: Store) -> Any:
     return pack_work(graphs.subset(slice(0, min(len(graphs), 2000))))
 
 
-def _run(scale: str) -> Case:
-    limit = {"tiny": 0.5, "cpu": 10.0, "gpu": 45.0}[scale]
-    build = partial(_build_run, limit)
-    return Case("run/ogbg-molhiv (B)", RUN, build, ("ogbg-molhiv",), limit + 5)
+def _runs(scale: str) -> Iterator[Case]:
+    limit = {"tiny": 0.5, "cpu": 10.0, "gpu": 20.0}[scale]
+    for backend in ("torch", "triton") if scale == "gpu" else ("auto",):
+        name = "run/ogbg-molhiv (B)" + f", {backend}" * (backend != "auto")
+        yield Case(name, RUN, partial(_build_run, limit, backend), ("ogbg-molhiv",), limit + 5)
 
 
-def _build_run(limit: float, store: Store) -> Any:
+def _build_run(limit: float, backend: str, store: Store) -> Any:
     from .runs import whole_run
 
     dataset = store.dataset("ogbg-molhiv")
-    return whole_run("ogbg-molhiv", "grant-b", dataset, str(store.device), limit)
+    return whole_run("ogbg-molhiv", "grant-b", dataset, store.device, limit, backend)
 
 
 def _checks() -> Iterator[Case]:

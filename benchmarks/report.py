@@ -74,7 +74,8 @@ def _runs(cases: dict[str, Results]) -> str:
             whole = f"all {r['of']} epochs" if r["epochs"] == r["of"] else stopped
             test = f", test {r['metric']} {r['test']:.3f}" if r.get("test") is not None else ""
             lines.append(
-                f"**{r['recipe']}, {r['arm']}** on {r['data']}: {whole} in {r['seconds']:.1f} s, "
+                f"**{r['recipe']}, {r['arm']}** on {r['data']}, layers by {r['backend']}, batch "
+                f"norm over {r['normalised together']:,} graphs: {whole} in {r['seconds']:.1f} s, "
                 f"{r['selection seconds']:.1f} of them for selecting and "
                 f"{r['validation seconds']:.1f} for validating{test}."
             )

@@ -5,11 +5,15 @@ import tempfile
 import time
 from typing import Any
 
+import torch
+
 from grant_fast.data.load import Dataset
 from grant_fast.training.observers import Observer
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import EpochRecord
 from grant_fast.training.trainer import Trainer
+
+from .settings import backend
 
 
 class _OutOfTime(Exception):
@@ -29,17 +33,25 @@ class _Watch(Observer):
             raise _OutOfTime
 
 
-def whole_run(recipe: str, arm: str, dataset: Dataset, device: str, limit: float) -> dict[str, Any]:
+def whole_run(
+    recipe: str, arm: str, dataset: Dataset, device: torch.device, limit: float, layers: str
+) -> dict[str, Any]:
     """All epochs of a recipe, or as many as `limit` seconds allow.
+
+    Args:
+        layers: who computes them: "torch", "triton" or "auto".
 
     Returns:
         "seconds" of training, selection and validation, "epochs" done and "of" how many, and what
         of the seconds went where; "test" is there where the run came to its end.
     """
-    config = dataclasses.replace(load_recipe(recipe).config, arm=arm, device=device)
+    together = len(dataset.split["train"]) if device.type == "cuda" else None
+    own = load_recipe(recipe).config
+    config = dataclasses.replace(own, arm=arm, device=str(device), pass_size=together)
     watch = _Watch(limit)
-    out: dict[str, Any] = {"recipe": recipe, "arm": arm, "data": dataset.name}
-    with tempfile.TemporaryDirectory() as folder:
+    out: dict[str, Any] = {"recipe": recipe, "arm": arm, "data": dataset.name, "backend": layers}
+    out["normalised together"] = together or config.batch_size
+    with tempfile.TemporaryDirectory() as folder, backend(layers):
         trainer = Trainer(dataset, config, folder)
         try:
             result = trainer.fit(watch)
