@@ -95,6 +95,7 @@ def load(study: Study, data: Path) -> tuple[Dataset, Tensor]:
         draw = torch.Generator().manual_seed(0)
         chosen = torch.randperm(len(train), generator=draw)[: int(NOISE * len(train))]
         wrong[chosen] = True
+        assert dataset.graphs.y is not None
         y = dataset.graphs.y.clone()
         y[train[chosen]] = y[train[chosen.roll(1)]]
         dataset.graphs.y = y
@@ -108,7 +109,7 @@ def train(dataset: Dataset, wrong: Tensor, study: Study, arm: str, seed: int) ->
     task, ids = dataset.task, dataset.split["train"]
     scaling = Scaling.fit(targets_of(dataset.graphs, ids)) if task.kind == "regression" else None
     spec = ModelSpec(dataset.graphs.num_features, dataset.encoder, task, scaling)
-    evaluate = Evaluator(dataset.graphs, dataset.split, dataset.metric, spec, config.batch_size)
+    evaluate = Evaluator(dataset.graphs, dataset.split, dataset.metric, spec)
     graphs = with_targets(dataset.graphs, spec.encode)
     model = build_model(config, spec)
     optimizer = torch.optim.AdamW(
@@ -139,6 +140,7 @@ def train(dataset: Dataset, wrong: Tensor, study: Study, arm: str, seed: int) ->
         model.train()
         for batch_ids in sampler:
             batch = graphs.batch(batch_ids)
+            assert batch.y is not None
             losses, labels = graph_losses(model(batch), batch.y, task, batch.ptr)
             weights = sampler.weights(batch_ids) if weighted else None
             if weights is not None:

@@ -13,6 +13,7 @@ import torch
 
 from grant_fast import FlexGCN, GraNTSampler, PackedGraphs, Task
 from grant_fast.teaching import loss
+from grant_fast.teaching.sampler import Mode
 from grant_fast.teaching.tangent import check_loss_reduction, tangent_kernel
 
 TASK = Task("regression")
@@ -37,7 +38,9 @@ def make_graphs(num_graphs: int) -> PackedGraphs:
     return PackedGraphs.from_arrays(x, edges, batch, y, num_graphs=num_graphs)
 
 
-def watch(graphs: PackedGraphs, probe: list[int], epochs: int, mode: str) -> list[dict[str, float]]:
+def watch(
+    graphs: PackedGraphs, probe: list[int], epochs: int, mode: Mode
+) -> list[dict[str, float]]:
     """Train, and at some epochs compare the probe graphs' kernel with what it was at first."""
     torch.manual_seed(0)
     model = FlexGCN(4, 64, 1, orders=[3, 2], act="tanh")
@@ -63,6 +66,7 @@ def watch(graphs: PackedGraphs, probe: list[int], epochs: int, mode: str) -> lis
         sampler.select(model, epoch)
         for ids in sampler:
             batch = graphs.batch(ids)
+            assert batch.y is not None
             optimizer.zero_grad()
             loss(model(batch), batch.y, TASK).backward()
             optimizer.step()
@@ -107,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     graphs = make_graphs(options.graphs)
     probe = list(range(options.probe))
-    modes = {"full": "full", "random": "random", "GraNT": "global"}
+    modes: dict[str, Mode] = {"full": "full", "random": "random", "GraNT": "global"}
     runs = {name: watch(graphs, probe, options.epochs, mode) for name, mode in modes.items()}
     for name, rows in runs.items():
         last = rows[-1]
