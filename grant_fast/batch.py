@@ -12,7 +12,7 @@ from .caching import kept, kept_property
 from .errors import InputError
 from .indexing import repeat, sizes_to_ptr, spans, take, upload
 from .reference import expand_rows
-from .tiles import Segments, Tiles, segment_batch, tile_batch
+from .tiles import Segments, TileRows, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
     from .flat import FlatGraphs
@@ -191,12 +191,22 @@ class GraphBatch:
 
     @kept_property
     def tiles(self) -> Tiles | None:
-        """How the kernels take this batch; None where the edges are weighted."""
+        """How the kernels take this batch; None where the edges are weighted (`bit_rows`)."""
         bits = self.graphs.bits
-        if bits is None:
+        if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
             return None
         sizes, first_rows = self._host[1], self._host_ptr[:-1]
         return tile_batch(sizes, self._host_positions, first_rows, bits.fits, self.device)
+
+    @kept_property
+    def tile_rows(self) -> TileRows | None:
+        """What the kernels read of each row of those tiles; None as above."""
+        from .kernels.tables import lay_out
+
+        bits, tiles = self.graphs.bits, self.tiles
+        if bits is None or tiles is None:
+            return None
+        return lay_out(tiles, self.graphs.ptr, bits.bits, self.graphs.scale)
 
     @kept_property
     def segments(self) -> Segments:

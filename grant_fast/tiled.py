@@ -19,10 +19,11 @@ from .sparse import masked, require_transpose, transposed_if_needed
 #: What the operator takes of a batch: `layer.Graphs`, the rows of the graphs that bits cannot hold,
 #: and their CSR, as in `sparse.MATRIX`.
 STRUCTURE = (
-    "Tensor? scale, Tensor ptr, Tensor bits, Tensor tile, Tensor graph, Tensor row, "
-    "Tensor large_graph, Tensor large_row, Tensor? rest, Tensor? rowptr, Tensor? col, "
+    "Tensor? scale, Tensor ptr, Tensor bits, Tensor word, Tensor row_scale, Tensor row, "
+    "Tensor node, Tensor large_graph, Tensor large_row, Tensor? rest, Tensor? rowptr, Tensor? col, "
     "Tensor? value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 )
+_GRAPHS = 9  # of them are `layer.Graphs`
 
 
 @custom_op(
@@ -53,7 +54,7 @@ def _flex_conv_tiles(
     """
     from .kernels import csr, csr_layer, layer, wide
 
-    graphs, rest = layer.Graphs(*structure[:8]), structure[8]
+    graphs, rest = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS]
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     if is_fused(weight):
         out = x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
@@ -62,7 +63,7 @@ def _flex_conv_tiles(
     else:
         out = wide.forward(x, weight, bias, graphs, relu=relu)
     if rest is not None:
-        matrix = csr.CSR(*structure[9:12])
+        matrix = csr.CSR(*structure[10:13])
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
         part = csr_layer.forward(part, weight, bias, matrix, relu=relu)
         out.index_copy_(0, rest, part)
@@ -99,7 +100,7 @@ def _flex_conv_tiles_backward(
     """
     from .kernels import csr, csr_layer, layer, wide
 
-    graphs, rest = layer.Graphs(*structure[:8]), structure[8]
+    graphs, rest = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS]
     grad, weight = grad.contiguous(), weight.contiguous()
     dx, dw, db = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if is_fused(weight):
@@ -116,7 +117,7 @@ def _flex_conv_tiles_backward(
         dx, dw = (empty if t is None else t for t, empty in zip(parts, (dx, dw), strict=True))
         db = grad.sum(0) if needs_dw else db
     if rest is not None:
-        matrices = csr.CSR(*structure[9:12]), csr.CSR(*structure[12:])
+        matrices = csr.CSR(*structure[10:13]), csr.CSR(*structure[13:])
         g = masked(grad.index_select(0, rest), None if y is None else y.index_select(0, rest))
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
         dx_rest, dw_rest = csr_layer.backward(g, part, weight, *matrices, needs_dx=needs_dx)
@@ -148,8 +149,8 @@ def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     operands, structure = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
-    if structure[8] is not None:
-        require_transpose(structure[12])
+    if structure[_GRAPHS] is not None:
+        require_transpose(structure[13])
     needs_dx, _, _, needs_dw, needs_db = ctx.needs_input_grad[:5]
     needs = needs_dx, needs_dw or needs_db
     dx, dw, db = torch.ops.grant_fast.flex_conv_tiles_backward(
@@ -161,7 +162,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
         None,
         dw if needs_dw else None,
         db if needs_db and ctx.has_bias else None,
-        *[None] * 17,
+        *[None] * 18,
     )
 
 
@@ -209,14 +210,12 @@ def flex_conv_in_dataset(
 
 def structure(adjacency: BatchAdjacency) -> tuple[Tensor | None, ...]:
     """`STRUCTURE`: tables of the tiles, and rows and CSR of the rest."""
+    from .kernels import layer
+
     batch = adjacency.batch
-    bits, tiles = batch.graphs.bits, batch.tiles
-    assert bits is not None and tiles is not None, "only unweighted graphs have these"
-    *tables, _ = tiles
-    scale = batch.graphs.scale if adjacency.normalize else None
     others: tuple[Tensor | None, ...] = (None,) * 7
     if batch.rest is not None:
         graphs, rows = batch.rest
         part = graphs.adjacency(adjacency.normalize)
         others = (rows, *part.csr, *transposed_if_needed(part))
-    return (scale, batch.graphs.ptr, bits.bits, *tables, *others)
+    return (*layer.Graphs.of(batch, adjacency.normalize), *others)

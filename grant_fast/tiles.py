@@ -40,13 +40,14 @@ class BitRows(NamedTuple):
 
 
 def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
-    """The bits of every graph, on the device of `adj`; None where edges are weighted.
+    """The bits of every graph, on the device of `adj`; None where edges are weighted, or int32
+    counts fewer nodes.
 
     Args:
         host_ptr: [G + 1] int64 on the CPU, where each graph's nodes begin.
         adj: edges by target, columns ascending within a row.
     """
-    if adj.weight is not None:
+    if adj.weight is not None or int(host_ptr[-1]) >= 1 << 31:
         return None
     sizes = host_ptr.diff()
     fits = sizes <= LARGEST
@@ -90,6 +91,20 @@ class Tiles(NamedTuple):
     large_graph: Tensor
     large_row: Tensor
     rest: Tensor | None
+
+
+class TileRows(NamedTuple):
+    """Each row of a batch's tiles, [tiles · TILE] each, on the device; see `kernels/tables.py`.
+
+    word: int32, bit j says whether row j of the tile is a source of an edge to it.
+    scale: float32, its node's D^{-1/2}.  row: int32, its row of the batch; -1 where unused.
+    node: int32, its node of the dataset.
+    """
+
+    word: Tensor
+    scale: Tensor
+    row: Tensor
+    node: Tensor
 
 
 def tile_batch(

@@ -96,12 +96,12 @@ def sum_blocks(
         if TRANSPOSE:
             p_word = p_bits + num_nodes.to(tl.int64) * (top // 64) + node + o_source
             b_word = tl.load(p_word, mask=m_source, other=0) >> (top % 64)
-            b_a = spread_bits(b_word, ROWS, True)
+            b_a = spread_bits(b_word, ROWS, True, PRECISION)
         else:
             p_word = p_bits + num_nodes.to(tl.int64) * (left // 64) + node + o_row
             b_word = tl.load(p_word, mask=o_row < size, other=0) >> (left % 64)
-            b_a = spread_bits(b_word, SOURCES, False)
-        b_sum = add_sources(b_sum, b_a, b_z, PRECISION, WHAT)
+            b_a = spread_bits(b_word, SOURCES, False, PRECISION)
+        b_sum = add_sources(b_sum, b_a, b_z, False, PRECISION, WHAT)
     return b_sum
 
 

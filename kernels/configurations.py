@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
-from ..tiles import TILE
-from . import blocks, csr, fused, hops, layer, readout, score, select, tail, wide
+from ..tiles import SLOTS, TILE
+from . import blocks, csr, fused, hops, layer, readout, score, select, tables, tail, wide
 
 
 class Configuration(NamedTuple):
@@ -61,11 +61,16 @@ class Layer(NamedTuple):
     place: str = ""  # where X is read: in the batch's order, or "in place", or by "kinds" of nodes
     tf32: bool = False
 
+    @property
+    def parts(self) -> int:
+        """As `launch.parts` says on NVIDIA; elsewhere the kernels do not ask."""
+        return 1 if self.dtype == "bf16" else 3 if self.dtype == "fp32" and not self.tf32 else 2
+
     def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
         kind = (" plain" if self.plain else "") + (f" {self.place}" if self.place else "")
         kind += " TF32" if self.tf32 else ""
         words = f"{role} κ={self.order} {self.h_in}→{self.h_out} {self.dtype}{kind}"
-        constants = {"NORMALIZE": not self.plain} | constants
+        constants = {"NORMALIZE": not self.plain, "PARTS": self.parts} | constants
         constants |= {"DATASET_X": self.place == "in place", "CODED": self.place == "kinds"}
         return Configuration(words, constants, self.dtype, self.representative, self.tf32)
 
@@ -222,6 +227,10 @@ def _tails() -> Iterator[Configuration]:
         yield Configuration(words, constants, dtype, (h_in, dtype, pool) == (300, "fp32", True))
 
 
+def _layout() -> Iterator[Configuration]:
+    yield Configuration("all", {"ROWS": TILE, "SLOTS": SLOTS}, "fp32", True)
+
+
 _CHOICE = dict.fromkeys(("p_count", "p_found", "p_block"), "*i32") | {
     "p_ends": "*i64",
     "p_out": "*i64",
@@ -238,6 +247,14 @@ def _choice(*, trailing: bool = False, stride: bool = False) -> Iterator[Configu
         yield Configuration(name, sizes | {"TRAILING": which}, "fp32", which)
 
 
+_TILE_ROWS = {
+    **dict.fromkeys(("p_word", "p_row", "p_node", "p_code"), "*i32"),
+    **dict.fromkeys(("p_scale", "p_partial"), "*fp32"),  # whatever the features are
+}
+_LAYOUT = {
+    **dict.fromkeys(("p_word", "p_rows", "p_nodes", "p_tile"), "*i32"),
+    **dict.fromkeys(("p_bits", "p_ptr", "p_graph", "p_row"), "*i64"),
+}
 _GRAPHS = {
     **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
     **dict.fromkeys(("p_tile", "p_code"), "*i32"),
@@ -258,12 +275,13 @@ _TAIL_TYPES = {
 KERNELS = {
     kernel.name: kernel
     for kernel in (
-        Kernel(fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _GRAPHS),
-        Kernel(fused.weight_grad_tiles, (*_weight_gradients(layer.tile_grad_shape),), _GRAPHS),
+        Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
+        Kernel(fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _TILE_ROWS),
+        Kernel(fused.weight_grad_tiles, (*_weight_gradients(layer.tile_grad_shape),), _TILE_ROWS),
         Kernel(blocks.flex_conv_blocks, (*_convolutions(layer.block_shape),), _GRAPHS),
         Kernel(blocks.weight_grad_blocks, (*_weight_gradients(layer.block_grad_shape),), _GRAPHS),
-        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _GRAPHS, accurate=True),
-        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _GRAPHS, accurate=True),
+        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _TILE_ROWS, accurate=True),
+        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _TILE_ROWS, accurate=True),
         Kernel(hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS, accurate=True),
         Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS, accurate=True),
         Kernel(csr.spmm_rows, (*_rows(),), _CSR),

@@ -1,7 +1,7 @@
 """The flexible layer on tiles of small graphs: Y = act(Σ_{k<κ} Â^k X W_k + b) on chip.
 
 A program takes one tile, ROWS rows of whole graphs one under another, and BO columns of Y. It
-reads its graphs' bits once, spreads them into a block-diagonal A, and never leaves the registers:
+reads its rows' bits once, spreads them into a block-diagonal A, and never leaves the registers:
 
         columns = sources                   Horner's rule, its hops at the width of Y:
       ┌─────┬───────┬──┐                      b = X W_{κ-1}
@@ -10,13 +10,17 @@ reads its graphs' bits once, spreads them into a block-diagonal A, and never lea
       │     │   b   │  │  unused rows
       └─────┴───────┴──┘
 
+All of it lies on its side: bᵀ = bᵀ Âᵀ + W_kᵀ Xᵀ, 16 columns a warp. So a hop's state is the first
+factor of its product, which a warp of NVIDIA's takes in from the registers in which the product
+before has left it: no shared memory, no barrier. Numbers are split into bfloat16s (`tile.split`).
+
 dX = Σ_k (Âᵀ)^k dY W_kᵀ is the same kernel with Aᵀ (bits spread down columns) and W_kᵀ. The weights'
 gradient dW_k = Xᵀ (Âᵀ)^k dY has its own: a program takes a run of tiles and one block of dW, hops
 dY, and keeps κ sums in registers; the programs' sums are added in a fixed order afterwards, so two
 runs are bit-equal.
 
-Bytes a node in float32, for O = ⌈h_out/BO⌉ and I = ⌈h_in/BI⌉ blocks of columns; t: 8 of bits, 4 of
-scale where normalised, and a node's share of the tables of tiles and graphs, below 2:
+Bytes a node in float32, for O = ⌈h_out/BO⌉ and I = ⌈h_in/BI⌉ blocks of columns; t: 12 for each row
+of a tile (its word, its scale, where it is in the batch), some 14 a node:
 
     kernel          must move                     loads and stores
     forward         4 h_in + 4 h_out + t          (4 h_in + t) O + 4 h_out
@@ -28,9 +32,10 @@ quarters of all that is loaded. Device memory serves W once, and what is in the 
 second-level cache serves the rest, W always, and blocks of columns after the first as long as the
 batch's X (dY and Y) fits in it: they run when all tiles have had the first.
 
-A first layer reads X where the dataset holds it: the same 4 h_in, and no copy in the batch's order,
-which would cost 8 h_in + 8 more. Embedded kinds of nodes are 4 bytes, each time X is read, instead
-of 4 h_in: their table stays in the cache, and X, 8 h_in + 16 to make, is never made.
+A first layer reads X where the dataset holds it: the same 4 h_in, and 4 for each row of a tile that
+say where, and no copy in the batch's order, which would cost 8 h_in + 8 more. Embedded kinds of
+nodes are 4 bytes more, each time X is read, instead of 4 h_in: their table stays in the cache, and
+X, 8 h_in + 16 to make, is never made.
 
 Nothing is read or written per edge. The gradient writes its sums besides, 4 (κ h_in + 1) h_out
 bytes a program, and PyTorch reads them again: up to 512 programs take tiles, 512 more take larger
@@ -43,6 +48,7 @@ import triton.language as tl
 
 from .tile import (
     add_others,
+    add_product,
     add_sources,
     finish,
     has_nan,
@@ -51,6 +57,7 @@ from .tile import (
     load_gradient,
     load_weight,
     no_sums,
+    split,
     spread_bits,
     store_block,
     store_sums,
@@ -58,89 +65,80 @@ from .tile import (
 
 
 @triton.jit
-def tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS: tl.constexpr):
-    """A tile's slots, whether they are used, and their graphs: which, first node, size.
-
-    p_ptr: [G + 1], where each graph's nodes begin.  p_tile: [tiles + 1], where each tile's slots
-    begin.  p_graph: [slots], a slot's graph.
-    """
-    o_slot = tl.load(p_tile + i_tile).to(tl.int64) + tl.arange(0, SLOTS)
-    m_slot = o_slot < tl.load(p_tile + i_tile + 1)
-    b_graph = tl.load(p_graph + o_slot, mask=m_slot, other=0)
-    b_node = tl.load(p_ptr + b_graph, mask=m_slot, other=0)
-    b_size = tl.load(p_ptr + b_graph + 1, mask=m_slot, other=0) - b_node
-    return o_slot, m_slot, b_graph, b_node, b_size
-
-
-@triton.jit
-def tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS: tl.constexpr, SLOTS: tl.constexpr):
-    """Node of the dataset, row of the batch, first row of its graph, and whether any: [ROWS] each.
-
-    p_row: [slots], the first row in the batch of a slot's graph; the others as in `tile_slots`.
-    """
-    o_slot, m_slot, _, b_node, b_size = tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS)
-    b_row = tl.load(p_row + o_slot, mask=m_slot, other=0)
-    b_start = tl.cumsum(b_size, 0) - b_size
-    o = tl.arange(0, ROWS)
-    m_here = (b_start[None, :] <= o[:, None]) & (o[:, None] < (b_start + b_size)[None, :])
-    o_start = tl.sum(tl.where(m_here, b_start[None, :], 0), 1)
-    o_node = tl.sum(tl.where(m_here, (b_node - b_start)[None, :], 0), 1) + o
-    o_row = tl.sum(tl.where(m_here, (b_row - b_start)[None, :], 0), 1) + o
-    return o_node, o_row, o_start, tl.sum(m_here.to(tl.int32), 1) > 0
-
-
-@triton.jit
-def tile_matrix(
-    p_bits, p_scale, o_node, o_start, m_row,
-    ROWS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
-):  # fmt: skip
-    """A (or Aᵀ) of one tile, [ROWS, ROWS], and the scale of its rows, [ROWS], or 1."""
-    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
-    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
-    return spread_bits(b_word, ROWS, TRANSPOSE), b_scale
-
-
-@triton.jit
 def load_tile(
-    p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile,
-    ROWS: tl.constexpr, SLOTS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+    p_word, p_scale, p_row, i_tile,
+    ROWS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile: its nodes, its rows of the batch, which there are, A (or Aᵀ), its rows' scale."""
-    o_node, o_row, o_start, m_row = tile_rows(p_ptr, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS)
-    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, TRANSPOSE)
-    return o_node, o_row, m_row, b_a, b_scale
+    """A tile's rows of the batch, which there are, A (or Aᵀ) on its side, its rows' scale or 1."""
+    o = i_tile * ROWS + tl.arange(0, ROWS)
+    o_row = tl.load(p_row + o)
+    b_a = spread_bits(tl.load(p_word + o), ROWS, not TRANSPOSE, PRECISION)
+    b_scale = tl.load(p_scale + o) if NORMALIZE else 1.0
+    return o_row.to(tl.int64), o_row >= 0, b_a, b_scale
 
 
 @triton.jit
-def hop(b_a, b_z, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
-    """Â Z of one tile: A Z between two diagonal scales."""
+def tile_input(
+    p_code, p_node, o_row, m_row, i_tile,
+    ROWS: tl.constexpr, DATASET_X: tl.constexpr, CODED: tl.constexpr,
+):  # fmt: skip
+    """The row of X that each row of a tile takes; see `input_rows`."""
+    o_node = o_row
+    if DATASET_X or CODED:
+        o_node = tl.load(p_node + i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    return input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
+
+
+@triton.jit
+def hop(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
+    """Â Z of one tile: A Z between two diagonal scales. All lie on their sides: b_z is [BO, ROWS],
+    b_a [sources, targets]."""
     if NORMALIZE:
-        b_z = b_z * b_scale[:, None]
+        b_z = b_z * b_scale[None, :]
     b_none = tl.zeros_like(b_z)
-    b_sum = add_sources(b_none, b_a, b_z, PRECISION, "all")
+    b_sum = add_sources(b_none, b_a, b_z, True, PRECISION, "all")
     if REPAIR:
         if has_nan(b_sum):
-            b_sum = add_sources(b_none, b_a, b_z, PRECISION, "finite")
-            b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, PRECISION, "others"))
-    return b_sum * b_scale[:, None] if NORMALIZE else b_sum
+            b_sum = add_sources(b_none, b_a, b_z, True, PRECISION, "finite")
+            b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, True, PRECISION, "others"))
+    return b_sum * b_scale[None, :] if NORMALIZE else b_sum
+
+
+@triton.jit
+def split_all(b_x, BLOCKS: tl.constexpr, PARTS: tl.constexpr):
+    """`split` of each of some blocks."""
+    parts = ()
+    for c in tl.static_range(BLOCKS):
+        parts = parts + (split(b_x[c], PARTS),)
+    return parts
 
 
 @triton.jit
 def horner(
     b_x, b_a, b_scale, p_weight, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
-    BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr,
-    NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr,
+    BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr, NORMALIZE: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
 ):  # fmt: skip
-    """Block i_col of Σ_k Â^k X W_k of one tile, [ROWS, BO]; b_x: the blocks of X, BI wide."""
+    """Block i_col of Σ_k Â^k X W_k of one tile, on its side: [BO, ROWS].
+
+    b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `split`). What is not
+    finite makes NaN of a column of the whole tile, but where the sum is CAREFUL.
+    """
+    WHOLE: tl.constexpr = CAREFUL or ORDER == 1 or PRECISION == "ieee"
+    LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
+    x = b_x if WHOLE else split_all(b_x, (H_IN + BI - 1) // BI, PARTS)
     p_weight += (ORDER - 1) * H_IN * H_OUT
-    b_y = tl.zeros([ROWS, BO], tl.float32)
+    b_y = tl.zeros([BO, ROWS], tl.float32)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
-            b_y = hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, REPAIR)
+            b_y = hop(b_y, b_a, b_scale, NORMALIZE, PRECISION, CAREFUL)
         for c in tl.static_range(0, H_IN, BI):
-            b_w = load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO)
-            b_y = tl.dot(b_x[c // BI], b_w, b_y, input_precision=PRECISION)
+            b_w = tl.trans(load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO))
+            if WHOLE:
+                b_y = tl.dot(b_w, x[c // BI], b_y, input_precision=PRECISION)
+            else:
+                b_y = add_product(b_y, split(b_w, PARTS), x[c // BI], PARTS, PARTS, LIMIT)
         p_weight -= H_IN * H_OUT
     return b_y
 
@@ -153,19 +151,16 @@ def flex_conv_tiles(
     p_weight,  # [ORDER, H_IN, H_OUT]
     p_bias,  # [H_OUT]
     p_y,  # [n, H_OUT]
-    p_ptr,  # [G + 1] int64
-    p_bits,  # [planes, num_nodes] int64
-    p_scale,  # [num_nodes]
-    p_tile,  # [tiles + 1] int32
-    p_graph,  # [slots] int64
-    p_row,  # [slots] int64
+    p_word,  # [tiles · ROWS] int32, and the three below as well: see `TileRows`
+    p_scale,
+    p_row,
+    p_node,
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
     BI: tl.constexpr,
     BO: tl.constexpr,
     ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     DATASET_X: tl.constexpr,
@@ -173,21 +168,28 @@ def flex_conv_tiles(
     RELU_IN: tl.constexpr,
     BIAS: tl.constexpr,
     RELU: tl.constexpr,
+    PARTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
-    o_node, o_row, m_row, b_a, b_scale = load_tile(
-        p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, TRANSPOSE
+    o_row, m_row, b_a, b_scale = load_tile(
+        p_word, p_scale, p_row, i_tile, ROWS, NORMALIZE, TRANSPOSE, PRECISION
     )
-    o_x = input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
+    o_x = tile_input(p_code, p_node, o_row, m_row, i_tile, ROWS, DATASET_X, CODED)
     b_x = ()
     for c in tl.static_range(0, H_IN, BI):
-        b_x = b_x + (load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI),)
+        b_x = b_x + (tl.trans(load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI)),)
     b_y = horner(
         b_x, b_a, b_scale, p_weight, i_col,
-        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PRECISION, True,
+        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION, False,
     )  # fmt: skip
-    b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
+    if ORDER > 1:
+        if has_nan(b_y):
+            b_y = horner(
+                b_x, b_a, b_scale, p_weight, i_col,
+                ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION, True,
+            )  # fmt: skip
+    b_y = finish(tl.trans(b_y), p_bias, i_col, BIAS, RELU, H_OUT, BO)
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
 
 
@@ -198,12 +200,10 @@ def weight_grad_tiles(
     p_dy,  # [n, H_OUT]
     p_y,  # [n, H_OUT], where RELU
     p_partial,  # [programs, ORDER · H_IN + 1, H_OUT]: each program's dW, and db below it
-    p_ptr,
-    p_bits,
+    p_word,
     p_scale,
-    p_tile,
-    p_graph,
     p_row,
+    p_node,
     num_tiles,
     tiles_each,
     ORDER: tl.constexpr,
@@ -212,28 +212,45 @@ def weight_grad_tiles(
     BI: tl.constexpr,
     BO: tl.constexpr,
     ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DATASET_X: tl.constexpr,
     CODED: tl.constexpr,
     RELU: tl.constexpr,
+    PARTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    b_dw, b_db = no_sums(ORDER, BI, BO)
+    b_dw, _ = no_sums(ORDER, BO, BI)  # on their sides
+    b_db = tl.zeros([BO], tl.float32)
     i_first = tl.program_id(0) * tiles_each
     for i_tile in range(i_first, tl.minimum(i_first + tiles_each, num_tiles)):
-        o_node, o_row, m_row, b_a, b_scale = load_tile(
-            p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, True
+        o_row, m_row, b_a, b_scale = load_tile(
+            p_word, p_scale, p_row, i_tile, ROWS, NORMALIZE, True, PRECISION
         )
-        o_x = input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
-        b_x = tl.trans(load_block(p_x, o_x, m_row, i_in, H_IN, BI))
+        o_x = tile_input(p_code, p_node, o_row, m_row, i_tile, ROWS, DATASET_X, CODED)
+        b_x = load_block(p_x, o_x, m_row, i_in, H_IN, BI)
         b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
         b_db += tl.sum(b_g, 0)
-        b_sum = (tl.dot(b_x, b_g, b_dw[0], input_precision=PRECISION),)
-        for k in tl.static_range(1, ORDER):
-            b_g = hop(b_a, b_g, b_scale, NORMALIZE, PRECISION, False)
-            b_sum = b_sum + (tl.dot(b_x, b_g, b_dw[k], input_precision=PRECISION),)
-        b_dw = b_sum
+        b_g = tl.trans(b_g)
+        b_next = ()
+        for k in tl.static_range(ORDER):
+            if k > 0:
+                b_g = hop(b_g, b_a, b_scale, NORMALIZE, PRECISION, False)
+            b_next = b_next + (add_outer(b_dw[k], b_g, b_x, PARTS, PRECISION),)
+            if k < ORDER - 1:
+                tl.debug_barrier()  # or the orders are mixed, more than registers can hold
+        b_dw = b_next
+    b_next = ()
+    for k in tl.static_range(ORDER):
+        b_next = b_next + (tl.trans(b_dw[k]),)
     i_program = tl.program_id(0)
-    store_sums(p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)
+    store_sums(p_partial, b_next, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)
+
+
+@triton.jit
+def add_outer(b_dw, b_g, b_x, PARTS: tl.constexpr, PRECISION: tl.constexpr):
+    """dW_kᵀ [BO, BI] and what a tile adds to it: G [BO, ROWS] times X [ROWS, BI]."""
+    if PRECISION == "ieee":
+        return tl.dot(b_g, b_x, b_dw, input_precision="ieee")
+    LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
+    return add_product(b_dw, split(b_g, LIMIT), split(b_x, PARTS), LIMIT, PARTS, LIMIT)

@@ -36,18 +36,15 @@ def horner_tiles(
     p_t,  # T, [n, order, WIDTH]
     p_bias,  # [WIDTH]
     p_y,  # Y: n rows of Y_STRIDE numbers, of which WIDTH are written
-    p_ptr,  # the tables of `flex_conv_tiles`
-    p_bits,
+    p_word,  # the tables of `flex_conv_tiles`
     p_scale,
-    p_tile,
-    p_graph,
     p_row,
+    p_node,
     order,
     WIDTH: tl.constexpr,
     Y_STRIDE: tl.constexpr,
     BO: tl.constexpr,
     ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     BIAS: tl.constexpr,
@@ -55,17 +52,17 @@ def horner_tiles(
     PRECISION: tl.constexpr,
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
-    _, o_row, m_row, b_a, b_scale = load_tile(
-        p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, TRANSPOSE
+    o_row, m_row, b_a, b_scale = load_tile(
+        p_word, p_scale, p_row, i_tile, ROWS, NORMALIZE, TRANSPOSE, PRECISION
     )
     stride = order.to(tl.int64) * WIDTH
     p_t += (order - 1) * WIDTH
-    b_y = load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO)
+    b_y = tl.trans(load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO))
     for _ in range(1, order):
         p_t -= WIDTH
-        b_t = load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO)
-        b_y = b_t + hop(b_a, b_y, b_scale, NORMALIZE, PRECISION, True)
-    b_y = finish(b_y, p_bias, i_col, BIAS, RELU, WIDTH, BO)
+        b_t = tl.trans(load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO))
+        b_y = b_t + hop(b_y, b_a, b_scale, NORMALIZE, PRECISION, True)
+    b_y = finish(tl.trans(b_y), p_bias, i_col, BIAS, RELU, WIDTH, BO)
     store_columns(p_y, b_y, o_row, m_row, i_col, Y_STRIDE, WIDTH, BO)
 
 
@@ -73,33 +70,31 @@ def horner_tiles(
 def powers_tiles(
     p_x,  # X: n rows of X_STRIDE numbers, of which WIDTH count
     p_z,  # Z, [n, order, WIDTH]
-    p_ptr,
-    p_bits,
+    p_word,
     p_scale,
-    p_tile,
-    p_graph,
     p_row,
+    p_node,
     order,
     WIDTH: tl.constexpr,
     X_STRIDE: tl.constexpr,
     BO: tl.constexpr,
     ROWS: tl.constexpr,
-    SLOTS: tl.constexpr,
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     i_tile, i_col = tl.program_id(0), tl.program_id(1)
-    _, o_row, m_row, b_a, b_scale = load_tile(
-        p_ptr, p_bits, p_scale, p_tile, p_graph, p_row, i_tile, ROWS, SLOTS, NORMALIZE, TRANSPOSE
+    o_row, m_row, b_a, b_scale = load_tile(
+        p_word, p_scale, p_row, i_tile, ROWS, NORMALIZE, TRANSPOSE, PRECISION
     )
     stride = order.to(tl.int64) * WIDTH
     b_z = load_columns(p_x, o_row, m_row, i_col, X_STRIDE, WIDTH, BO)
     store_columns(p_z, b_z, o_row, m_row, i_col, stride, WIDTH, BO)
+    b_z = tl.trans(b_z)
     for _ in range(1, order):
         p_z += WIDTH
-        b_z = hop(b_a, b_z, b_scale, NORMALIZE, PRECISION, True)
-        store_columns(p_z, b_z, o_row, m_row, i_col, stride, WIDTH, BO)
+        b_z = hop(b_z, b_a, b_scale, NORMALIZE, PRECISION, True)
+        store_columns(p_z, tl.trans(b_z), o_row, m_row, i_col, stride, WIDTH, BO)
 
 
 @triton.jit(do_not_specialize=["num_nodes", "order"])

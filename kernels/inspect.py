@@ -106,7 +106,7 @@ def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tupl
     """(registers a thread, bytes spilled a thread, bytes of shared memory)."""
     constants = {"PRECISION": _precision(kernel, configuration, gpu.backend)}
     constants = {k: v for k, v in constants.items() if k in kernel.jit.arg_names}
-    constants |= configuration.constants
+    constants |= {k: v for k, v in configuration.constants.items() if k in kernel.jit.arg_names}
     types = {arg: f"*{configuration.dtype}" for arg in kernel.jit.arg_names if arg[:2] == "p_"}
     types |= {**kernel.types, **dict.fromkeys(constants, "constexpr")}
     aligned = [["tt.divisibility", 16]]

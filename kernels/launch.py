@@ -7,21 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Warps of each kernel. A tile of 32 rows feeds two; the gradients need the registers of four.
+#: Warps of each kernel; those that are not here have one for each 16 columns that they compute.
 WARPS = {
-    "flex_conv_tiles": 2,
-    "weight_grad_tiles": 4,
     "flex_conv_blocks": 4,
     "weight_grad_blocks": 4,
-    "horner_tiles": 2,
-    "powers_tiles": 2,
     "horner_blocks": 4,
     "powers_blocks": 4,
     "spmm_rows": 4,
     "value_grad_rows": 4,
     "readout_rows": 1,
     "readout_grad_rows": 1,
-    "score_tiles": 4,  # a tile, its adjacency and two layers' features
+    "score_tiles": 2,
+    "lay_out_tiles": 1,
     "score_rows": 1,
     **dict.fromkeys(("count_digits", "find_digit", "count_picked", "write_picked"), 4),
 }
@@ -30,23 +27,18 @@ WARPS = {
 BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
 REGISTERS = {
-    "flex_conv_tiles": 200,
-    **dict.fromkeys(("flex_conv_blocks", "weight_grad_blocks", "score_tiles"), 255),
-    **dict.fromkeys(("horner_tiles", "horner_blocks", "powers_blocks"), 255),
+    **dict.fromkeys(("weight_grad_tiles", "weight_grad_blocks", "flex_conv_blocks"), 255),
+    **dict.fromkeys(("score_tiles", "horner_blocks", "powers_blocks"), 255),
 }
-#: The same where A is not normalised. Where it is, three programs fit a multiprocessor unspilled.
-PLAIN_REGISTERS = {"weight_grad_tiles": 200}
-#: The same at widths above 32 of which one is no multiple of 4: its numbers need an address each.
-RAGGED_REGISTERS = {"flex_conv_tiles": 255, "weight_grad_tiles": 255}
+#: The same at widths above 32. Below, more programs fit a multiprocessor unspilled.
+WIDE_REGISTERS = {"flex_conv_tiles": 255}
 
 
 def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
-    registers = REGISTERS | ({} if constants.get("NORMALIZE", True) else PLAIN_REGISTERS)
-    widths = [constants.get(width, 0) for width in ("H_IN", "H_OUT")]
-    if max(widths) > 32 and any(width % 4 for width in widths):
-        registers |= RAGGED_REGISTERS
-    out = {"num_warps": WARPS[kernel], "num_stages": 1}
+    wide = max(constants.get("H_IN", 0), constants.get("H_OUT", 0)) > 32
+    registers = REGISTERS | (WIDE_REGISTERS if wide else {})
+    out = {"num_warps": WARPS.get(kernel) or constants["BO"] // 16, "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
     if kernel in registers and not hip:
@@ -57,12 +49,20 @@ def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, i
 def precision(dtype: torch.dtype, device: torch.device) -> str:
     """How products reach the accuracy of `dtype`.
 
-    float32: three TF32 products on NVIDIA, one where the user allowed TF32 through PyTorch, and
-    float32's own matrix instructions on AMD. Half precision is exact in TF32.
+    float32: three TF32 products on NVIDIA, or the six of bfloat16 that cost as much (`tile.split`);
+    one, or three, where the user allowed TF32 through PyTorch; and float32's own matrix
+    instructions on AMD. Half precision is exact in TF32.
     """
     if device.type != "cuda" or torch.version.hip:
         return "ieee"
     return "tf32" if dtype != torch.float32 or allows_tf32() else "tf32x3"
+
+
+def parts(dtype: torch.dtype, precision: str) -> int:
+    """Of how many bfloat16s `tile.split` makes a number of X or W for a product so precise."""
+    if dtype == torch.bfloat16:
+        return 1
+    return 3 if precision == "tf32x3" else 2
 
 
 def allows_tf32() -> bool:
@@ -77,8 +77,7 @@ def allows_tf32() -> bool:
 def hop_precision(device: torch.device) -> str:
     """The precision of kernels that do nothing but hop: float32's, whatever the features are.
 
-    They wait for memory, so that the second of two TF32 products is free. (With one alone, ptxas
-    needs twice as many registers, and spills.)
+    They wait for memory, so that the third product of a hop is free.
     """
     return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
 

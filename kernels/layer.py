@@ -10,29 +10,44 @@ import torch
 import triton
 from torch import Tensor
 
-from ..tiles import SLOTS, TILE
+from ..batch import GraphBatch
+from ..tiles import TILE
 from . import blocks, fused
-from .launch import launch, precision
+from .launch import launch, parts, precision
 
 #: Programs that share the weights' gradient, and the larger graphs: about four a multiprocessor.
 PROGRAMS = 512
 
 
 class Graphs(NamedTuple):
-    """A batch as the kernels see it; see `PackedGraphs`, `BitRows` and `Tiles` for shapes."""
+    """A batch as the kernels see it; see `PackedGraphs`, `BitRows`, `TileRows` and `Tiles`.
+
+    scale: [N] of the dataset, or None where A is not normalised.
+    """
 
     scale: Tensor | None
     ptr: Tensor
     bits: Tensor
-    tile: Tensor
-    graph: Tensor
+    word: Tensor
+    row_scale: Tensor
     row: Tensor
+    node: Tensor
     large_graph: Tensor
     large_row: Tensor
 
+    @classmethod
+    def of(cls, batch: GraphBatch, normalize: bool) -> "Graphs":
+        """A batch of unweighted graphs."""
+        graphs, tiles, rows = batch.graphs, batch.tiles, batch.tile_rows
+        assert graphs.bits is not None and tiles is not None and rows is not None
+        scale = graphs.scale if normalize else None
+        word, row_scale, row, node = rows
+        larger = tiles.large_graph, tiles.large_row
+        return cls(scale, graphs.ptr, graphs.bits.bits, word, row_scale, row, node, *larger)
+
     @property
     def num_tiles(self) -> int:
-        return self.tile.shape[0] - 1
+        return self.row.shape[0] // TILE
 
     @property
     def num_large(self) -> int:
@@ -44,9 +59,9 @@ class Graphs(NamedTuple):
         return 64 * self.bits.shape[0]
 
     @property
-    def small(self) -> tuple[Tensor | None, ...]:
+    def small(self) -> tuple[Tensor, ...]:
         """What a kernel for tiles takes."""
-        return self.ptr, self.bits, self.scale, self.tile, self.graph, self.row
+        return self.word, self.row_scale, self.row, self.node
 
     @property
     def large(self) -> tuple[Tensor | int | None, ...]:
@@ -61,7 +76,7 @@ def column_block(width: int) -> int:
 
 
 def tile_shape(h_in: int, h_out: int) -> dict[str, int]:
-    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": TILE, "SLOTS": SLOTS}
+    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": TILE}
 
 
 def block_shape(h_in: int, h_out: int) -> dict[str, int]:
@@ -72,7 +87,7 @@ def block_shape(h_in: int, h_out: int) -> dict[str, int]:
 
 def tile_grad_shape(h_out: int) -> dict[str, int]:
     # κ blocks of dW stay in registers all along: 16 inputs at a time leave room for the rest.
-    return {"BI": 16, "BO": column_block(h_out), "ROWS": TILE, "SLOTS": SLOTS}
+    return {"BI": 16, "BO": column_block(h_out), "ROWS": TILE}
 
 
 def block_grad_shape(h_out: int) -> dict[str, int]:
@@ -126,7 +141,8 @@ def _convolve(
     if graphs.num_tiles:
         launch(
             fused.flex_conv_tiles, (graphs.num_tiles, columns), *layer, *graphs.small,
-            written=(out,), **constants, **tile_shape(h_in, h_out),
+            written=(out,), PARTS=parts(x.dtype, constants["PRECISION"]), **constants,
+            **tile_shape(h_in, h_out),
         )  # fmt: skip
     if graphs.num_large:
         shape = block_shape(h_in, h_out)
@@ -167,7 +183,8 @@ def weight_grad(
         grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
         launch(
             fused.weight_grad_tiles, grid, x, code, dy, y, partial, *graphs.small,
-            graphs.num_tiles, tiles_each, written=(partial,), **constants, **shape,
+            graphs.num_tiles, tiles_each, written=(partial,),
+            PARTS=parts(x.dtype, constants["PRECISION"]), **constants, **shape,
         )  # fmt: skip
     if graphs.num_large:
         shape = block_grad_shape(h_out)

@@ -34,10 +34,11 @@ from torch import Tensor
 
 from ..tiles import TILE
 from . import layer
-from .fused import horner, tile_matrix, tile_slots
+from .fused import horner
 from .launch import launch, precision
 from .select import add_leading
-from .tile import add_sources, finish, load_block, load_weight, store_block
+from .tables import tile_slots
+from .tile import add_sources, finish, load_block, load_weight, spread_bits, store_block
 
 #: Rows of the block of graphs, at least a tile's slots: the matrix units want 16.
 GRAPHS = 16
@@ -100,14 +101,18 @@ def convolve(
     NORMALIZE: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A layer, blocks of X in and blocks of act(Σ_k Â^k X W_k + b) out."""
+    PARTS: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
+    x = ()
+    for c in tl.static_range(0, H_IN, BI):
+        x = x + (tl.trans(b_x[c // BI]),)
     blocks = ()
     for j in tl.static_range(0, H_OUT, BO):
         b_y = horner(
-            b_x, b_a, b_scale, p_weight, j // BO,
-            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PRECISION, False,
+            x, b_a, b_scale, p_weight, j // BO,
+            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION, False,
         )  # fmt: skip
         p_bias = p_weight + ORDER * H_IN * H_OUT
-        blocks = blocks + (finish(b_y, p_bias, j // BO, True, RELU, H_OUT, BO),)
+        blocks = blocks + (finish(tl.trans(b_y), p_bias, j // BO, True, RELU, H_OUT, BO),)
     return blocks
 
 
@@ -127,7 +132,8 @@ def read_out(
             b_w = load_weight(p_weight + k * H_IN * H_OUT, c // BI, 0, H_IN, H_OUT, BI, BO)
             b_y = tl.dot(b_p * b_x[c // BI], b_w, b_y, input_precision=PRECISION)
     b_f = tl.zeros([GRAPHS, BO], tl.float32)
-    b_f = add_sources(b_f, m_in.to(tl.float32), b_y, PRECISION, False)
+    b_in = m_in.to(tl.float32 if PRECISION == "ieee" else tl.bfloat16)
+    b_f = add_sources(b_f, b_in, b_y, False, PRECISION, "all")
     o_col = tl.arange(0, BO)
     p_bias = p_weight + ORDER * H_IN * H_OUT
     b_bias = tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)[None, :]
@@ -172,7 +178,9 @@ def score_tiles(
         p_ptr, p_tile, p_graph, tl.program_id(0), ROWS, GRAPHS
     )
     m_row = tl.sum(m_in.to(tl.int32), 0) > 0
-    b_a, b_scale = tile_matrix(p_bits, p_scale, o_node, o_start, m_row, ROWS, NORMALIZE, False)
+    b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
+    b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
+    b_a = spread_bits(b_word, ROWS, True, PRECISION)
     o_x = tl.load(p_code + o_node, mask=m_row, other=0).to(tl.int64) if CODED else o_node
     LAST: tl.constexpr = len(ORDERS) - 1
     b_x = load_all(p_x, o_x, m_row, WIDTHS[0], BLOCKS[0])

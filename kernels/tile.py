@@ -120,22 +120,50 @@ def store_sums(
 
 
 @triton.jit
-def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr):
-    """The low BITS bits of each word as a row (ACROSS: as a column) of zeros and ones, float32."""
+def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr):
+    """The low BITS bits of each word as a row (ACROSS: as a column) of zeros and ones."""
     if BITS <= 32:
         b_word = b_word.to(tl.int32)
     o_bit = tl.arange(0, BITS)
     b_bits = (b_word[None, :] >> o_bit[:, None]) if ACROSS else (b_word[:, None] >> o_bit[None, :])
-    return (b_bits & 1).to(tl.float32)
+    b_bits = b_bits.to(tl.int32) & 1
+    if PRECISION == "ieee":
+        return b_bits.to(tl.float32)
+    return (b_bits * 0x3F80).to(tl.int16).to(tl.bfloat16, bitcast=True)
 
 
 @triton.jit
-def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
-    """b_sum + A @ Z for a block A of zeros and ones, in float32.
+def split(b, PARTS: tl.constexpr):
+    """float32 as a sum of bfloat16s, the largest first: of three parts, exactly (8 bits each)."""
+    parts = ()
+    for _ in tl.static_range(PARTS):
+        b_part = (b.to(tl.int32, bitcast=True) & -0x10000).to(tl.float32, bitcast=True)
+        parts = parts + (b_part.to(tl.bfloat16),)
+        b -= b_part
+    return parts
 
-    Such an A is exact in TF32, and Z is the sum of two TF32 halves but for float32's last half
-    unit: two TF32 products make a float32 one. "tf32" leaves the small half out; "ieee" is for
-    matrix units that take float32 (AMD's), and for the interpreter.
+
+@triton.jit
+def add_product(b_sum, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PARTS: tl.constexpr):
+    """b_sum + the product of two sums of LEFT and of RIGHT bfloat16s, to the accuracy of PARTS.
+
+    The smallest come first. Of three parts what is left out is some 2^-22 of a term.
+    """
+    for t in tl.static_range(PARTS):
+        for i in tl.static_range(LEFT):
+            if PARTS - 1 - t - i >= 0 and PARTS - 1 - t - i < RIGHT:
+                b_sum = tl.dot(left[i], right[PARTS - 1 - t - i], b_sum)
+    return b_sum
+
+
+@triton.jit
+def add_sources(b_sum, b_a, b_z, AFTER: tl.constexpr, PRECISION: tl.constexpr, WHAT: tl.constexpr):
+    """b_sum + A @ Z (AFTER: b_sum + Z @ A) for a block A of zeros and ones, in float32.
+
+    Such an A is exact in bfloat16, and Z is a sum of three bfloat16s: three products make a float32
+    one, at less than the cost of two in TF32, and what a matrix unit gave out it takes in again
+    from where it lies. "tf32" leaves the smallest part out; "ieee" is for matrix units that take
+    float32 (AMD's), and for the interpreter.
 
     A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
     not finite reaches rows, and graphs, that have no edge from it. It always shows in the result
@@ -150,17 +178,16 @@ def add_sources(b_sum, b_a, b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
     if WHAT == "finite":
         b_z = tl.where(m_finite, b_z, 0.0)
     if PRECISION == "ieee":
-        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
-    elif WHAT == "others":
-        b_sum = tl.dot(b_a, b_z, b_sum, input_precision="tf32")
+        if AFTER:
+            b_sum = tl.dot(b_z, b_a, b_sum, input_precision="ieee")
+        else:
+            b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
     else:
-        b_bits = b_z.to(tl.int32, bitcast=True)
-        if WHAT == "all":  # rounded; else cut: the largest numbers must not become infinite
-            b_bits += tl.where(m_finite, 0x1000, 0)  # 0x7fffffff, a NaN, would become -0
-        b_high = (b_bits & -0x2000).to(tl.float32, bitcast=True)
-        if PRECISION == "tf32x3":
-            b_sum = tl.dot(b_a, b_z - b_high, b_sum, input_precision="tf32")
-        b_sum = tl.dot(b_a, b_high, b_sum, input_precision="tf32")
+        PARTS: tl.constexpr = 1 if WHAT == "others" else (3 if PRECISION == "tf32x3" else 2)
+        if AFTER:
+            b_sum = add_product(b_sum, split(b_z, PARTS), (b_a,), PARTS, 1, PARTS)
+        else:
+            b_sum = add_product(b_sum, (b_a,), split(b_z, PARTS), 1, PARTS, PARTS)
     return b_sum
 
 

@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from ..reference import backward_hops_at_output_width
-from ..tiles import SLOTS, TILE
+from ..tiles import TILE
 from . import hops
 from .csr_layer import affine, column_chunks, propagates_first
 from .launch import hop_precision, launch
@@ -23,7 +23,7 @@ from .layer import Graphs, column_block
 
 
 def tile_shape(width: int) -> dict[str, int]:
-    return {"BO": column_block(width), "ROWS": TILE, "SLOTS": SLOTS}
+    return {"BO": column_block(width), "ROWS": TILE}
 
 
 def block_shape(width: int) -> dict[str, int]:

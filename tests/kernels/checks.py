@@ -67,14 +67,13 @@ def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: st
     """
     far = 1 << 25
     graphs = dense_graphs((size,), 64).to(device)
-    tables = graphs.batch(slice(None)).tiles
-    near = layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *tables[:-1])
+    near = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
     scale = allocate(torch.float32, far + size)
     bits = allocate(torch.int64, near.bits.shape[0], far + size)
     x, dy, y, dx = (allocate(torch.float32, far + size, 64) for _ in range(4))
     scale[far:], bits[:, far:], x[far:] = graphs.scale, near.bits, graphs.x
-    rows = {"row": near.row + far, "large_row": near.large_row + far}
-    there = near._replace(scale=scale, bits=bits, ptr=near.ptr + far, **rows)
+    there = moved(near, far)
+    there = there._replace(scale=scale, bits=bits, ptr=near.ptr + far, node=near.node + far)
     weight = torch.randn(2, 64, 64, device=device)
     want = layer.forward(graphs.x, weight, None, near, graphs.x.clone(), relu=True, dataset_x=False)
     layer.forward(x, weight, None, there, y, relu=True, dataset_x=dataset_x)
@@ -86,6 +85,12 @@ def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: st
     want = layer.weight_grad(graphs.x, dy[far:], y[far:], 2, near, dataset_x=False)
     assert torch.equal(got[0], want[0])
     assert torch.equal(got[1], want[1])
+
+
+def moved(graphs: layer.Graphs, far: int) -> layer.Graphs:
+    """The same graphs, `far` rows further down in the batch."""
+    row = torch.where(graphs.row >= 0, graphs.row + far, -1)
+    return graphs._replace(row=row, large_row=graphs.large_row + far)
 
 
 def close(got: Tensor, want: Tensor, tolerance: float) -> None:

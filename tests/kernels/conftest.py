@@ -3,9 +3,31 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+
+
+@pytest.fixture(autouse=True)
+def bfloat16_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter multiplies the bit patterns of bfloat16s; here, what they stand for."""
+    # Not before the tests' configuration has chosen the interpreter.
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    def value(factor: Any) -> Any:
+        if factor.dtype.scalar != tl.bfloat16:
+            return factor
+        bits = factor.data.view(np.uint16).astype(np.uint32) << 16
+        return TensorHandle(bits.view(np.float32), tl.float32)
+
+    def product(builder, a, b, *rest):  # type: ignore[no-untyped-def]
+        return multiply(builder, value(a), value(b), *rest)
+
+    multiply = InterpreterBuilder.create_dot
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", product)
 
 
 @pytest.fixture(autouse=True)

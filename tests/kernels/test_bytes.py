@@ -8,8 +8,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
 from grant_fast import ops
-from grant_fast.kernels import csr, layer, readout, score, select, tail, wide
-from grant_fast.tiles import SLOTS
+from grant_fast.kernels import csr, layer, readout, score, select, tables, tail, wide
 from tests.cases import dense_graphs
 
 SMALL = (25, 30, 17, 9, 32, 21, 5, 14)
@@ -56,35 +55,43 @@ def column_blocks(width: int, block: int) -> int:
     return -(-width // block)
 
 
-def tables(sizes: tuple[int, ...], width: int):
+def packed_graphs(sizes: tuple[int, ...], width: int):
     graphs = dense_graphs(sizes, width)
-    layout = graphs.batch(slice(None)).tiles
-    return graphs, layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *layout[:-1])
+    return graphs, layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
 
 
 def table_bytes(packed: layer.Graphs) -> int:
-    """Two tile boundaries a tile, and four 8-byte numbers a graph."""
-    return 2 * 4 * (packed.tile.shape[0] - 1) + 32 * packed.graph.shape[0]
+    """Word, scale and row of each row of a tile, used or not."""
+    return 12 * 32 * packed.num_tiles
+
+
+def test_the_rows_of_tiles_are_laid_out_once(traffic):
+    graphs = dense_graphs(SMALL, 2)
+    batch = graphs.batch(slice(None))
+    seen = traffic()
+    rows = tables.lay_out(batch.tiles, graphs.ptr, graphs.bits.bits, graphs.scale)
+    tiles, n = len(batch.tiles.tile) - 1, graphs.num_nodes
+    assert sum(map(seen.of, rows)) == 16 * 32 * tiles
+    assert seen.total() == 12 * n + 32 * len(SMALL) + (8 + 16 * 32) * tiles
 
 
 @pytest.mark.parametrize("order", [1, 3])
 def test_forward_of_small_graphs_reads_x_once_and_writes_y_once(order, traffic):
-    graphs, packed = tables(SMALL, 27)
+    graphs, packed = packed_graphs(SMALL, 27)
     n = graphs.num_nodes
     weight, out = torch.randn(order, 27, 18), torch.empty(n, 18)
     seen = traffic()
     layer.forward(graphs.x, weight, None, packed, out, relu=True, dataset_x=False)
     assert seen.of(graphs.x) == 4 * 27 * n
     assert seen.of(out) == 4 * 18 * n
-    tiles = packed.tile.shape[0] - 1
-    weights = 4 * weight.numel() * tiles  # from the cache: every program reads all of them
-    stated = n * (4 * 27 + 4 * 18 + 8 + 4)
+    weights = 4 * weight.numel() * packed.num_tiles  # from the cache: every program reads them all
+    stated = n * (4 * 27 + 4 * 18)
     assert seen.total() == stated + weights + table_bytes(packed)
-    assert table_bytes(packed) <= 3 * n and tiles * SLOTS >= len(SMALL)
+    assert table_bytes(packed) < 12 * 1.3 * n
 
 
 def test_each_block_of_columns_reads_the_input_again(traffic):
-    graphs, packed = tables(SMALL, 20)
+    graphs, packed = packed_graphs(SMALL, 20)
     n = graphs.num_nodes
     out = torch.empty(n, 40)
     seen = traffic()
@@ -94,31 +101,30 @@ def test_each_block_of_columns_reads_the_input_again(traffic):
 
 
 def test_the_largest_layer_reads_mostly_weights(traffic):
-    graphs, packed = tables(SMALL, 64)
+    graphs, packed = packed_graphs(SMALL, 64)
     n, weight, out = graphs.num_nodes, torch.randn(5, 64, 64), torch.empty(graphs.num_nodes, 64)
     seen = traffic()
     layer.forward(graphs.x, weight, None, packed, out, relu=True, dataset_x=False)
-    weights = 4 * weight.numel() * (packed.tile.shape[0] - 1)
-    stated = n * ((4 * 64 + 12) * 2 + 4 * 64) + 2 * table_bytes(packed)
+    weights = 4 * weight.numel() * packed.num_tiles
+    stated = n * (2 * 4 * 64 + 4 * 64) + 2 * table_bytes(packed)
     assert seen.total() == stated + weights
     assert 0.75 < weights / seen.total() < 0.8
 
 
 def test_input_gradient_reads_dy_and_y_once_and_writes_dx_once(traffic):
-    graphs, packed = tables(SMALL, 27)
+    graphs, packed = packed_graphs(SMALL, 27)
     n = graphs.num_nodes
     dy, y, dx = torch.randn(n, 18), torch.randn(n, 18), torch.empty(n, 27)
     seen = traffic()
     layer.input_grad(dy, y, torch.randn(3, 27, 18), packed, dx)
     assert seen.of(dy) == seen.of(y) == 4 * 18 * n
     assert seen.of(dx) == 4 * 27 * n
-    assert seen.of(packed.bits) + seen.of(graphs.scale) == 12 * n
-    weights = 4 * 3 * 27 * 18 * (packed.tile.shape[0] - 1)
-    assert seen.total() == n * (8 * 18 + 4 * 27 + 12) + weights + table_bytes(packed)
+    weights = 4 * 3 * 27 * 18 * packed.num_tiles
+    assert seen.total() == n * (8 * 18 + 4 * 27) + weights + table_bytes(packed)
 
 
 def test_weight_gradient_reads_what_it_states(traffic):
-    graphs, packed = tables(SMALL, 27)
+    graphs, packed = packed_graphs(SMALL, 27)
     n = graphs.num_nodes
     dy, y = torch.randn(n, 18), torch.randn(n, 18)
     seen = traffic()
@@ -126,41 +132,43 @@ def test_weight_gradient_reads_what_it_states(traffic):
     input_blocks = 2  # ⌈27 / 16⌉
     assert seen.of(graphs.x) == 4 * 27 * n
     assert seen.of(dy) == seen.of(y) == input_blocks * 4 * 18 * n
-    assert seen.of(packed.bits) + seen.of(graphs.scale) == input_blocks * 12 * n
-    sums = 4 * (3 * 27 + 1) * 18 * (packed.tile.shape[0] - 1)  # a tile a program
-    stated = n * (4 * 27 + input_blocks * (8 * 18 + 12)) + input_blocks * table_bytes(packed)
+    assert seen.of(packed.word) == input_blocks * table_bytes(packed) / 3
+    sums = 4 * (3 * 27 + 1) * 18 * packed.num_tiles  # a tile a program
+    stated = n * (4 * 27 + input_blocks * 8 * 18) + input_blocks * table_bytes(packed)
     assert seen.total() == stated + sums
 
 
 def test_each_block_of_the_weight_gradient_reads_the_bits_again(traffic):
-    graphs, packed = tables(SMALL, 64)
+    graphs, packed = packed_graphs(SMALL, 64)
     n, dy, y = graphs.num_nodes, *torch.randn(2, graphs.num_nodes, 64)
     seen = traffic()
     layer.weight_grad(graphs.x, dy, y, 2, packed, dataset_x=False)
     blocks = 4 * 2
-    assert seen.of(packed.bits) + seen.of(graphs.scale) == blocks * 12 * n
-    sums = 4 * (2 * 64 + 1) * 64 * (packed.tile.shape[0] - 1)
-    stated = n * (2 * 4 * 64 + 4 * 8 * 64 + blocks * 12) + blocks * table_bytes(packed)
+    assert seen.of(packed.word) == blocks * table_bytes(packed) / 3
+    sums = 4 * (2 * 64 + 1) * 64 * packed.num_tiles
+    stated = n * (2 * 4 * 64 + 4 * 8 * 64) + blocks * table_bytes(packed)
     assert seen.total() == stated + sums
 
 
 def test_features_are_read_where_the_dataset_holds_them(traffic):
     graphs = dense_graphs((*SMALL, 19, 28), 27)
     batch = graphs.batch([7, 2, 0, 9, 2])
-    packed = layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *batch.tiles[:-1])
+    packed = layer.Graphs.of(batch, normalize=True)
     weight, n = torch.randn(3, 27, 18), batch.num_nodes
     seen = traffic()
     ops.hops_product(batch, weight, None, True, True, "triton")
     assert seen.of(graphs.x) == 4 * 27 * n
-    weights = 4 * weight.numel() * (packed.tile.shape[0] - 1)
-    assert seen.total() == n * (4 * 27 + 4 * 18 + 8 + 4) + weights + table_bytes(packed)
+    weights = 4 * weight.numel() * packed.num_tiles
+    assert seen.of(packed.node) == 4 * 32 * packed.num_tiles
+    around = weights + table_bytes(packed) + seen.of(packed.node)
+    assert seen.total() == n * (4 * 27 + 4 * 18) + around
     seen = traffic()
     layer.weight_grad(graphs.x, torch.randn(n, 18), None, 3, packed, dataset_x=True)
     assert seen.of(graphs.x) == 4 * 27 * n
 
 
 def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
-    graphs, packed = tables(SMALL, 20)
+    graphs, packed = packed_graphs(SMALL, 20)
     n, kinds = graphs.num_nodes, torch.randn(6, 20)
     code = torch.arange(n, dtype=torch.int32) % 6
     weight, out = torch.randn(2, 20, 40), torch.empty(n, 40)
@@ -170,8 +178,9 @@ def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
     assert seen.of(code) == blocks * 4 * n
     assert seen.of(kinds) == blocks * 4 * 20 * n  # from the cache: 480 bytes in all
     assert seen.of(out) == 4 * 40 * n
-    around = blocks * (12 * n + table_bytes(packed) + 4 * 2 * 20 * 32 * (packed.tile.shape[0] - 1))
-    around -= 4 * 2 * 20 * 24 * (packed.tile.shape[0] - 1)  # the second block has 8 columns
+    tables = table_bytes(packed) * 16 // 12  # the nodes, too
+    around = blocks * (tables + 4 * 2 * 20 * 32 * packed.num_tiles)
+    around -= 4 * 2 * 20 * 24 * packed.num_tiles  # the second block has 8 columns
     assert seen.total() == seen.of(code) + seen.of(kinds) + seen.of(out) + around
     seen = traffic()
     layer.weight_grad(kinds, torch.randn(n, 40), None, 2, packed, dataset_x=True, code=code)
@@ -189,7 +198,7 @@ def each_larger(rows: int) -> int:
 
 @pytest.mark.parametrize("h_out", [18, 40])
 def test_larger_graphs_read_x_once_an_order_and_block_of_columns(h_out, traffic):
-    graphs, packed = tables(tuple(LARGER), 27)
+    graphs, packed = packed_graphs(tuple(LARGER), 27)
     n, order, columns = graphs.num_nodes, 3, column_blocks(h_out, 32)
     weight, out = torch.randn(order, 27, h_out), torch.empty(n, h_out)
     seen = traffic()
@@ -206,7 +215,7 @@ def test_larger_graphs_read_x_once_an_order_and_block_of_columns(h_out, traffic)
 
 
 def test_the_input_gradient_of_larger_graphs_moves_what_it_states(traffic):
-    graphs, packed = tables(tuple(LARGER), 27)
+    graphs, packed = packed_graphs(tuple(LARGER), 27)
     n, order = graphs.num_nodes, 3
     dy, y, dx = torch.randn(n, 18), torch.randn(n, 18), torch.empty(n, 27)
     seen = traffic()
@@ -220,7 +229,7 @@ def test_the_input_gradient_of_larger_graphs_moves_what_it_states(traffic):
 
 
 def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(traffic):
-    graphs, packed = tables(tuple(LARGER), 27)
+    graphs, packed = packed_graphs(tuple(LARGER), 27)
     n, order, h_out = graphs.num_nodes, 3, 40
     dy, y = torch.randn(n, h_out), torch.randn(n, h_out)
     seen = traffic()
@@ -237,9 +246,9 @@ def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(traffic):
 
 @pytest.mark.parametrize("order", [2, 4])
 def test_wide_hops_of_small_graphs_move_each_number_once(order, traffic):
-    graphs, packed = tables(SMALL, 40)
+    graphs, packed = packed_graphs(SMALL, 40)
     n, blocks = graphs.num_nodes, 2
-    around = blocks * (12 * n + table_bytes(packed))
+    around = blocks * table_bytes(packed)
     t, y = torch.randn(n, order * 40), torch.empty(n, 40)
     seen = traffic()
     wide.horner(t, order, None, packed, y, False, True)
@@ -254,7 +263,7 @@ def test_wide_hops_of_small_graphs_move_each_number_once(order, traffic):
 
 
 def test_wide_hops_of_larger_graphs_write_each_number_once(traffic):
-    graphs, packed = tables(tuple(LARGER), 20)
+    graphs, packed = packed_graphs(tuple(LARGER), 20)
     n, order, hops = graphs.num_nodes, 4, 3
     around = hops * (8 * each_larger(32) + 4 * n + 4 * each_larger(64)) + 32 * len(LARGER)
     # Read again by a hop: once for each block of 64 rows, of which both graphs have two.
@@ -275,7 +284,7 @@ def test_wide_hops_of_larger_graphs_write_each_number_once(traffic):
 
 @pytest.mark.parametrize("pooled", [True, False])
 def test_a_network_in_one_kernel_reads_each_feature_and_label_once(pooled, traffic):
-    graphs, packed = tables(SMALL, 9)
+    graphs, packed = packed_graphs(SMALL, 9)
     n, b, widths, orders = graphs.num_nodes, graphs.num_graphs, (9, 20, 3), (2, 3)
     size = sum((k * i + 1) * o for k, i, o in zip(orders, widths, widths[1:], strict=False))
     network = score.Network(torch.randn(size), widths, orders, "mean" if pooled else None, True)
@@ -283,14 +292,15 @@ def test_a_network_in_one_kernel_reads_each_feature_and_label_once(pooled, traff
     data = score.Data(
         graphs.x, None, pool if pooled else None, y, graphs.ptr, packed.bits, packed.scale
     )
+    tiles = graphs.batch(slice(None)).tiles
     scores, counts = torch.empty(b), select.empty_counts(graphs.device)
     seen = traffic()
     score.score(
-        network, data, packed.tile, packed.graph, scores, counts, None,
+        network, data, tiles.tile, tiles.graph, scores, counts, None,
         classes=False, sigmoid=False, raw=False,
     )  # fmt: skip
     stated = n * (4 * 9 + 12 + 4 * 3 * pooled) + 4 * y.numel() + (24 + 4) * b
-    assert seen.total() == stated + (8 + 4 * size) * (packed.tile.shape[0] - 1)
+    assert seen.total() == stated + (8 + 4 * size) * packed.num_tiles
 
 
 def test_the_choice_reads_each_score_four_times(traffic):

@@ -9,6 +9,7 @@ import torch
 
 from grant_fast.kernels import csr, layer, readout, wide
 from tests.cases import dense_graphs
+from tests.kernels.checks import moved
 
 FAR = 1 << 25  # times 64 columns is 2^31
 
@@ -16,10 +17,8 @@ FAR = 1 << 25  # times 64 columns is 2^31
 @pytest.mark.parametrize("size", [20, 40])
 def test_hops_of_wide_layers(size, untouched):
     graphs = dense_graphs((size,), 32)
-    tables = graphs.batch(slice(None)).tiles
-    near = layer.Graphs(graphs.scale, graphs.ptr, graphs.bits.bits, *tables[:-1])
-    rows = {"row": near.row + FAR, "large_row": near.large_row + FAR}
-    there = near._replace(**rows)
+    near = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
+    there = moved(near, FAR)
     t, z = (untouched(torch.float32, FAR + size, 64) for _ in range(2))
     y = untouched(torch.float32, FAR + size, 64)[:, 32:]
     t[FAR:] = torch.randn(size, 64)

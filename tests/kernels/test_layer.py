@@ -92,8 +92,7 @@ def test_two_runs_are_bit_equal():
 def test_data_features_are_read_in_place_by_graph_id():
     graphs = dense_graphs(SIZES, 5)
     batch = graphs.batch([12, 3, 9, 4])
-    scale, (bits, _), tiles = graphs.scale, graphs.bits, batch.tiles
-    tables = layer.Graphs(scale, graphs.ptr, bits, *tiles[:-1])
+    tables = layer.Graphs.of(batch, normalize=True)
     weight, bias = torch.randn(3, 5, 4), torch.randn(4)
     want = layer.forward(
         batch.x,
@@ -145,9 +144,7 @@ def test_offsets_beyond_31_bits(size, dataset_x, untouched):
 def test_planes_of_bits_beyond_31_bits(untouched):
     far, size = 1 << 30, 70  # the second plane begins after this many nodes and these
     graphs = dense_graphs((size,), 2)
-    near = layer.Graphs(
-        graphs.scale, graphs.ptr, graphs.bits.bits, *graphs.batch(slice(None)).tiles[:-1]
-    )
+    near = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
     bits = untouched(torch.int64, 2, far + size)
     scale, x = untouched(torch.float32, far + size), untouched(torch.float32, far + size, 2)
     bits[:, far:], scale[far:], x[far:] = near.bits, graphs.scale, graphs.x

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grant_fast import PackedGraphs, tiles
-from tests.cases import Case, to_dense
+from tests.cases import Case, dense_graphs, to_dense
 
 
 def unpacked(graphs: PackedGraphs, graph: int) -> torch.Tensor:
@@ -93,3 +93,22 @@ def test_a_batch_is_laid_out_by_graph_id_and_batch_row():
     assert layout.tile.tolist() == [0, 1, 3]
     assert (layout.large_graph.tolist(), layout.large_row.tolist()) == ([2], [332])
     assert layout.rest.tolist() == [0]
+
+
+def test_each_row_of_a_tile_knows_its_node_its_row_and_its_sources():
+    graphs = dense_graphs((3, 0, 40, 5, 32, 1, 12, 9), 2)
+    batch = graphs.batch([7, 4, 3, 0, 6])
+    rows = batch.tile_rows
+    assert len(rows.row) == tiles.TILE * (len(batch.tiles.tile) - 1)
+    used = rows.row >= 0
+    assert sorted(rows.row[used].tolist()) == list(range(batch.num_nodes))
+    assert torch.equal(batch.graphs.x[rows.node[used].long()], batch.x[rows.row[used].long()])
+    assert torch.equal(rows.scale[used], graphs.scale[rows.node[used].long()])
+    assert not rows.word[~used].any() and not rows.scale[~used].any()
+    want = to_dense(*batch.adjacency(False).csr, batch.num_nodes)
+    got = torch.zeros_like(want)
+    for at in used.nonzero().flatten().tolist():
+        first = at - at % tiles.TILE
+        sources = [first + j for j in range(tiles.TILE) if rows.word[at] >> j & 1]
+        got[rows.row[at], rows.row[sources].long()] = 1
+    assert torch.equal(got, want)

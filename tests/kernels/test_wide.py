@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grant_fast import PackedGraphs, dispatch, ops
 from grant_fast.kernels import layer, wide
 from grant_fast.kernels.csr_layer import column_chunks
-from grant_fast.tiled import structure
 from tests.cases import dense_graphs
 from tests.kernels.checks import SIZES, check_layer
 
@@ -105,7 +104,7 @@ class Watch(TorchDispatchMode):
 @pytest.mark.parametrize("order", [2, 5])
 def test_neither_pass_makes_anything_larger_than_a_copy(widths, order):
     graphs = dense_graphs((30, 20, 41), widths[0])
-    tables = layer.Graphs(*structure(graphs.batch(slice(None)).adjacency(True))[:8])
+    tables = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
     x, weight = graphs.x, torch.randn(order, *widths)
     with Watch(graphs.num_nodes) as watch:
         out = wide.forward(x, weight, None, tables, relu=True)
