@@ -18,6 +18,7 @@ CENTRE_WIDTH, CENTRE_ORDER = 27, 3
 #: How much longer than on a GPU a case is thought to take.
 _SLOWER = {"tiny": 0.1, "cpu": 1.0, "gpu": 1.0}
 
+SCORED = ("ogbg-molhiv", "gen-cls", "ogbg-molpcba")  # the last has 350,343 training graphs
 CHECK, RUN = "check", "run"  # groups that give numbers, but no race
 
 
@@ -50,7 +51,8 @@ def suite(scale: str) -> list[Case]:
     grid = product(LAYER_SETS, WIDTHS, ORDERS) if scale != "tiny" else ()
     rest += [_layer(*at, True, scale) for at in grid if at not in star]
     epochs = [_epoch(name) for name in RECIPES[1:]]
-    score = [_score(name) for name in ("ogbg-molhiv", "gen-cls")]
+    asked = ("auto", "triton") if scale == "gpu" else ("auto",)
+    score = [_score(name, who) for name in SCORED for who in asked]
     memory = [_memory(order, scale) for order in ORDERS]
     out = [*_checks(), *headline, *middle, *score, *epochs, *memory, *_packing(scale), *rest]
     # The tests check the CPU's operators; a device is checked where it is.
@@ -130,11 +132,12 @@ def _epoch(recipe: str) -> Case:
     )
 
 
-def _score(recipe: str) -> Case:
-    from . import networks
+def _score(recipe: str, who: str) -> Case:
+    from .scores import score_work
 
-    build = partial(_build_network, networks.score_work, recipe, {})
-    return Case(f"score/{recipe}", "score", build, (recipe,), 5.0)
+    build = partial(_build_network, partial(score_work, who=who), recipe, {})
+    name = f"score/{recipe}" if who == "auto" else f"score/{recipe}, {who}"
+    return Case(name, "score", build, (recipe,), 5.0)
 
 
 def _packing(scale: str) -> Iterator[Case]:

@@ -21,7 +21,7 @@ from grant_fast.training.recipe import load_recipe
 from .data import Store
 
 PYG, PAPER = "PyG", "paper's formulation"  # peers of a whole network
-_CHECKED = 64  # graphs whose predictions are compared before a network is timed
+CHECKED = 64  # graphs whose predictions or gradients are compared before a network is timed
 _CHUNK_NODES = {"cpu": 20_000, "cuda": 20_000_000}  # of an epoch, held at once
 
 
@@ -60,16 +60,17 @@ class Setting:
 
     def exact(self) -> list[Tensor]:
         """Predictions for the first graphs, in float64."""
-        graphs = self.graphs.subset(slice(0, _CHECKED)).to(dtype=torch.float64)
+        graphs = self.graphs.subset(slice(0, CHECKED)).to(dtype=torch.float64)
         with backend("torch"):
-            return [predictions(self._double(), graphs, torch.arange(len(graphs)), _CHECKED)]
+            return [predictions(self.double(), graphs, torch.arange(len(graphs)), CHECKED)]
 
     def answer(self) -> list[Tensor]:
         """The same, as they come."""
-        ids = torch.arange(min(_CHECKED, len(self.graphs)))
-        return [predictions(self.model, self.graphs, ids, _CHECKED)]
+        ids = torch.arange(min(CHECKED, len(self.graphs)))
+        return [predictions(self.model, self.graphs, ids, CHECKED)]
 
-    def _double(self) -> FlexGCN:
+    def double(self) -> FlexGCN:
+        """The network in float64, a copy."""
         return copy.deepcopy(self.model).double()
 
 
@@ -163,7 +164,7 @@ def peer(setting: Setting, kind: str = PYG) -> nn.Module:
 
 def peer_answer(peer: nn.Module, setting: Setting) -> list[Tensor]:
     """Its predictions for the graphs that `Setting.exact` is of."""
-    count = min(_CHECKED, len(setting.graphs))
+    count = min(CHECKED, len(setting.graphs))
     peer.eval()
     with torch.no_grad():
         return [peer(PlainBatch.of(setting.graphs.batch(slice(0, count))))]
