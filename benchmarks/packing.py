@@ -48,8 +48,7 @@ def collate_work(graphs: PackedGraphs, size: int) -> Work:
         "PyG": lambda: Side(lambda: pyg(draw()), of_pyg),
     }
     exact = lambda: _exact(data()[i] for i in checked.tolist())  # noqa: E731
-    facts = {"graphs": len(graphs), "batch size": size}
-    return Work("grant_fast", sides, exact, facts=facts)
+    return Work("grant_fast", sides, exact, facts=_sizes(graphs) | {"batch size": size})
 
 
 def pack_work(graphs: PackedGraphs) -> Work:
@@ -77,7 +76,11 @@ def pack_work(graphs: PackedGraphs) -> Work:
         "grant_fast": lambda: Side(ours, lambda: _of_ours(ours().batch(slice(None)))),
         "PyG": lambda: Side(pyg, of_pyg),
     }
-    return Work("grant_fast", sides, lambda: _exact(data), facts={"graphs": len(graphs)})
+    return Work("grant_fast", sides, lambda: _exact(data), facts=_sizes(graphs))
+
+
+def _sizes(graphs: PackedGraphs) -> dict[str, int]:
+    return {"graphs": len(graphs), "nodes": graphs.num_nodes, "edges": graphs.num_edges}
 
 
 def _of_ours(batch: GraphBatch) -> list[Tensor]:

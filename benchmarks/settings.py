@@ -56,7 +56,10 @@ class Setting:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"data": self.dataset.name, "graphs": len(self.ids)}
+        """The training graphs, which come first."""
+        graphs, count = self.graphs, len(self.ids)
+        nodes, edges = int(graphs.host_ptr[count]), int(graphs.host_edge_ptr[count])
+        return {"data": self.dataset.name, "graphs": count, "nodes": nodes, "edges": edges}
 
     def exact(self) -> list[Tensor]:
         """Predictions for the first graphs, in float64."""
