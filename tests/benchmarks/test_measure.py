@@ -24,8 +24,8 @@ BENCH = Bench(CPU, budget=0.05, copy_rate=1e9)
 ONE = torch.ones(3, dtype=torch.float64)
 
 
-def pedantic(target, setup, rounds, warmup_rounds):
-    for _ in range(rounds + warmup_rounds):
+def pedantic(target, setup, rounds):
+    for _ in range(rounds):
         setup()
         target()
 
