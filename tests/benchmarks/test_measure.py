@@ -49,6 +49,7 @@ def test_peers_that_fail_are_named_and_the_others_raced():
     assert found["sides"]["absent"]["failed"] == "ImportError: no such package"
     assert set(found["ratios"]) == {"slow"} and found["ratios"]["slow"] > 3
     assert found["sides"]["slow"]["rounds"] == 3  # more would have eaten the others' time
+    assert found["sides"]["slow"]["spread"] > 0
     assert found["sides"]["ours"]["rounds"] >= 3
     mine = found["sides"]["ours"]["seconds"]
     assert found["fraction of copy bandwidth"] == pytest.approx(1000 / mine / 1e9)
