@@ -15,7 +15,7 @@ demo: .venv/package
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS)
 
-# Leave the machine alone meanwhile: under 10 minutes on 2 cores.
+# Leave the machine alone meanwhile: under 10 minutes on 2 cores, and nothing left out.
 bench: .venv/development
 	$(BIN)/python -m benchmarks.device --device cpu --out benchmarks/results/cpu --minutes 9 $(if $(HIV),--hiv $(HIV))
 	$(BIN)/python -m benchmarks.readme

@@ -27,7 +27,8 @@ LAYER_SETS = ("molecules", "graphon", "big")
 
 #: Graphs of each set at each scale; None is the set's true size.
 GRAPHS: dict[str, dict[str, int | None]] = {
-    "tiny": dict.fromkeys(RECIPES, 60) | {"molecules": 12, "graphon": 2},
+    "tiny": dict.fromkeys(RECIPES, 60)
+    | {"gen-reg": 15, "gen-cls": 15, "molecules": 12, "graphon": 2},
     "cpu": {
         "ogbg-molhiv": 4000,
         "ogbg-molpcba": 2000,
@@ -35,13 +36,13 @@ GRAPHS: dict[str, dict[str, int | None]] = {
         "ZINC": 2000,
         "gen-reg": 500,
         "gen-cls": 500,
-        "molecules": 500,
-        "graphon": 200,
+        "molecules": 400,
+        "graphon": 64,
     },
     "gpu": dict.fromkeys(RECIPES) | {"molecules": 32_901, "graphon": 4000},
 }
 #: Nodes and edges of the big graph at each scale.
-BIG = {"tiny": (60, 400), "cpu": (10_000, 300_000), "gpu": (2_000_000, 60_000_000)}
+BIG = {"tiny": (60, 400), "cpu": (10_000, 200_000), "gpu": (2_000_000, 60_000_000)}
 
 METRICS = {"regression": "mae", "binary": "roc_auc", "multilabel": "ap"}
 #: ogbg-molhiv's molecules are MoleculeNet's HIV, after which molpcba's shape was drawn.

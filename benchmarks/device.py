@@ -30,8 +30,8 @@ from . import machine, report
 from .cases import CHECK, Case, fit, suite
 from .runner import Outcome, Workers
 
-#: Seconds of rounds a case, and workers that check side by side, on each scale.
-BUDGET = {"tiny": 0.02, "cpu": 1.0, "gpu": 0.6}
+#: Seconds of rounds a case, on each scale.
+BUDGET = {"tiny": 0.02, "cpu": 0.7, "gpu": 0.6}
 _PREPARING = 60.0  # thought to go to data and checks on a GPU machine, before the first race
 _SANITIZING = 75.0
 

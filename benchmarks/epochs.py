@@ -1,28 +1,21 @@
 """Epochs in the paper's mode: the gradient over all training graphs, then one step."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from grant_fast.teaching import loss
-from grant_fast.training.targets import measured
+from grant_fast.training.model import fitting_size
 
-from .settings import (
-    PYG,
-    PlainBatch,
-    Setting,
-    data_list,
-    graphs_a_chunk,
-    peer,
-    peer_answer,
-    peers,
-    through,
-)
+from .gradients import accumulate, gradients
+from .gradients import exact as gradients_exactly
+from .settings import PYG, PlainBatch, Setting, data_list, peer, peers, through
 from .work import Side, Work
+
+_Batches = Callable[[], Iterable[Any]]
 
 
 def epoch_work(setting: Setting, loader: bool) -> Work:
@@ -38,30 +31,29 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
     graphs, device = setting.graphs, setting.graphs.device
 
     def ours(name: str, recorded: bool = False) -> Callable[[], Side]:
+        keep = _recorded if recorded else lambda run: run
+
         def make() -> Side:
-            size, last = graphs_a_chunk(graphs), len(setting.ids)
+            size, last = fitting_size(graphs), len(setting.ids)
             kept = [graphs.batch(slice(a, min(a + size, last))) for a in range(0, last, size)]
             # Recording takes steps, and the other sides start from the same weights.
             model = copy.deepcopy(setting.model) if recorded else setting.model
-            run = through(name, _epoch(model, lambda: iter(kept), setting))
-            return Side(_recorded(run) if recorded else run, through(name, setting.answer))
+            run = keep(through(name, _epoch(model, lambda: kept, setting)))
+            return Side(run, through(name, lambda: gradients(setting.model, kept, setting)))
 
         return make
 
     def collated() -> Side:
         other = peer(setting)
-        batch = graphs.batch(slice(0, len(setting.ids)))
-        whole = PlainBatch.of(batch)
-        return Side(
-            _epoch(other, lambda: iter([whole]), setting), lambda: peer_answer(other, setting)
-        )
+        whole = [PlainBatch.of(graphs.batch(slice(0, len(setting.ids))))]
+        return _peer_side(other, lambda: whole, setting)
 
     def loaded(who: str) -> Side:
         from torch_geometric.loader import DataLoader
 
         other, data = peer(setting, who), data_list(setting, setting.ids)
         loader = DataLoader(data, batch_size=setting.config.batch_size, shuffle=True)
-        return Side(_epoch(other, lambda: (batch.to(device) for batch in loader), setting))
+        return _peer_side(other, lambda: (batch.to(device) for batch in loader), setting)
 
     sides = {name: ours(name) for name in setting.backends}
     if "triton" in setting.backends:
@@ -72,12 +64,16 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
             sides["PyG, one batch collated beforehand"] = collated
         if loader:
             sides[f"{who}, DataLoader"] = partial(loaded, who)
-    return Work("auto", sides, setting.exact, facts=setting.facts)
+    exact = partial(gradients_exactly, setting, len(setting.ids))
+    return Work("auto", sides, exact, facts=setting.facts)
 
 
-def _epoch(
-    model: nn.Module, batches: Callable[[], Iterator[Any]], setting: Setting
-) -> Callable[[], None]:
+def _peer_side(model: nn.Module, batches: _Batches, setting: Setting) -> Side:
+    answer = lambda: gradients(model, batches(), setting)  # noqa: E731
+    return Side(_epoch(model, batches, setting), answer)
+
+
+def _epoch(model: nn.Module, batches: _Batches, setting: Setting) -> Callable[[], None]:
     """Gradients summed over the batches, divided by the number of labels, clipped; one step."""
     config = setting.config
     gpu = setting.graphs.device.type == "cuda"
@@ -91,12 +87,7 @@ def _epoch(
 
     def run() -> None:
         model.train()
-        optimizer.zero_grad()
-        labels = torch.zeros((), device=setting.graphs.device)
-        for batch in batches():
-            loss(model(batch), batch.y, setting.task, reduction="sum").backward()
-            labels += measured(batch.y, setting.task).sum()
-        torch._foreach_div_([p.grad for p in model.parameters() if p.grad is not None], labels)
+        accumulate(model, batches(), setting)
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()

@@ -1,5 +1,6 @@
 """Check every side's answer, then time them in turns; one dict of plain numbers comes out."""
 
+import gc
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,11 +48,15 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
         WrongAnswer: our side's, and so no figure of it is worth anything.
         Exception: whatever our own side raises.
     """
+    # What is there by now stays: without this the collector, called before every side, would go
+    # through all objects of all libraries each time, which took longer than most sides do.
+    gc.collect()
+    gc.freeze()
     sides, report = _ready(work, bench.device)
     first = _warm_up(sides, report, work.ours, bench)
     slow = PATIENCE * bench.budget
     turns = {n: s for n, s in sides.items() if n == work.ours or first[n] <= slow}
-    samples: dict[str, list[float]] = {name: [] for name in turns}
+    samples = {name: [first[name]] for name in sides}
 
     others, shuffle = [name for name in turns if name != work.ours], Random(0).shuffle
 
@@ -63,11 +68,10 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
     def ours() -> None:
         samples[work.ours].append(clock.run(turns[work.ours].run, bench.device))
 
-    rounds = rounds_for(sum(first[name] for name in turns), bench.budget)
-    pedantic(ours, setup=peers, rounds=rounds, warmup_rounds=1)
+    rounds = rounds_for(sum(first[name] for name in turns), bench.budget, LEAST_ROUNDS)
+    pedantic(ours, setup=peers, rounds=rounds - 1)  # everyone had a turn already
     for name, side in sides.items():
-        # Of one that takes turns the first is a warm-up; the slow are measured apart, three times.
-        values = samples[name][1:] if name in turns else [first[name]]
+        values = samples[name]  # the slow are measured apart, as often as must be
         values += [seconds(side.run, bench.device) for _ in range(LEAST_ROUNDS - len(values))]
         report[name] |= {"seconds": statistics.median(values), "rounds": len(values)}
         report[name] |= {"spread": _spread(values)}
@@ -99,7 +103,7 @@ def _ready(work: Work, device: torch.device) -> tuple[dict[str, Side], dict[str,
 def _warm_up(
     sides: dict[str, Side], report: dict[str, Any], ours: str, bench: Bench
 ) -> dict[str, float]:
-    """Seconds of each side's second run: the first one compiles and fills caches."""
+    """Seconds of each side's second run or later: the first one compiles and fills caches."""
     first = {}
     for name in list(sides):
         run = sides[name].run
@@ -156,9 +160,7 @@ def relative_error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
 
 
 def _spread(values: list[float]) -> float:
-    """Interquartile range over the median: how noisy the machine was."""
-    if len(values) < 4:
-        return 0.0
+    """Interquartile range over the median, of three values their range: how noisy it was."""
     low, middle, high = statistics.quantiles(values, n=4)
     return (high - low) / middle if middle else 0.0
 

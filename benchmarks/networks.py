@@ -1,4 +1,4 @@
-"""A recipe's network in batches: training steps, scoring passes, and the teacher's look."""
+"""A recipe's network in batches: training steps and scoring passes."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grant_fast import GraNTSampler, PackedGraphs, Task
+from grant_fast import PackedGraphs, Task
 from grant_fast.teaching import loss
-from grant_fast.training.model import predictions
 
-from .settings import Setting, data_list, graphs_a_chunk, peer, peer_answer, peers, through
+from .gradients import exact as exact_gradients
+from .gradients import gradients
+from .settings import CHECKED, PlainBatch, Setting, data_list, peer, peer_answer, peers, through
 from .work import Side, Work
 
 _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches from
@@ -20,27 +21,38 @@ _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches fro
 
 def step_work(setting: Setting) -> Work:
     """A training step, of shuffled batches put together within the timing: forward, backward and
-    an Adam step."""
-    return _beside_pyg(setting, lambda model, batches: _step(model, batches, setting.task))
+    an Adam step. What is checked is the gradient."""
+    first = setting.graphs.batch(slice(0, min(CHECKED, len(setting.ids))))
+
+    def answer(model: nn.Module) -> list[Tensor]:
+        batch = first if model is setting.model else PlainBatch.of(first)
+        return gradients(model, [batch], setting)
+
+    kind = lambda model, batches: _step(model, batches, setting.task)  # noqa: E731
+    return _beside_pyg(setting, kind, answer, partial(exact_gradients, setting))
 
 
 def infer_work(setting: Setting) -> Work:
     """A scoring pass over shuffled batches put together within the timing: inference alone."""
-    return _beside_pyg(setting, lambda model, batches: _inference(model, batches))
+
+    def answer(model: nn.Module) -> list[Tensor]:
+        return setting.answer() if model is setting.model else peer_answer(model, setting)
+
+    return _beside_pyg(setting, _inference, answer, setting.exact)
 
 
 _Run = Callable[[nn.Module, Iterator[Any]], Callable[[], None]]
+_Answer = Callable[[nn.Module], list[Tensor]]
 
 
-def _beside_pyg(setting: Setting, kind: _Run) -> Work:
+def _beside_pyg(
+    setting: Setting, kind: _Run, answer: _Answer, exact: Callable[[], list[Tensor]]
+) -> Work:
     graphs, size = setting.graphs, min(setting.config.batch_size, len(setting.ids))
 
-    def ours(name: str) -> Callable[[], Side]:
-        def make() -> Side:
-            run = kind(setting.model, _shuffled(graphs, setting.ids, size))
-            return Side(through(name, run), through(name, setting.answer))
-
-        return make
+    def ours(name: str) -> Side:
+        run = kind(setting.model, _shuffled(graphs, setting.ids, size))
+        return Side(through(name, run), through(name, partial(answer, setting.model)))
 
     def loaded(who: str) -> Side:
         from torch_geometric.loader import DataLoader
@@ -48,39 +60,13 @@ def _beside_pyg(setting: Setting, kind: _Run) -> Work:
         other, data = peer(setting, who), data_list(setting, setting.ids[: _LOADED * size])
         loader = DataLoader(data, batch_size=size, shuffle=True, drop_last=True)
         batches = (batch.to(graphs.device) for batch in _forever(loader))
-        return Side(kind(other, batches), lambda: peer_answer(other, setting))
+        return Side(kind(other, batches), partial(answer, other))
 
-    sides = {name: ours(name) for name in setting.backends}
+    sides = {name: partial(ours, name) for name in setting.backends}
     for who in peers(graphs.device):
         sides[f"{who}, DataLoader"] = partial(loaded, who)
     facts = setting.facts | {"batch size": size}
-    return Work("auto", sides, setting.exact, facts=facts)
-
-
-def score_work(setting: Setting) -> Work:
-    """Scoring all training graphs and choosing a tenth of them, beside inference alone.
-
-    The ratio of "inference" is below 1: its inverse is what a look of the teacher costs, in
-    inference passes of the same graphs by the same model.
-    """
-    graphs, ids = setting.graphs, setting.ids
-    size = graphs_a_chunk(graphs)
-
-    sampler = GraNTSampler(
-        graphs, setting.task, size, epochs=1, mode="global", start_ratio=0.1, ids=ids
-    )
-
-    def infer() -> None:
-        predictions(setting.model, graphs.batches(size, ids))
-
-    def make(run: Callable[[], Any]) -> Callable[[], Side]:
-        return lambda: Side(run, setting.answer)
-
-    sides = {
-        "score and select": make(lambda: sampler.select(setting.model, 0)),
-        "inference": make(infer),
-    }
-    return Work("score and select", sides, setting.exact, facts=setting.facts)
+    return Work("auto", sides, exact, facts=facts)
 
 
 def _step(model: nn.Module, batches: Iterator[Any], task: Task) -> Callable[[], None]:

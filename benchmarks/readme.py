@@ -12,7 +12,8 @@ from typing import Any
 
 from grant_fast.files import atomic_write_text
 
-from .report import milliseconds, ratio, table
+from .cases import SCORED
+from .report import left_out, milliseconds, ratio, sizes, table
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- speed: python -m benchmarks.readme -->\n", "<!-- end of speed -->"
@@ -82,26 +83,29 @@ def steps(document: Results | None) -> str:
 
 def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = None) -> str:
     """The README's section: steps on the CPU; then where the suite ran, the networks, one layer."""
-    head = ["the work", "beside", "CPU, ms", "CPU, ratio", "GPU, ms", "GPU, ratio"]
+    there = [(place, found) for place, found in (("CPU", cpu), ("GPU", gpu)) if found is not None]
+    parts = [steps(cpu_steps), "The suite:", _where("CPU", cpu), _where("GPU", gpu)]
+    if not there:
+        return "\n\n".join(parts) + "\n"
     rows = [
-        [what, peer, *_race(cpu, name, peer), *_race(gpu, name, peer)]
+        [what, peer, place, *_race(document, name, peer)]
         for what, name, peer in NETWORKS
+        for place, document in there
     ]
     rows += [
-        [f"scoring and selecting, {name}", "inference alone", *_overhead(cpu, f"score/{name}"),
-         *_overhead(gpu, f"score/{name}")]
-        for name in ("ogbg-molhiv", "gen-cls")
-    ]  # fmt: skip
-    parts = [steps(cpu_steps), "The suite:", _where("CPU", cpu), _where("GPU", gpu)]
-    parts.append(table(head, rows))
-    parts.append("One layer of order 3, forward and backward, our ratio to each peer:")
-    head = ["graphs", "on", "ours, ms", *PEERS]
-    rows = [
-        [what, place, *_layer(document, name)]
-        for what, name in LAYERS
-        for place, document in (("CPU", cpu), ("GPU", gpu))
+        [f"scoring and selecting, {name}", "inference alone", place, *_overhead(document, name)]
+        for name in SCORED
+        for place, document in there
     ]
-    return "\n\n".join([*parts, table(head, rows)]) + "\n"
+    parts.append(table(["the work", "beside", "on", "graphs", "ours, ms", "ratio"], rows))
+    parts.append("One layer of order 3, forward and backward, our ratio to each peer:")
+    rows = [
+        [what, place, *_layer(document, name)] for what, name in LAYERS for place, document in there
+    ]
+    parts.append(table(["layer", "on", "graphs", "ours, ms", *PEERS], rows))
+    names = [name for _, name in LAYERS]
+    results = [r for name in names for _, document in there if (r := _result(document, name))]
+    return "\n\n".join([*parts, *left_out(results, PEERS)]) + "\n"
 
 
 def _where(place: str, document: Results | None) -> str:
@@ -110,33 +114,33 @@ def _where(place: str, document: Results | None) -> str:
     return f"{place}: {document['device']['name']}, {document['date']}, `{document['command']}`."
 
 
-def _result(document: Results | None, name: str) -> Results | None:
-    return None if document is None else document["cases"].get(name, {}).get("result")
+def _result(document: Results, name: str) -> Results | None:
+    return document["cases"].get(name, {}).get("result")
 
 
-def _race(document: Results | None, name: str, peer: str) -> list[str]:
+def _race(document: Results, name: str, peer: str) -> list[str]:
     result = _result(document, name)
-    if result is None:
-        return [NOT_MEASURED] * 2
-    mine = milliseconds(result["sides"][result["ours"]]["seconds"])
-    return [mine, _ratio(result, peer)]
+    return [NOT_MEASURED] * 3 if result is None else [*_mine(result), _ratio(result, peer)]
 
 
-def _overhead(document: Results | None, name: str) -> list[str]:
+def _overhead(document: Results, name: str) -> list[str]:
     """Our time, and how many times inference it is: the less the better, so it says so."""
-    result = _result(document, name)
+    result = _result(document, f"score/{name}")
     if result is None:
-        return [NOT_MEASURED] * 2
-    mine = milliseconds(result["sides"][result["ours"]]["seconds"])
-    return [mine, f"costs {1 / result['ratios']['inference']:.2f} of it"]
+        return [NOT_MEASURED] * 3
+    return [*_mine(result), f"costs {1 / result['ratios']['inference']:.2f} of it"]
 
 
-def _layer(document: Results | None, name: str) -> list[str]:
+def _layer(document: Results, name: str) -> list[str]:
     result = _result(document, name)
     if result is None:
-        return [NOT_MEASURED] * (1 + len(PEERS))
-    mine = milliseconds(result["sides"][result["ours"]]["seconds"])
-    return [mine, *(_ratio(result, peer) for peer in PEERS)]
+        return [NOT_MEASURED] * (2 + len(PEERS))
+    return [*_mine(result), *(_ratio(result, peer) for peer in PEERS)]
+
+
+def _mine(result: Results) -> list[str]:
+    """What it was measured on, and our milliseconds."""
+    return [sizes(result["facts"]), milliseconds(result["sides"][result["ours"]]["seconds"])]
 
 
 def _ratio(result: Results, peer: str) -> str:

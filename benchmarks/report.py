@@ -40,6 +40,16 @@ def markdown(document: Results) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
+#: Where a peer is left out of the suite itself.
+LEFT_OUT = {
+    "TAGConv, compiled": "compiling takes seconds, so only of layers in training, and on the CPU "
+    "of order 3",
+    "paper's formulation": "not of the one big graph, the powers of whose matrix fill up",
+    "PyG, DataLoader": "slow, so of ogbg-molhiv's epoch alone",
+    "paper's formulation, DataLoader": "the same",
+}
+
+
 def _ok(case: Results) -> bool:
     return "error" not in case
 
@@ -88,10 +98,11 @@ def _race_table(members: dict[str, Results]) -> str:
         side for result in members.values() for side in result["sides"] if side != result["ours"]
     )
     limited = any("bytes" in result for result in members.values())
-    head = ["case", "ours", "ms", *peers, *(["limit"] if limited else [])]
+    head = ["case", "measured on", "ours", "ms", *peers, *(["limit"] if limited else [])]
     rows = [
         [
             name.split("/", 1)[1],
+            sizes(result["facts"]),
             result["ours"],
             milliseconds(result["sides"][result["ours"]]["seconds"]),
             *(_cell(result, peer) for peer in peers),
@@ -99,7 +110,14 @@ def _race_table(members: dict[str, Results]) -> str:
         ]
         for name, result in members.items()
     ]
-    return table(head, rows)
+    return "\n\n".join([table(head, rows), *left_out(members.values(), peers)])
+
+
+def left_out(results: Iterable[Results], peers: Iterable[str]) -> list[str]:
+    """Why a peer is not beside some of these cases; nothing where every one has it."""
+    missing = {peer for result in results for peer in peers if peer not in result["sides"]}
+    reasons = "; ".join(f"{peer}: {why}" for peer, why in LEFT_OUT.items() if peer in missing)
+    return [f"– is not run. {reasons}."] if reasons else []
 
 
 def _cell(result: Results, peer: str) -> str:
@@ -136,6 +154,20 @@ def _checks(cases: dict[str, Results]) -> str:
         reasons = "; ".join(dict.fromkeys(left.values()))
         text += f" {len(left)} not taken by the kernels: {reasons}."
     return text
+
+
+def sizes(facts: Results) -> str:
+    """What a case is measured on, such as "3,198 graphs (81k nodes, 174k edges), 500 a batch"."""
+    many = [f"{_short(facts[what])} {what}" for what in ("nodes", "edges") if what in facts]
+    text = f"{facts['graphs']:,} graph{'s' * (facts['graphs'] != 1)}"
+    text += f" ({', '.join(many)})" if many else ""
+    return text + (f", {facts['batch size']:,} a batch" if "batch size" in facts else "")
+
+
+def _short(count: int) -> str:
+    if count < 10_000:
+        return f"{count:,}"
+    return f"{count / 1e3:,.0f}k" if count < 1_000_000 else f"{count / 1e6:,.1f}M"
 
 
 def milliseconds(seconds: float) -> str:

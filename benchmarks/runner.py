@@ -174,7 +174,7 @@ class _Worker:
         if self.current is not None:
             name = self.current[0]
             error = stopped or f"the process died, exit code {code}: {tail}"
-            self._end(name, {"error": error})
+            self._end(name, {"error": error}, time.time())
         return code, tail
 
     def _reason_to_stop(self) -> str:
@@ -203,10 +203,11 @@ class _Worker:
             self.current = (event["name"], event["at"])
         elif event["event"] == "end":
             key = "error" if "error" in event else "result"
-            self._end(event["name"], {key: event[key]})
+            self._end(event["name"], {key: event[key]}, event["at"])
 
-    def _end(self, name: str, values: dict[str, Any]) -> None:
+    def _end(self, name: str, values: dict[str, Any], at: float) -> None:
+        took = {} if self.current is None else {"took": round(at - self.current[1], 2)}
         self.current = None
         if name in self.todo:
             case = self.todo.pop(name)
-            self.outcome.add(name, {"group": case.group, **values})
+            self.outcome.add(name, {"group": case.group, **took, **values})

@@ -21,8 +21,7 @@ from grant_fast.training.recipe import load_recipe
 from .data import Store
 
 PYG, PAPER = "PyG", "paper's formulation"  # peers of a whole network
-_CHECKED = 64  # graphs whose predictions are compared before a network is timed
-_CHUNK_NODES = {"cpu": 20_000, "cuda": 20_000_000}  # of an epoch, held at once
+CHECKED = 64  # graphs whose predictions or gradients are compared before a network is timed
 
 
 @dataclass(frozen=True)
@@ -56,19 +55,23 @@ class Setting:
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"data": self.dataset.name, "graphs": len(self.ids)}
+        """The training graphs, which come first."""
+        graphs, count = self.graphs, len(self.ids)
+        nodes, edges = int(graphs.host_ptr[count]), int(graphs.host_edge_ptr[count])
+        return {"data": self.dataset.name, "graphs": count, "nodes": nodes, "edges": edges}
 
     def exact(self) -> list[Tensor]:
         """Predictions for the first graphs, in float64."""
-        graphs = self.graphs.subset(slice(0, _CHECKED)).to(dtype=torch.float64)
+        graphs = self.graphs.subset(slice(0, CHECKED)).to(dtype=torch.float64)
         with backend("torch"):
-            return [predictions(self._double(), [graphs.batch(slice(None))])]
+            return [predictions(self.double(), [graphs.batch(slice(None))])]
 
     def answer(self) -> list[Tensor]:
         """The same, as they come."""
-        return [predictions(self.model, [self.graphs.batch(slice(0, _CHECKED))])]
+        return [predictions(self.model, [self.graphs.batch(slice(0, CHECKED))])]
 
-    def _double(self) -> FlexGCN:
+    def double(self) -> FlexGCN:
+        """The network in float64, a copy."""
         return copy.deepcopy(self.model).double()
 
 
@@ -93,12 +96,6 @@ def through(name: str, run: Callable[[], Any]) -> Callable[[], Any]:
             return run()
 
     return chosen
-
-
-def graphs_a_chunk(graphs: PackedGraphs) -> int:
-    """How many graphs of the set are held at once where a pass over all of it is made."""
-    nodes = _CHUNK_NODES.get(graphs.device.type, _CHUNK_NODES["cpu"])
-    return max(1, nodes * len(graphs) // max(1, graphs.num_nodes))
 
 
 def peers(device: torch.device) -> list[str]:
@@ -162,7 +159,7 @@ def peer(setting: Setting, kind: str = PYG) -> nn.Module:
 
 def peer_answer(peer: nn.Module, setting: Setting) -> list[Tensor]:
     """Its predictions for the graphs that `Setting.exact` is of."""
-    count = min(_CHECKED, len(setting.graphs))
+    count = min(CHECKED, len(setting.graphs))
     peer.eval()
     with torch.no_grad():
         return [peer(PlainBatch.of(setting.graphs.batch(slice(0, count))))]

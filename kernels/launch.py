@@ -27,7 +27,8 @@ WARPS = {
 BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
 REGISTERS = {
-    **dict.fromkeys(("weight_grad_tiles", "weight_grad_blocks", "flex_conv_blocks"), 255),
+    "weight_grad_tiles": 248,
+    **dict.fromkeys(("weight_grad_blocks", "flex_conv_blocks"), 255),
     **dict.fromkeys(("score_tiles", "horner_blocks", "powers_blocks"), 255),
 }
 #: The same at widths above 32. Below, more programs fit a multiprocessor unspilled.

@@ -87,6 +87,17 @@ def data_list(graphs: PackedGraphs) -> list[Data]:
     return out
 
 
+def gradients(peer: TAGNet) -> list[Tensor]:
+    """Of all its weights, in the order and layout of the `FlexGCN` that they were taken from."""
+    out = []
+    if not isinstance(peer.encoder, nn.Identity):
+        out.append(torch.cat([table.weight.grad for table in peer.encoder.atom_embedding_list]))
+    for conv in peer.convs:
+        out += [torch.stack([lin.weight.grad.T for lin in conv.lins]), conv.bias.grad]
+    out[-1:-1] = [p.grad for p in peer.head.parameters()]  # ours stands inside the last layer
+    return out + [p.grad for p in peer.norms.parameters()]
+
+
 def take_weights(peer: TAGNet, model: nn.Module) -> None:
     """Copy a `FlexGCN`'s weights, so that both sides compute the same function."""
     with torch.no_grad():

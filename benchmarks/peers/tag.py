@@ -48,5 +48,12 @@ def edges_as(form: str, adjacency: Adjacency, edge_index: Tensor) -> Any:
 
 
 def compiled(conv: TAGConv) -> Callable[..., Tensor]:
-    """The same layer under `torch.compile`."""
-    return torch.compile(conv)
+    """The same layer under `torch.compile`, once for graphs of any number and size.
+
+    So its users must have it, whose batches differ; and so the next data set finds it compiled.
+    """
+    # Every width and order is one more version of one function. Beyond the limit dynamo would
+    # go on uncompiled, and say nothing.
+    torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(conv, dynamic=True)

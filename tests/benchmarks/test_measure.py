@@ -1,18 +1,22 @@
 """A case: answers first, then turns; a failure is named, or raised where it is our own."""
 
+import copy
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import awkward, checks, data, scoring_checks
+from benchmarks import awkward, checks, data, packing, scores, scoring_checks
+from benchmarks.epochs import epoch_work
 from benchmarks.layers import layer_work
 from benchmarks.measure import Bench, WrongAnswer, measure
+from benchmarks.settings import Setting
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
-from grant_fast import Task, ops
+from grant_fast import GraphBatch, PackedGraphs, Task, ops
 from grant_fast.kernels import launch
+from grant_fast.teaching import sampler
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
 CPU = torch.device("cpu")
@@ -20,8 +24,8 @@ BENCH = Bench(CPU, budget=0.05, copy_rate=1e9)
 ONE = torch.ones(3, dtype=torch.float64)
 
 
-def pedantic(target, setup, rounds, warmup_rounds):
-    for _ in range(rounds + warmup_rounds):
+def pedantic(target, setup, rounds):
+    for _ in range(rounds):
         setup()
         target()
 
@@ -45,6 +49,7 @@ def test_peers_that_fail_are_named_and_the_others_raced():
     assert found["sides"]["absent"]["failed"] == "ImportError: no such package"
     assert set(found["ratios"]) == {"slow"} and found["ratios"]["slow"] > 3
     assert found["sides"]["slow"]["rounds"] == 3  # more would have eaten the others' time
+    assert found["sides"]["slow"]["spread"] > 0
     assert found["sides"]["ours"]["rounds"] >= 3
     mine = found["sides"]["ours"]["seconds"]
     assert found["fraction of copy bandwidth"] == pytest.approx(1000 / mine / 1e9)
@@ -71,6 +76,76 @@ def test_a_layer_and_all_its_peers_agree(store):
     x = work.facts["bytes of x"]
     assert found["auto"]["held bytes"] == x  # one copy, whatever the order
     assert found["vendor SpMM"]["held bytes"] == 4 * x
+
+
+def rearranged(data: list, graphs: PackedGraphs) -> PackedGraphs:
+    return graphs.subset([*range(1, len(graphs)), 0])
+
+
+def turned(data: list, graphs: PackedGraphs) -> PackedGraphs:
+    edges = data[0].edge_index
+    edges[:, 0] = edges[:, 0].flip(0)
+    return PackedGraphs.from_data_list(data, missing_labels=True)
+
+
+def relabelled(data: list, graphs: PackedGraphs) -> PackedGraphs:
+    graphs.y[0] = 9 - graphs.y[0]
+    return graphs
+
+
+@pytest.mark.parametrize("spoilt", [rearranged, turned, relabelled])
+def test_what_is_packed_must_be_what_was_given(store, spoilt, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    graphs = store.graphs("graphon")
+    found = race(packing.pack_work(graphs))["sides"]
+    assert all(values["error"] < 1e-6 for values in found.values())
+    right = PackedGraphs.from_data_list
+
+    class Spoilt(PackedGraphs):
+        @classmethod
+        def from_data_list(cls, data, **kwargs):
+            copies = [copy.deepcopy(one) for one in data]
+            return spoilt(copies, right(data, **kwargs))
+
+    monkeypatch.setattr(packing, "PackedGraphs", Spoilt)
+    with pytest.raises(WrongAnswer):
+        race(packing.pack_work(graphs))
+
+
+def test_a_collated_batch_must_hold_the_graphs_that_were_drawn(store, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    found = race(packing.collate_work(store.graphs("graphon"), 2))["sides"]
+    assert all(values["error"] < 1e-6 for values in found.values())
+    monkeypatch.setattr(PackedGraphs, "batch", lambda graphs, ids: GraphBatch(graphs, ids.flip(0)))
+    with pytest.raises(WrongAnswer):
+        race(packing.collate_work(store.graphs("graphon"), 2))
+
+
+def test_an_epoch_must_see_every_graph_once(store, monkeypatch):
+    loader = pytest.importorskip("torch_geometric.loader")
+    work = lambda: epoch_work(Setting.of("ogbg-molhiv", store), loader=True)  # noqa: E731
+    found = race(work())["sides"]
+    assert all(values["error"] < 1e-5 for values in found.values())
+
+    class Short(loader.DataLoader):
+        def __init__(self, data, **kwargs):
+            super().__init__(data[1:], **kwargs)
+
+    monkeypatch.setattr(loader, "DataLoader", Short)
+    found = race(work())["sides"]
+    assert found["PyG, DataLoader"]["failed"].startswith("WrongAnswer")
+
+
+@pytest.mark.parametrize("recipe", ["ogbg-molhiv", "gen-cls"])
+def test_a_look_must_score_right_and_choose_the_best(store, recipe, monkeypatch):
+    work = lambda: scores.score_work(Setting.of(recipe, store), "torch")  # noqa: E731
+    found = race(work())
+    assert found["ours"] == "torch"
+    assert all(values["error"] < 1e-6 for values in found["sides"].values())
+    right = sampler.select_graphs
+    monkeypatch.setattr(sampler, "select_graphs", lambda s, m, **kw: right(-s, m))
+    with pytest.raises(WrongAnswer):
+        race(work())
 
 
 def test_twins_for_kernels_hold_no_edge_twice(store):

@@ -1,7 +1,9 @@
 """The suite's arithmetic: bytes, ratios, budgets, tables."""
 
+import json
 import math
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -108,6 +110,8 @@ def test_the_suite_has_every_group_and_every_name_once(scale):
     corner = [parts[2] != "27" and parts[3] != "3" for parts in layers]
     assert corner == sorted(corner)
     assert sum(case.seconds for case in suite[: len(suite) - sum(corner)]) < 8 * 60
+    if scale == "cpu":  # where there is nothing to prepare, `make bench` leaves nothing out
+        assert cases.fit(suite, 9 * 60)[1] == []
 
 
 def side(seconds: float, **more) -> dict:
@@ -117,7 +121,8 @@ def side(seconds: float, **more) -> dict:
 def race(ours: str, **sides: dict) -> dict:
     mine = sides[ours]["seconds"]
     ratios = {n: s["seconds"] / mine for n, s in sides.items() if n != ours and "seconds" in s}
-    return {"ours": ours, "facts": {}, "sides": sides, "ratios": ratios}
+    facts = {"graphs": 500, "nodes": 13_600, "edges": 2_100_000}
+    return {"ours": ours, "facts": facts, "sides": sides, "ratios": ratios}
 
 
 def document(**cases_: dict) -> dict:
@@ -146,7 +151,8 @@ def test_the_page_shows_a_peer_that_wins_and_one_that_failed():
             }
         )
     )
-    assert "| x/9/3/forward | torch | 2.00 | 0.50× | out of memory | 20% |" in text
+    on = "500 graphs (14k nodes, 2.1M edges)"
+    assert f"| x/9/3/forward | {on} | torch | 2.00 | 0.50× | out of memory | 20% |" in text
     assert "- layer/x/9/4/forward: the process died" in text
     assert "1 right, 1 wrong. 1 not taken by the kernels: too wide" in text
     assert "- layer/big/300/3/forward" in text.split("Dropped")[1]
@@ -156,7 +162,7 @@ def test_the_page_shows_a_peer_that_wins_and_one_that_failed():
 
 def test_bytes_held_are_shown_in_copies_of_x():
     result = race("torch", torch=side(1, **{"held bytes": 400}), A=side(1, **{"held bytes": 1200}))
-    result["facts"] = {"bytes of x": 400}
+    result["facts"]["bytes of x"] = 400
     text = report.markdown(document(**{"memory/x/64/3": {"group": "memory", "result": result}}))
     assert "| x/64/3 | 1.0 | 3.0 |" in text
 
@@ -180,13 +186,62 @@ def test_the_picture_takes_the_trained_layers_of_the_central_order(tmp_path):
 def test_the_readme_says_what_was_not_measured():
     sides = {"auto": side(0.004), "PyG, DataLoader": side(0.012)}
     step = {"group": "step", "result": race("auto", **sides)}
-    text = readme.speed(document(**{"step/molhiv": step}), None)
+    step["result"]["facts"] = {"graphs": 3198, "batch size": 500}
+    cpu = document(**{"step/molhiv": step})
+    text = readme.speed(cpu, None)
     none = readme.NOT_MEASURED
-    assert f"GPU: {none}." in text
-    row = f"| training step, molhiv network | PyG, DataLoader | 4.00 | 3.0× | {none} | {none} |"
-    assert row in text
+    assert f"GPU: {none}." in text and "| GPU |" not in text
+    what, on = "| training step, molhiv network | PyG, DataLoader", "3,198 graphs, 500 a batch"
+    assert f"{what} | CPU | {on} | 4.00 | 3.0× |" in text
+    assert f"| molecules, width 9 | CPU | {none} | {none} |" in text
+    assert f"{what} | GPU | {none} | {none} | {none} |" in readme.speed(cpu, document())
     empty = readme.speed(None, None)
     assert f"CPU: {none}." in empty and "×" not in empty
+
+
+def test_a_peer_that_was_left_out_is_explained_and_no_other():
+    compiled, plain = race("a", a=side(1), **{"TAGConv, compiled": side(2)}), race("a", a=side(1))
+    names = ("layer/x/9/3/forward+backward", "layer/x/9/3/forward")
+    cases_ = {
+        n: {"group": "layer", "result": r} for n, r in zip(names, (compiled, plain), strict=True)
+    }
+    assert "– is not run. TAGConv, compiled: compiling" in report.markdown(document(**cases_))
+    cases_[names[1]]["result"] = compiled
+    assert "is not run" not in report.markdown(document(**cases_))
+
+
+def results(folder: Path, name: str, **changes: object) -> dict:
+    """Write a document with these changes as `folder/name/results.json`."""
+    values = document() | changes
+    (folder / name).mkdir()
+    (folder / name / "results.json").write_text(json.dumps(values))
+    return values
+
+
+def test_the_readme_takes_the_latest_whole_run_of_a_scale(tmp_path):
+    assert readme.load("cpu", tmp_path) is None
+    old = results(tmp_path, "a", date="2026-01-02", began="2026-01-02T09:00:00Z")
+    assert readme.load("cpu", tmp_path) == old and readme.load("gpu", tmp_path) is None
+    new = results(tmp_path, "b", date="2026-01-02", began="2026-01-02T10:00:00Z")
+    results(tmp_path, "c", date="2026-01-01", began="2026-01-01T23:00:00Z")
+    gpu = results(tmp_path, "d", scale="gpu", began="2026-01-03T10:00:00Z")
+    assert readme.load("cpu", tmp_path) == new and readme.load("gpu", tmp_path) == gpu
+
+
+def test_the_readme_never_takes_a_run_of_some_cases_nor_a_tiny_one(tmp_path):
+    whole = results(tmp_path, "a", began="2026-01-01T09:00:00Z")
+    command = "python -m benchmarks.device --out x --only 'layer/big'"
+    results(tmp_path, "b", command=command, began="2026-01-01T10:00:00Z")
+    results(tmp_path, "c", scale="tiny", began="2026-01-01T10:00:00Z")
+    assert readme.load("cpu", tmp_path) == whole
+
+
+def test_a_run_that_does_not_say_when_it_began_is_as_old_as_its_day(tmp_path):
+    late = results(tmp_path, "a", date="2026-01-02", began="2026-01-02T09:00:00Z")
+    results(tmp_path, "b", date="2026-01-02")
+    assert readme.load("cpu", tmp_path) == late
+    later = results(tmp_path, "c", date="2026-01-03")
+    assert readme.load("cpu", tmp_path) == later
 
 
 def test_the_section_goes_between_its_markers_only():

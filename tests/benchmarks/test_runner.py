@@ -7,7 +7,7 @@ import time
 import pytest
 
 from benchmarks import device, runner
-from benchmarks.cases import Case
+from benchmarks.cases import Case, suite
 from benchmarks.runner import Outcome, Workers
 
 FAKE = """
@@ -92,20 +92,22 @@ def test_a_worker_that_cannot_start_says_why(tmp_path):
 
 
 def test_the_whole_command_tiny_on_the_cpu(tmp_path, capsys):
-    only = r"check/torch (27→18|64→16)|molecules/27/3/forward\+|run/|score/gen|step/molhiv$"
+    pytest.importorskip("torch_geometric")
     out = tmp_path / "out"
     arguments = ["--out", str(out), "--device", "cpu", "--scale", "tiny", "--minutes", "5"]
-    assert device.main([*arguments, "--only", only]) == 0
+    assert device.main(arguments) == 0
     document = json.loads((out / "results.json").read_text())
-    assert {case["group"] for case in document["cases"].values()} == {
-        "check", "layer", "run", "score", "step",
-    }  # fmt: skip
-    layer = document["cases"]["layer/molecules/27/3/forward+backward"]["result"]
-    assert layer["ours"] == "auto" and layer["sides"]["auto"]["error"] < 1e-5
+    assert list(document["cases"]) == [case.name for case in suite("tiny")]
+    found = {name: case["result"] for name, case in document["cases"].items()}
+    races = [r for name, r in found.items() if not name.startswith(("check/", "run/"))]
+    for race in races:
+        assert all(side["error"] < 1e-5 and side["rounds"] >= 3 for side in race["sides"].values())
+    layer = found["layer/molecules/27/3/forward+backward"]
+    assert layer["ours"] == "auto"
     assert layer["bytes"] > 0 and layer["fraction of copy bandwidth"] > 0
     assert layer["sides"]["auto"]["held bytes"] == layer["facts"]["bytes of x"]  # one copy of X
     assert layer["ratios"]["vendor SpMM"] > 0
-    run = document["cases"]["run/ogbg-molhiv (B)"]["result"]
+    run = found["run/ogbg-molhiv (B)"]
     assert 1 <= run["epochs"] <= run["of"] == 600 and run["seconds"] > 0
     assert document["dropped"] == [] and document["ceilings"]["copy bytes/s"] > 0
     page = capsys.readouterr().out
