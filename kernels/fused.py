@@ -251,6 +251,8 @@ def weight_grad_tiles(
 def add_outer(b_dw, b_g, b_x, PARTS: tl.constexpr, PRECISION: tl.constexpr):
     """dW_kᵀ [BO, BI] and what a tile adds to it: G [BO, ROWS] times X [ROWS, BI]."""
     if PRECISION == "ieee":
-        return tl.dot(b_g, b_x, b_dw, input_precision="ieee")
-    LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
-    return add_product(b_dw, split(b_g, LIMIT), split(b_x, PARTS), LIMIT, PARTS, LIMIT)
+        b_dw = tl.dot(b_g, b_x, b_dw, input_precision="ieee")
+    else:
+        LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
+        b_dw = add_product(b_dw, split(b_g, LIMIT), split(b_x, PARTS), LIMIT, PARTS, LIMIT)
+    return b_dw

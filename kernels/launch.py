@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Warps of each kernel; those that are not here have one for each 16 columns that they compute.
+#: Warps of each kernel; those that are not here have one for each 16 columns that they hold.
 WARPS = {
     "flex_conv_blocks": 4,
     "weight_grad_blocks": 4,
@@ -17,7 +17,6 @@ WARPS = {
     "value_grad_rows": 4,
     "readout_rows": 1,
     "readout_grad_rows": 1,
-    "score_tiles": 2,
     "lay_out_tiles": 1,
     "score_rows": 1,
     **dict.fromkeys(("count_digits", "find_digit", "count_picked", "write_picked"), 4),
@@ -27,19 +26,22 @@ WARPS = {
 BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
 REGISTERS = {
-    "weight_grad_tiles": 248,
-    **dict.fromkeys(("weight_grad_blocks", "flex_conv_blocks"), 255),
+    **dict.fromkeys(("weight_grad_tiles", "weight_grad_blocks", "flex_conv_blocks"), 255),
     **dict.fromkeys(("score_tiles", "horner_blocks", "powers_blocks"), 255),
 }
-#: The same at widths above 32. Below, more programs fit a multiprocessor unspilled.
+#: The same at outputs, or inputs, above 32. Below, more programs fit a multiprocessor unspilled.
 WIDE_REGISTERS = {"flex_conv_tiles": 255}
+#: The same at inputs above 16, where sm_80 does with these what it does not with more.
+SEVERAL_REGISTERS = {"weight_grad_tiles": 248}
 
 
 def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
-    wide = max(constants.get("H_IN", 0), constants.get("H_OUT", 0)) > 32
-    registers = REGISTERS | (WIDE_REGISTERS if wide else {})
-    out = {"num_warps": WARPS.get(kernel) or constants["BO"] // 16, "num_stages": 1}
+    h_in, h_out = constants.get("H_IN", 0), constants.get("H_OUT", 0)
+    registers = REGISTERS | (WIDE_REGISTERS if max(h_in, h_out) > 32 else {})
+    registers |= SEVERAL_REGISTERS if h_in > 16 else {}
+    columns = max(constants.get("BLOCKS") or (constants.get("BO", 0),))
+    out = {"num_warps": WARPS.get(kernel) or columns // 16, "num_stages": 1}
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
     if kernel in registers and not hip:

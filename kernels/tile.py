@@ -128,8 +128,10 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.
     b_bits = (b_word[None, :] >> o_bit[:, None]) if ACROSS else (b_word[:, None] >> o_bit[None, :])
     b_bits = b_bits.to(tl.int32) & 1
     if PRECISION == "ieee":
-        return b_bits.to(tl.float32)
-    return (b_bits * 0x3F80).to(tl.int16).to(tl.bfloat16, bitcast=True)
+        b_a = b_bits.to(tl.float32)
+    else:
+        b_a = (b_bits * 0x3F80).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    return b_a
 
 
 @triton.jit
