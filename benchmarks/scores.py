@@ -11,6 +11,7 @@ from grant_fast import GraNTSampler, GraphBatch, Task, score_graphs
 from grant_fast.teaching import graph_residuals
 from grant_fast.teaching.schedules import share_size
 from grant_fast.teaching.scoring import _fitting, evaluating
+from grant_fast.training.model import fitting_size
 
 from .settings import Setting, backend, through
 from .work import Side, Work

@@ -77,16 +77,17 @@ class Layer(NamedTuple):
 
 #: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
 #: 32) and gives out (16 or 32), by the order and by the dtype. In float32 all of the blocks are
-#: here, forward and backward, at the lowest order, a usual one and the highest, each with all that
-#: adds to a kernel: the norm, the bias, the ReLU. Without those, and in half precision, a kernel
-#: does less of the same: the usual layer and the largest stand for all. Rows off 16 bytes of more
-#: than one block need most registers, wherever X is read.
+#: here, forward and backward, at a usual order and the highest, each with all that adds to a kernel:
+#: the norm, the bias, the ReLU. Without those, and in half precision, a kernel does less of the
+#: same, and a layer without hops does nothing else: the usual layer and the largest stand for all.
+#: Rows off 16 bytes of more than one block need most registers, wherever X is read.
 LAYERS = (
     *(
         Layer(order, *widths, representative=(order, *widths) in ((3, 27, 18), (5, 64, 64)))
-        for order in (1, 3, 5)
+        for order in (3, 5)
         for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64))
     ),
+    *(Layer(1, *widths) for widths in ((64, 16), (64, 64))),
     *(
         Layer(*sizes, dtype, representative=(*sizes, dtype) == (3, 27, 18, "bf16"))
         for sizes in ((3, 27, 18), (5, 64, 64))
@@ -99,10 +100,11 @@ LAYERS = (
         for place in ("in place", "kinds")
     ),
     *(
-        Layer(*sizes, place=place, representative=(sizes, place) == ((4, 63, 33), "in place"))
-        for sizes in ((2, 63, 33), (4, 63, 33), (3, 33, 48))
-        for place in ("", "in place", "kinds")
+        Layer(*sizes, place=place, representative=(sizes, place) == ((4, 63, 33), "kinds"))
+        for sizes in ((4, 63, 33), (3, 33, 48))
+        for place in ("", "kinds")
     ),
+    Layer(2, 63, 33),
     *(Layer(*sizes, plain=True) for sizes in ((2, 63, 33), (4, 33, 48))),
     Layer(1, 64, 33, plain=True, place="kinds"),
     *(
