@@ -77,9 +77,9 @@ class Layer(NamedTuple):
 
 #: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
 #: 32) and gives out (16 or 32), by the order and by the dtype. In float32 all of the blocks are
-#: here, forward and backward, at a usual order and the highest, each with all that adds to a kernel:
-#: the norm, the bias, the ReLU. Without those, and in half precision, a kernel does less of the
-#: same, and a layer without hops does nothing else: the usual layer and the largest stand for all.
+#: here, forward and backward, at a usual order and the highest, each with all that adds to a
+#: kernel: the norm, the bias, the ReLU. Without those, and in half precision, a kernel does less of
+#: the same, and a layer of order 1 nothing else: the usual layer and the largest stand for all.
 #: Rows off 16 bytes of more than one block need most registers, wherever X is read.
 LAYERS = (
     *(
