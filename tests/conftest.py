@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import benchmarks  # noqa: F401  # finds the kernels where nothing was installed
+
 # OGB looks for newer releases in threads at its import, if it finds this module; without a network
 # one of them warns, and a warning is an error here, in whichever test happens to be running.
 sys.modules["outdated"] = None  # type: ignore[assignment]
