@@ -5,16 +5,20 @@ are imported when it first runs. Graphs of a batch that bits cannot hold go thro
 CSR, within the same operator: their rows are taken out, computed, and put in their place.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.library import custom_op
 
+from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused
 from .indexing import take
 from .sparse import masked, require_transpose, transposed_if_needed
+
+if TYPE_CHECKING:
+    from .kernels import layer
 
 #: What the operator takes of a batch: `layer.Graphs`, the rows of the graphs that bits cannot hold,
 #: and their CSR, as in `sparse.MATRIX`.
@@ -208,14 +212,24 @@ def flex_conv_in_dataset(
     return torch.ops.grant_fast.flex_conv_tiles(*operands)
 
 
-def structure(adjacency: BatchAdjacency) -> tuple[Tensor | None, ...]:
-    """`STRUCTURE`: tables of the tiles, and rows and CSR of the rest."""
+def kernel_graphs(batch: GraphBatch, normalize: bool) -> "layer.Graphs":
+    """A batch of unweighted graphs as the kernels see it."""
     from .kernels import layer
 
+    graphs, tiles, rows = batch.graphs, batch.tiles, batch.tile_rows
+    assert graphs.bits is not None and tiles is not None and rows is not None
+    scale = graphs.scale if normalize else None
+    word, row_scale, row, node = rows
+    larger = tiles.large_graph, tiles.large_row
+    return layer.Graphs(scale, graphs.ptr, graphs.bits.bits, word, row_scale, row, node, *larger)
+
+
+def structure(adjacency: BatchAdjacency) -> tuple[Tensor | None, ...]:
+    """`STRUCTURE`: tables of the tiles, and rows and CSR of the rest."""
     batch = adjacency.batch
     others: tuple[Tensor | None, ...] = (None,) * 7
     if batch.rest is not None:
         graphs, rows = batch.rest
         part = graphs.adjacency(adjacency.normalize)
         others = (rows, *part.csr, *transposed_if_needed(part))
-    return (*layer.Graphs.of(batch, adjacency.normalize), *others)
+    return (*kernel_graphs(batch, adjacency.normalize), *others)

@@ -10,7 +10,6 @@ import torch
 import triton
 from torch import Tensor
 
-from ..batch import GraphBatch
 from ..tiles import TILE
 from . import blocks, fused
 from .launch import launch, parts, precision
@@ -34,16 +33,6 @@ class Graphs(NamedTuple):
     node: Tensor
     large_graph: Tensor
     large_row: Tensor
-
-    @classmethod
-    def of(cls, batch: GraphBatch, normalize: bool) -> "Graphs":
-        """A batch of unweighted graphs."""
-        graphs, tiles, rows = batch.graphs, batch.tiles, batch.tile_rows
-        assert graphs.bits is not None and tiles is not None and rows is not None
-        scale = graphs.scale if normalize else None
-        word, row_scale, row, node = rows
-        larger = tiles.large_graph, tiles.large_row
-        return cls(scale, graphs.ptr, graphs.bits.bits, word, row_scale, row, node, *larger)
 
     @property
     def num_tiles(self) -> int:

@@ -1,4 +1,4 @@
-"""True metrics: over a whole split, on the tensors' device, all targets at once.
+"""True metrics: over a whole split, on the tensors' device, each target by itself.
 
 Never a mean of batch means: the two differ for ROC-AUC and average precision, and hide errors for
 the rest. Several targets are averaged over those that can be measured, unmeasured entries left

@@ -15,7 +15,7 @@ from benchmarks.settings import Setting
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
 from grant_fast import GraphBatch, PackedGraphs, Task, ops
-from grant_fast.kernels import launch
+from grant_fast.kernels import configurations, launch
 from grant_fast.teaching import sampler
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
@@ -224,7 +224,7 @@ def test_the_checks_run_every_kernel_and_find_it_right_in_the_interpreter(monkey
     monkeypatch.setattr(awkward, "SIZES", (0, 1, 17, 33))
     for check in KERNELS:
         assert max(checks.run(check, CPU).values()) <= check.tolerance
-    assert launched == set(launch.WARPS)
+    assert launched == set(configurations.KERNELS)
     kinds = {(type(check), check.backend) for check in checks.checks()}
     assert kinds >= {(type(check), check.backend) for check in KERNELS}
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from grant_fast import PackedGraphs, ops, reference
 from grant_fast.kernels import layer
+from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs, to_dense
 
 Allocate = Callable[..., Tensor]
@@ -67,7 +68,7 @@ def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: st
     """
     far = 1 << 25
     graphs = dense_graphs((size,), 64).to(device)
-    near = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
+    near = kernel_graphs(graphs.batch(slice(None)), normalize=True)
     scale = allocate(torch.float32, far + size)
     bits = allocate(torch.int64, near.bits.shape[0], far + size)
     x, dy, y, dx = (allocate(torch.float32, far + size, 64) for _ in range(4))

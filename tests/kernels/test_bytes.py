@@ -9,6 +9,7 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from grant_fast import ops
 from grant_fast.kernels import csr, layer, readout, score, select, tables, tail, wide
+from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 
 SMALL = (25, 30, 17, 9, 32, 21, 5, 14)
@@ -57,7 +58,7 @@ def column_blocks(width: int, block: int) -> int:
 
 def packed_graphs(sizes: tuple[int, ...], width: int):
     graphs = dense_graphs(sizes, width)
-    return graphs, layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
+    return graphs, kernel_graphs(graphs.batch(slice(None)), normalize=True)
 
 
 def table_bytes(packed: layer.Graphs) -> int:
@@ -153,7 +154,7 @@ def test_each_block_of_the_weight_gradient_reads_the_bits_again(traffic):
 def test_features_are_read_where_the_dataset_holds_them(traffic):
     graphs = dense_graphs((*SMALL, 19, 28), 27)
     batch = graphs.batch([7, 2, 0, 9, 2])
-    packed = layer.Graphs.of(batch, normalize=True)
+    packed = kernel_graphs(batch, normalize=True)
     weight, n = torch.randn(3, 27, 18), batch.num_nodes
     seen = traffic()
     ops.hops_product(batch, weight, None, True, True, "triton")

@@ -7,7 +7,8 @@ strides.
 import pytest
 import torch
 
-from grant_fast.kernels import csr, layer, readout, wide
+from grant_fast.kernels import csr, readout, wide
+from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import moved
 
@@ -17,7 +18,7 @@ FAR = 1 << 25  # times 64 columns is 2^31
 @pytest.mark.parametrize("size", [20, 40])
 def test_hops_of_wide_layers(size, untouched):
     graphs = dense_graphs((size,), 32)
-    near = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
+    near = kernel_graphs(graphs.batch(slice(None)), normalize=True)
     there = moved(near, FAR)
     t, z = (untouched(torch.float32, FAR + size, 64) for _ in range(2))
     y = untouched(torch.float32, FAR + size, 64)[:, 32:]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from grant_fast import PackedGraphs, ops
 from grant_fast.kernels import layer
+from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer
 
@@ -92,7 +93,7 @@ def test_two_runs_are_bit_equal():
 def test_data_features_are_read_in_place_by_graph_id():
     graphs = dense_graphs(SIZES, 5)
     batch = graphs.batch([12, 3, 9, 4])
-    tables = layer.Graphs.of(batch, normalize=True)
+    tables = kernel_graphs(batch, normalize=True)
     weight, bias = torch.randn(3, 5, 4), torch.randn(4)
     want = layer.forward(
         batch.x,
@@ -144,7 +145,7 @@ def test_offsets_beyond_31_bits(size, dataset_x, untouched):
 def test_planes_of_bits_beyond_31_bits(untouched):
     far, size = 1 << 30, 70  # the second plane begins after this many nodes and these
     graphs = dense_graphs((size,), 2)
-    near = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
+    near = kernel_graphs(graphs.batch(slice(None)), normalize=True)
     bits = untouched(torch.int64, 2, far + size)
     scale, x = untouched(torch.float32, far + size), untouched(torch.float32, far + size, 2)
     bits[:, far:], scale[far:], x[far:] = near.bits, graphs.scale, graphs.x

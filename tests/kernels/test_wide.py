@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grant_fast import PackedGraphs, dispatch, ops
-from grant_fast.kernels import layer, wide
+from grant_fast.kernels import wide
 from grant_fast.kernels.csr_layer import column_chunks
+from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import SIZES, check_layer
 
@@ -104,7 +105,7 @@ class Watch(TorchDispatchMode):
 @pytest.mark.parametrize("order", [2, 5])
 def test_neither_pass_makes_anything_larger_than_a_copy(widths, order):
     graphs = dense_graphs((30, 20, 41), widths[0])
-    tables = layer.Graphs.of(graphs.batch(slice(None)), normalize=True)
+    tables = kernel_graphs(graphs.batch(slice(None)), normalize=True)
     x, weight = graphs.x, torch.randn(order, *widths)
     with Watch(graphs.num_nodes) as watch:
         out = wide.forward(x, weight, None, tables, relu=True)
