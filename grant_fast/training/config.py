@@ -165,7 +165,7 @@ class RunConfig:
             if not absent and not all(map(limit.fits, values)):
                 self._reject(spec.name, f"give {limit.words}")
         if self.pass_size is not None and self.step_every != "epoch":
-            self._reject("pass_size", "with a step after each batch, batch_size says it")
+            self._reject("pass_size", "give step_every=epoch, too, or else batch_size says it")
         gaps = len(self.orders) - 1
         if gaps < 0:
             self._reject("orders", "give one order for each layer")
