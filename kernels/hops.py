@@ -39,7 +39,7 @@ def horner_tiles(
     p_word,  # the tables of `flex_conv_tiles`
     p_scale,
     p_row,
-    p_node,
+    p_node,  # of no use here
     order,
     WIDTH: tl.constexpr,
     Y_STRIDE: tl.constexpr,
@@ -73,7 +73,7 @@ def powers_tiles(
     p_word,
     p_scale,
     p_row,
-    p_node,
+    p_node,  # of no use here
     order,
     WIDTH: tl.constexpr,
     X_STRIDE: tl.constexpr,

@@ -1,4 +1,3 @@
-import io
 import math
 from typing import Any
 
@@ -258,49 +257,6 @@ def test_a_share_of_one_selects_everything_without_looking(make_graphs) -> None:
         assert sampler.scores is None
 
 
-class Learner:
-    """Predictions that change from epoch to epoch, as a learning model's do."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def __call__(self, batch: Any) -> Tensor:
-        return torch.sin(batch.y.flatten() * (self.epoch + 1)) * 30
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("stop", [1, 6, 13])
-def test_a_resumed_run_equals_an_unbroken_one(make_graphs, mode, stop) -> None:
-    graphs = make_graphs(30)
-    learner = Learner()
-
-    def make() -> GraNTSampler:
-        return GraNTSampler(graphs, REGRESSION, 4, epochs=20, mode=mode, start_ratio=0.15, seed=2)
-
-    def run(sampler: GraNTSampler, first: int, last: int) -> list[list[list[int]]]:
-        seen = []
-        for learner.epoch in range(first, last):
-            sampler.select(learner, learner.epoch)
-            seen.append(list(sampler))
-        return seen
-
-    unbroken = run(make(), 0, 20)
-    first = make()
-    head = run(first, 0, stop)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second = make()
-    second.load_state_dict(torch.load(file, weights_only=True))
-    assert list(second) == head[-1]
-    assert len(second) == len(first)
-    assert second.selected.equal(first.selected)
-    counts = [sampler.weights(sampler.selected) for sampler in (first, second)]
-    assert (counts[0] is None) == (counts[1] is None) == (mode != "proportional")
-    assert counts[0] is None or counts[1].equal(counts[0])
-    assert head + run(second, stop, 20) == unbroken
-
-
 def test_a_proportional_draw_prefers_large_scores_and_weights_undo_the_preference(
     make_graphs, zero
 ) -> None:
@@ -347,40 +303,6 @@ def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zer
     for strange in (0, unselected, 29):
         with pytest.raises(InputError, match=f"position {strange} is not selected"):
             sampler.weights([int(sampler.selected[0]), strange])
-
-
-def test_a_state_before_any_selection_resumes_too(make_graphs, zero) -> None:
-    def make() -> GraNTSampler:
-        return GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, predict=zero)
-
-    sampler = make()
-    sampler.load_state_dict(make().state_dict())
-    with pytest.raises(InputError, match=r"sampler\.select"):
-        list(sampler)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"mode": "graph"}, "mode='batch' and this one has mode='graph'"),
-        ({"seed": 1}, "seed=0 and this one has seed=1"),
-        ({"batch_size": 5}, "batch_size=4 and this one has batch_size=5"),
-        ({"epochs": 6}, "epochs=5"),
-        ({"start_ratio": 0.2}, r"start_ratio=0\.1"),
-        ({"interval": 2}, "interval='curriculum'"),
-        ({"ids": [0, 1, 2]}, "num_graphs=9 and this one has num_graphs=3"),
-        ({"ids": [0, 1, 2, 3, 4, 5, 6, 7, 9]}, "ids_crc32"),
-    ],
-)
-def test_a_state_of_other_settings_is_refused(make_graphs, zero, change, says) -> None:
-    settings = {"batch_size": 4, "epochs": 5, "predict": zero, "ids": list(range(9))}
-    graphs = make_graphs(10)
-    state = GraNTSampler(graphs, REGRESSION, **settings).state_dict()
-    other = GraNTSampler(graphs, REGRESSION, **{**settings, **change})
-    with pytest.raises(InputError, match=says):
-        other.load_state_dict(state)
-    with pytest.raises(InputError, match="the saved sampler had mode=None"):
-        other.load_state_dict({"weights": torch.zeros(1)})
 
 
 @pytest.mark.parametrize("mode", SCORED)

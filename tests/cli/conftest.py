@@ -1,0 +1,38 @@
+"""What the tests of the command line share."""
+
+import csv
+
+import pytest
+import torch
+
+from tests.cli.runs import SMALL, SMILES, run
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def molecules(tmp_path):
+    """A CSV of 30 molecules (the smallest, three times over) with three targets."""
+    pytest.importorskip("rdkit")
+    path = tmp_path / "molecules.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["smiles", "size", "toxic", "sticky"])
+        for row, smiles in enumerate(SMILES * 3):
+            writer.writerow(
+                [smiles, len(smiles) + row / 7, row % 2, "" if row % 5 else row % 3 % 2]
+            )
+    return path
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """The folder of a short run."""
+    assert run("train", *SMALL, "--epochs", 2, "-o", tmp_path / "run").exit_code == 0
+    return tmp_path / "run"

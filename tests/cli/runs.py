@@ -1,0 +1,27 @@
+"""How the tests of the command line call it."""
+
+import os
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+import grant_fast
+from grant_fast.cli import app
+
+SMALL = ["gen-reg", "--graphs", "20", "--batch-size", "4", "--device", "cpu"]
+SMILES = ["C", "CC", "CCO", "c1ccccc1", "CC(=O)O", "CCN", "c1ccncc1", "CCCl", "O", "CC#N"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(grant_fast.__file__).parents[1])}
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fails(*words, code=1):
+    """The one line that a failing command says."""
+    result = run(*words)
+    assert result.exit_code == code, result.output
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    assert "Traceback" not in result.output
+    return lines[0]

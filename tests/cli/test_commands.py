@@ -1,0 +1,200 @@
+"""The command line, end to end and small: what it writes, and what it says when it cannot."""
+
+import csv
+import errno
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from grant_fast import shell
+from grant_fast.training.checkpoints import load_checkpoint
+from grant_fast.training.config import RunConfig
+from grant_fast.training.records import read_run
+from tests.cli.runs import ENVIRONMENT, SMALL, SMILES, fails, run
+
+
+def test_train_leaves_a_whole_run_folder(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert names == {"config.json", "metrics.csv", "last.pt", "best.pt", "result.json"}
+    assert json.loads((trained / "config.json").read_text())["epochs"] == 2
+
+
+def test_compare_writes_table_numbers_and_picture(tmp_path):
+    out = tmp_path / "all"
+    words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert f"picture: {out / 'curves.png'}" in result.stdout
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    table = json.loads((out / "results.json").read_text())
+    arms = ["full", "full-equal-budget", "random", "grant-b", "grant-s", "grant-global"]
+    assert [arm["arm"] for arm in table["arms"]] == arms
+    assert all(arm in result.stdout for arm in arms)
+    seen = {arm["arm"]: arm["graphs_seen"]["mean"] for arm in table["arms"]}
+    assert seen["full-equal-budget"] == seen["random"] == seen["grant-s"] == seen["grant-global"]
+    assert (out / "results.md").read_text().count("\n| ") >= len(arms)
+    begun = (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns
+    (out / "random" / "seed-0" / "result.json").unlink()
+    assert run(*words, "--resume").exit_code == 0
+    assert (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns == begun
+    assert (out / "random" / "seed-0" / "result.json").exists()
+    line = fails(*words, "--resume", "--lr", 0.5)
+    assert "the run was made with lr=0.005, not 0.5" in line
+
+
+def test_tiny_and_huge_values_keep_their_digits(tmp_path):
+    pytest.importorskip("rdkit")
+    table = tmp_path / "tiny.csv"
+    lines = [f"{smiles},{row}e-30" for row, smiles in enumerate(SMILES * 2)]
+    table.write_text("\n".join(["smiles,y", *lines]))
+    words = ["--split", "random", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
+    assert re.search(r"test mae: \d\.\d+e-\d\d ", run("train", table, *words).stdout)
+
+
+def test_compare_always_brings_its_controls(tmp_path):
+    words = [
+        "compare",
+        *SMALL,
+        "--epochs",
+        1,
+        "--seeds",
+        1,
+        "--arm",
+        "grant-b",
+        "-o",
+        tmp_path / "x",
+    ]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
+    assert found == {"grant-b", "random", "full-equal-budget"}
+    assert "with one seed nobody can tell" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("targets", "columns", "kind"),
+    [
+        (["size"], ["size"], "regression"),
+        (["toxic"], ["toxic"], "binary"),
+        (["toxic,sticky"], ["toxic", "sticky"], "multilabel"),
+        (["all"], ["size", "toxic", "sticky"], "regression"),
+    ],
+)
+def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, columns, kind):
+    folder, out = tmp_path / "run", tmp_path / "out.csv"
+    words = [word for name in targets for word in ("--target", name)]
+    words += ["--split", "random", "--epochs", 2, "--device", "cpu", "-o", folder]
+    result = run("train", molecules, *words)
+    assert result.exit_code == 0, result.output
+    assert load_checkpoint(folder / "best.pt")["spec"]["task"]["kind"] == kind
+
+    new = tmp_path / "new.csv"
+    new.write_text("name,smiles\na,CCO\nb,nonsense\nc,c1ccccc1\n")
+    result = run("predict", folder, new, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "1 unparsable SMILES left empty: row 3 'nonsense'" in result.stderr
+    with open(out, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["smiles", *columns]
+    assert [row["smiles"] for row in rows] == ["CCO", "nonsense", "c1ccccc1"]
+    assert all(rows[1][name] == "" for name in columns)
+    values = [float(rows[row][name]) for row in (0, 2) for name in columns]
+    assert kind == "regression" or all(0 <= value <= 1 for value in values)
+
+    line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
+    assert "row 3: 'nonsense' is not a valid SMILES" in line
+    assert not (tmp_path / "strict.csv").exists()
+
+
+def test_pack_train_and_predict_on_a_packed_file(tmp_path):
+    packed, folder, out = tmp_path / "d.gfast", tmp_path / "run", tmp_path / "out.csv"
+    assert run("pack", "gen-cls", "--graphs", 12, "-o", packed).exit_code == 0
+    result = run("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert run("predict", folder, packed, "-o", out).exit_code == 0
+    with open(out, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:3] == ["graph", "node", "class_0"]
+    assert sum(float(value) for value in list(rows[0].values())[2:]) == pytest.approx(1, abs=1e-5)
+
+
+def test_doctor_checks_this_machine():
+    result = run("doctor")
+    assert result.exit_code == 0
+    assert "✓ FlexGCN on cpu" in result.stdout and "✗" not in result.stdout
+
+
+def test_doctor_says_what_is_broken_and_how_to_mend_it(monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "✗ checkpoint written and read" in result.stdout
+    assert "No space left on device; free some space" in result.stdout
+
+
+def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
+    words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    for orders, widths, rates in (("3,2", [27], [0.27]), ("3", [], []), ("2,2,2", [27, 18], 0)):
+        out = tmp_path / orders
+        result = run("train", *words, "--orders", orders, "--norm", "none", "-o", out)
+        assert result.exit_code == 0, result.output
+        config = json.loads((out / "config.json").read_text())
+        assert config["hidden_channels"] == widths and config["norm"] == "none"
+        assert config["dropout"] == (rates or [0.27, 0.0][: len(widths)])
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp_path, sent):
+    words = ["train", *SMALL, "--epochs", "300", "--eval-every", "50", "--arm", "grant-s"]
+    program = [sys.executable, "-m", "grant_fast.cli", *words]
+    # Checkpoints are seconds apart: what is on disk then is what the interrupt wrote.
+    broken = subprocess.Popen(
+        [*program, "-o", str(tmp_path / "broken")],
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "broken" / "config.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.15)
+    broken.send_signal(sent)
+    _, said = broken.communicate(timeout=60)
+    assert broken.returncode == 130, said
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].startswith("interrupted; go on with: grant-fast train")
+    assert not (tmp_path / "broken" / "result.json").exists()
+    state = load_checkpoint(tmp_path / "broken" / "last.pt")
+    assert state["totals"]["epoch"] == len(state["history"]) < 300
+
+    assert run("train", "--resume", "-o", tmp_path / "broken").exit_code == 0
+    assert run(*words, "-o", tmp_path / "whole").exit_code == 0
+    resumed, whole = (load_checkpoint(tmp_path / name / "last.pt") for name in ("broken", "whole"))
+    assert resumed["model"].keys() == whole["model"].keys()
+    assert all(torch.equal(resumed["model"][k], whole["model"][k]) for k in whole["model"])
+    results = [read_run(tmp_path / name).result for name in ("broken", "whole")]
+    assert results[0].test_metric == results[1].test_metric
+
+
+@pytest.mark.parametrize(("width", "chosen", "threads"), [(32, "", 1), (33, "", 2), (8, "2", 2)])
+def test_narrow_networks_take_one_thread_unless_the_user_chose(width, chosen, threads, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if chosen:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        shell.use_fitting_threads(RunConfig(hidden_channels=(width,)))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
