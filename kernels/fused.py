@@ -50,13 +50,14 @@ from .tile import (
     add_others,
     add_product,
     add_sources,
+    add_split_product,
     finish,
     has_nan,
-    input_rows,
     load_block,
     load_gradient,
     load_weight,
     no_sums,
+    sources,
     split,
     spread_bits,
     store_block,
@@ -82,25 +83,26 @@ def tile_input(
     p_code, p_node, o_row, m_row, i_tile,
     ROWS: tl.constexpr, DATASET_X: tl.constexpr, CODED: tl.constexpr,
 ):  # fmt: skip
-    """The row of X that each row of a tile takes; see `input_rows`."""
-    o_node = o_row
+    """The row of X that each row of a tile takes: its own, its node's, or its kind's (CODED)."""
+    o_x = o_row
     if DATASET_X or CODED:
-        o_node = tl.load(p_node + i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    return input_rows(p_code, o_node, o_row, m_row, DATASET_X, CODED)
+        o_x = tl.load(p_node + i_tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    if CODED:
+        o_x = tl.load(p_code + o_x, mask=m_row, other=0).to(tl.int64)
+    return o_x
 
 
 @triton.jit
-def hop(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, REPAIR: tl.constexpr):
+def hop(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr):
     """Â Z of one tile: A Z between two diagonal scales. All lie on their sides: b_z is [BO, ROWS],
     b_a [sources, targets]."""
     if NORMALIZE:
         b_z = b_z * b_scale[None, :]
     b_none = tl.zeros_like(b_z)
-    b_sum = add_sources(b_none, b_a, b_z, True, PRECISION, "all")
-    if REPAIR:
-        if has_nan(b_sum):
-            b_sum = add_sources(b_none, b_a, b_z, True, PRECISION, "finite")
-            b_sum = add_others(b_sum, add_sources(b_none, b_a, b_z, True, PRECISION, "others"))
+    b_sum = add_sources(b_none, b_a, sources(b_z, PRECISION, "finite" if CAREFUL else "all"), True)
+    if CAREFUL:
+        b_others = add_sources(b_none, b_a, sources(b_z, PRECISION, "others"), True)
+        b_sum = add_others(b_sum, b_others)
     return b_sum * b_scale[None, :] if NORMALIZE else b_sum
 
 
@@ -236,7 +238,7 @@ def weight_grad_tiles(
         for k in tl.static_range(ORDER):
             if k > 0:
                 b_g = hop(b_g, b_a, b_scale, NORMALIZE, PRECISION, False)
-            b_next = b_next + (add_outer(b_dw[k], b_g, b_x, PARTS, PRECISION),)
+            b_next = b_next + (add_split_product(b_dw[k], b_g, b_x, 3, PARTS, PRECISION),)
             if k < ORDER - 1:
                 tl.debug_barrier()  # or the orders are mixed, more than registers can hold
         b_dw = b_next
@@ -245,14 +247,3 @@ def weight_grad_tiles(
         b_next = b_next + (tl.trans(b_dw[k]),)
     i_program = tl.program_id(0)
     store_sums(p_partial, b_next, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)
-
-
-@triton.jit
-def add_outer(b_dw, b_g, b_x, PARTS: tl.constexpr, PRECISION: tl.constexpr):
-    """dW_kᵀ [BO, BI] and what a tile adds to it: G [BO, ROWS] times X [ROWS, BI]."""
-    if PRECISION == "ieee":
-        b_dw = tl.dot(b_g, b_x, b_dw, input_precision="ieee")
-    else:
-        LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
-        b_dw = add_product(b_dw, split(b_g, LIMIT), split(b_x, PARTS), LIMIT, PARTS, LIMIT)
-    return b_dw

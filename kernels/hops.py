@@ -28,7 +28,35 @@ import triton.language as tl
 
 from .blocks import load_graph, load_scale, sum_sources
 from .fused import hop, load_tile
-from .tile import finish, load_columns, store_columns
+from .tile import finish, has_nan, load_columns, store_columns
+
+
+@triton.jit
+def hop_tile(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr):
+    """`fused.hop`; where it makes a NaN again, with care."""
+    b_sum = hop(b_z, b_a, b_scale, NORMALIZE, PRECISION, False)
+    if has_nan(b_sum):
+        b_sum = hop(b_z, b_a, b_scale, NORMALIZE, PRECISION, True)
+    return b_sum
+
+
+@triton.jit
+def hop_rows(
+    p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
+    SCALE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`blocks.sum_sources`; where it makes a NaN again, with care."""
+    b_sum = sum_sources(
+        p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+        WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, False,
+    )  # fmt: skip
+    if has_nan(b_sum):
+        b_sum = sum_sources(
+            p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
+            WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, True,
+        )  # fmt: skip
+    return b_sum
 
 
 @triton.jit(do_not_specialize=["order"])
@@ -61,7 +89,7 @@ def horner_tiles(
     for _ in range(1, order):
         p_t -= WIDTH
         b_t = tl.trans(load_columns(p_t, o_row, m_row, i_col, stride, WIDTH, BO))
-        b_y = b_t + hop(b_y, b_a, b_scale, NORMALIZE, PRECISION, True)
+        b_y = b_t + hop_tile(b_y, b_a, b_scale, NORMALIZE, PRECISION)
     b_y = finish(tl.trans(b_y), p_bias, i_col, BIAS, RELU, WIDTH, BO)
     store_columns(p_y, b_y, o_row, m_row, i_col, Y_STRIDE, WIDTH, BO)
 
@@ -93,7 +121,7 @@ def powers_tiles(
     b_z = tl.trans(b_z)
     for _ in range(1, order):
         p_z += WIDTH
-        b_z = hop(b_z, b_a, b_scale, NORMALIZE, PRECISION, True)
+        b_z = hop_tile(b_z, b_a, b_scale, NORMALIZE, PRECISION)
         store_columns(p_z, tl.trans(b_z), o_row, m_row, i_col, stride, WIDTH, BO)
 
 
@@ -131,9 +159,9 @@ def horner_blocks(
             o = top + tl.arange(0, ROWS)
             m = o < size
             b_y = load_columns(p_t, o.to(tl.int64), m, i_col, stride, WIDTH, BO)
-            b_y += load_scale(p_scale, node + o, m, NORMALIZE) * sum_sources(
+            b_y += load_scale(p_scale, node + o, m, NORMALIZE) * hop_rows(
                 p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, stride,
-                WIDTH, ROWS, SOURCES, BO, NORMALIZE, TRANSPOSE, PRECISION, True,
+                WIDTH, ROWS, SOURCES, BO, NORMALIZE, TRANSPOSE, PRECISION,
             )  # fmt: skip
             if i < order - 1:
                 store_columns(p_t, b_y, o.to(tl.int64), m, i_col, stride, WIDTH, BO)
@@ -178,8 +206,8 @@ def powers_blocks(
         for top in range(0, size, ROWS):
             o = top + tl.arange(0, ROWS)
             m = o < size
-            b_z = load_scale(p_scale, node + o, m, NORMALIZE) * sum_sources(
+            b_z = load_scale(p_scale, node + o, m, NORMALIZE) * hop_rows(
                 p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, stride,
-                WIDTH, ROWS, SOURCES, BO, NORMALIZE, TRANSPOSE, PRECISION, True,
+                WIDTH, ROWS, SOURCES, BO, NORMALIZE, TRANSPOSE, PRECISION,
             )  # fmt: skip
             store_columns(p_z, b_z, o.to(tl.int64), m, i_col, stride, WIDTH, BO)

@@ -80,7 +80,7 @@ def tile_grad_shape(h_out: int) -> dict[str, int]:
 
 
 def block_grad_shape(h_out: int) -> dict[str, int]:
-    return {"BI": 16, "BO": column_block(h_out), "ROWS": 32, "SOURCES": 32}
+    return {"BI": 16, "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
 
 
 def forward(
@@ -130,8 +130,7 @@ def _convolve(
     if graphs.num_tiles:
         launch(
             fused.flex_conv_tiles, (graphs.num_tiles, columns), *layer, *graphs.small,
-            written=(out,), PARTS=parts(x.dtype, constants["PRECISION"]), **constants,
-            **tile_shape(h_in, h_out),
+            written=(out,), **constants, **tile_shape(h_in, h_out),
         )  # fmt: skip
     if graphs.num_large:
         shape = block_shape(h_in, h_out)
@@ -172,8 +171,7 @@ def weight_grad(
         grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
         launch(
             fused.weight_grad_tiles, grid, x, code, dy, y, partial, *graphs.small,
-            graphs.num_tiles, tiles_each, written=(partial,),
-            PARTS=parts(x.dtype, constants["PRECISION"]), **constants, **shape,
+            graphs.num_tiles, tiles_each, written=(partial,), **constants, **shape,
         )  # fmt: skip
     if graphs.num_large:
         shape = block_grad_shape(h_out)
@@ -192,12 +190,14 @@ def _constants(
     x: Tensor, code: Tensor | None, sizes: tuple[int, ...], graphs: Graphs, dataset_x: bool
 ) -> dict[str, Any]:
     """What all kernels of a layer are specialised by."""
+    exact = precision(x.dtype, x.device)
     return {
         **dict(zip(("ORDER", "H_IN", "H_OUT"), sizes, strict=True)),
         "NORMALIZE": graphs.scale is not None,
         "DATASET_X": dataset_x,
         "CODED": code is not None,
-        "PRECISION": precision(x.dtype, x.device),
+        "PARTS": parts(x.dtype, exact),
+        "PRECISION": exact,
     }
 
 

@@ -38,7 +38,15 @@ from .fused import horner
 from .launch import launch, precision
 from .select import add_leading
 from .tables import tile_slots
-from .tile import add_sources, finish, load_block, load_weight, spread_bits, store_block
+from .tile import (
+    add_sources,
+    finish,
+    load_block,
+    load_weight,
+    sources,
+    spread_bits,
+    store_block,
+)
 
 #: Rows of the block of graphs, at least a tile's slots: the matrix units want 16.
 GRAPHS = 16
@@ -133,7 +141,7 @@ def read_out(
             b_y = tl.dot(b_p * b_x[c // BI], b_w, b_y, input_precision=PRECISION)
     b_f = tl.zeros([GRAPHS, BO], tl.float32)
     b_in = m_in.to(tl.float32 if PRECISION == "ieee" else tl.bfloat16)
-    b_f = add_sources(b_f, b_in, b_y, False, PRECISION, "all")
+    b_f = add_sources(b_f, b_in, sources(b_y, PRECISION, "all"), False)
     o_col = tl.arange(0, BO)
     p_bias = p_weight + ORDER * H_IN * H_OUT
     b_bias = tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)[None, :]

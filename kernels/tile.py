@@ -22,15 +22,6 @@ def load_columns(p, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.
 
 
 @triton.jit
-def input_rows(p_code, o_node, o_row, m_row, DATASET_X: tl.constexpr, CODED: tl.constexpr):
-    """The row of X that each row of the batch takes: its own, its node's, or its kind's (CODED)."""
-    o_x = o_node if DATASET_X else o_row
-    if CODED:
-        o_x = tl.load(p_code + o_node, mask=m_row, other=0).to(tl.int64)
-    return o_x
-
-
-@triton.jit
 def store_columns(p, b, o_row, m_row, i_col, STRIDE, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The reverse of `load_columns`, rounded to the stored dtype."""
     o_col = i_col * BLOCK + tl.arange(0, BLOCK)
@@ -135,6 +126,24 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.
 
 
 @triton.jit
+def spread_bytes(b_byte, PRECISION: tl.constexpr):
+    """Bytes [rows, bytes] as zeros and ones [rows, 8 · bytes], lowest bits first.
+
+    Two at a time, as the halves of an int32; a thread has eight neighbours, and stores them at once.
+    """
+    b_two = b_byte.to(tl.int32)
+    b_two |= b_two << 15
+    pairs = ()
+    for i in tl.static_range(4):
+        pairs = pairs + (((b_two >> (2 * i)) & 0x10001) * 0x3F80,)
+    b_pairs = tl.join(tl.join(pairs[0], pairs[2]), tl.join(pairs[1], pairs[3]))
+    b_pairs = b_pairs.reshape([b_byte.shape[0], 4 * b_byte.shape[1]])
+    b_a = tl.join(b_pairs.to(tl.int16), (b_pairs >> 16).to(tl.int16))
+    b_a = b_a.reshape([b_byte.shape[0], 8 * b_byte.shape[1]]).to(tl.bfloat16, bitcast=True)
+    return b_a.to(tl.float32) if PRECISION == "ieee" else b_a
+
+
+@triton.jit
 def split(b, PARTS: tl.constexpr):
     """float32 as a sum of bfloat16s, the largest first: of three parts, exactly (8 bits each)."""
     parts = ()
@@ -159,8 +168,26 @@ def add_product(b_sum, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PAR
 
 
 @triton.jit
-def add_sources(b_sum, b_a, b_z, AFTER: tl.constexpr, PRECISION: tl.constexpr, WHAT: tl.constexpr):
-    """b_sum + A @ Z (AFTER: b_sum + Z @ A) for a block A of zeros and ones, in float32.
+def add_split_product(
+    b_sum, b_left, b_right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr
+):
+    """b_sum + the product of two matrices of numbers of so many parts (see `split`).
+
+    0 parts: of numbers that need not be finite, of which a split would make NaN.
+    """
+    LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
+    L: tl.constexpr = LEFT if LEFT < LIMIT else LIMIT
+    R: tl.constexpr = RIGHT if RIGHT < LIMIT else LIMIT
+    if PRECISION == "ieee" or LEFT == 0:
+        b_sum = tl.dot(b_left, b_right, b_sum, input_precision=PRECISION)
+    else:
+        b_sum = add_product(b_sum, split(b_left, L), split(b_right, R), L, R, LIMIT)
+    return b_sum
+
+
+@triton.jit
+def sources(b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
+    """Z as the parts that `add_sources` multiplies with a block A of zeros and ones, for float32.
 
     Such an A is exact in bfloat16, and Z is a sum of three bfloat16s: three products make a float32
     one, at less than the cost of two in TF32, and what a matrix unit gave out it takes in again
@@ -180,22 +207,27 @@ def add_sources(b_sum, b_a, b_z, AFTER: tl.constexpr, PRECISION: tl.constexpr, W
     if WHAT == "finite":
         b_z = tl.where(m_finite, b_z, 0.0)
     if PRECISION == "ieee":
-        if AFTER:
-            b_sum = tl.dot(b_z, b_a, b_sum, input_precision="ieee")
-        else:
-            b_sum = tl.dot(b_a, b_z, b_sum, input_precision="ieee")
+        parts = (b_z,)
     else:
-        PARTS: tl.constexpr = 1 if WHAT == "others" else (3 if PRECISION == "tf32x3" else 2)
+        parts = split(b_z, 1 if WHAT == "others" else (3 if PRECISION == "tf32x3" else 2))
+    return parts
+
+
+@triton.jit
+def add_sources(b_sum, b_a, parts, AFTER: tl.constexpr):
+    """b_sum + A @ Z (AFTER: b_sum + Z @ A) of `sources`, the smallest first."""
+    for i in tl.static_range(len(parts)):
+        b_part = parts[len(parts) - 1 - i]
         if AFTER:
-            b_sum = add_product(b_sum, split(b_z, PARTS), (b_a,), PARTS, 1, PARTS)
+            b_sum = tl.dot(b_part, b_a, b_sum, input_precision="ieee")
         else:
-            b_sum = add_product(b_sum, (b_a,), split(b_z, PARTS), 1, PARTS, PARTS)
+            b_sum = tl.dot(b_a, b_part, b_sum, input_precision="ieee")
     return b_sum
 
 
 @triton.jit
 def has_nan(b_sum):
-    """Whether a sum over all sources has to be made again; see `add_sources`."""
+    """Whether a sum over all sources has to be made again; see `sources`."""
     return tl.max((b_sum != b_sum).to(tl.int32)) > 0
 
 

@@ -207,7 +207,7 @@ def test_larger_graphs_read_x_once_an_order_and_block_of_columns(h_out, traffic)
     assert seen.of(out) == 4 * h_out * n
     assert seen.of(graphs.x) == order * columns * 4 * 27 * n
     hops = (order - 1) * columns
-    assert seen.of(packed.bits) == hops * 8 * each_larger(32)
+    assert seen.of(packed.bits) == hops * 4 * each_larger(32)
     assert seen.of(graphs.scale) == order * columns * 4 * n
     assert seen.of(weight) == 4 * weight.numel() * sum(rows for rows, _ in LARGER.values())
     scratch = hops * 4 * 32 * (n + each_larger(64))
@@ -238,7 +238,7 @@ def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(traffic):
     columns, inputs = 2, 2
     assert seen.of(graphs.x) == order * columns * 4 * 27 * n
     assert seen.of(dy) == seen.of(y) == inputs * 4 * h_out * n
-    bits, scratch = 8 * each_larger(32), 4 * 32 * (n + each_larger(32))
+    bits, scratch = 8 * each_larger(64), 4 * 32 * (n + each_larger(64))
     stated = n * (4 * 27 * order * columns + 8 * h_out * inputs)
     stated += columns * inputs * (4 * order * n + (order - 1) * (bits + scratch))
     sums = 4 * (order * 27 + 1) * h_out * len(LARGER)  # a graph a program
@@ -266,7 +266,7 @@ def test_wide_hops_of_small_graphs_move_each_number_once(order, traffic):
 def test_wide_hops_of_larger_graphs_write_each_number_once(traffic):
     graphs, packed = packed_graphs(tuple(LARGER), 20)
     n, order, hops = graphs.num_nodes, 4, 3
-    around = hops * (8 * each_larger(32) + 4 * n + 4 * each_larger(64)) + 32 * len(LARGER)
+    around = hops * (4 * each_larger(32) + 4 * n + 4 * each_larger(64)) + 32 * len(LARGER)
     # Read again by a hop: once for each block of 64 rows, of which both graphs have two.
     gathered = hops * 2 * 4 * 20 * n
     t, y = torch.randn(n, order * 20), torch.empty(n, 20)
