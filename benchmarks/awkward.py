@@ -1,5 +1,7 @@
 """Graphs that a kernel may stumble over, and how far off it may be."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -43,7 +45,9 @@ def awkward_graphs(
     batch = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
     weight = torch.rand(index.shape[1], generator=generator) if weighted else None
     x = torch.zeros(start, 1) if x is None else x
-    level = None if y is None else "graph" if len(y) == len(SIZES) else "node"
+    level: Literal["graph", "node"] | None = None
+    if y is not None:
+        level = "graph" if len(y) == len(SIZES) else "node"
     return PackedGraphs.from_arrays(
         x, index, batch, y, weight, len(SIZES), y_level=level, missing_labels=True
     )

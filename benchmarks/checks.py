@@ -7,7 +7,7 @@ Layers are here, what follows them is in `scoring_checks.py`.
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -94,8 +94,8 @@ class Layer:
         want, kept = _exact(self, inputs, grad, adjacency)
 
         def once() -> list[Tensor]:
-            leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-            y = ops.flex_conv(*leaves, adjacency, relu=self.relu, backend=self.backend)
+            x, weight, bias = leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+            y = ops.flex_conv(x, weight, bias, adjacency, relu=self.relu, backend=self.backend)
             return [y.detach(), *torch.autograd.grad(y, leaves, kept)]
 
         return once, dict(zip(("Y", "dX", "dW", "db"), want, strict=True))
@@ -120,8 +120,11 @@ def _layers(backend: str) -> Iterator[Layer]:
         yield Layer(backend, 9, 64, order, relu=True)
         yield Layer(backend, 64, 16, order, symmetric=False)
     for normalize in (True, False):
-        for kind in ({}, {"symmetric": False}, {"weighted": True}, {"repeated": True}):
-            yield Layer(backend, 27, 18, 3, normalize=normalize, **kind)
+        usual = Layer(backend, 27, 18, 3, normalize=normalize)
+        yield usual
+        yield replace(usual, symmetric=False)
+        yield replace(usual, weighted=True)
+        yield replace(usual, repeated=True)
     for dtype in (torch.bfloat16, torch.float16):
         for h_in, h_out in ((9, 27), (64, 64), (128, 128)):
             yield Layer(backend, h_in, h_out, 3, dtype=dtype)
@@ -144,9 +147,9 @@ def run(check: Check, device: torch.device) -> dict[str, float | str]:
         torch.use_deterministic_algorithms(False)
     errors: dict[str, float | str] = {}
     for (name, exact), got, again in zip(want.items(), first, second, strict=True):
-        errors[name] = error = relative_error([got], [exact.to(got.device)])
-        if not error <= check.tolerance:
-            raise WrongAnswer(f"{name} is off by {error:.1e} of its size")
+        errors[name] = off = relative_error([got], [exact.to(got.device)])
+        if not off <= check.tolerance:
+            raise WrongAnswer(f"{name} is off by {off:.1e} of its size")
         if not torch.equal(got, again):
             raise WrongAnswer(f"{name} differs between two runs")
     return errors

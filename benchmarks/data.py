@@ -27,8 +27,10 @@ LAYER_SETS = ("molecules", "graphon", "big")
 
 #: Graphs of each set at each scale; None is the set's true size.
 GRAPHS: dict[str, dict[str, int | None]] = {
-    "tiny": dict.fromkeys(RECIPES, 60)
-    | {"gen-reg": 15, "gen-cls": 15, "molecules": 12, "graphon": 2},
+    "tiny": {
+        **dict.fromkeys(RECIPES, 60),
+        **{"gen-reg": 15, "gen-cls": 15, "molecules": 12, "graphon": 2},
+    },
     "cpu": {
         "ogbg-molhiv": 4000,
         "ogbg-molpcba": 2000,

@@ -64,10 +64,10 @@ def run(options: Options) -> dict[str, Any]:
     options.out.mkdir(parents=True, exist_ok=True)
     cases = [case for case in suite(options.scale) if re.search(options.only, case.name)]
     device = torch.device(options.device)
-    kept, dropped = cases, []
+    kept, dropped = cases, list[Case]()
     if options.minutes:
-        preparing = _PREPARING if options.scale == "gpu" else 0.0
-        kept, dropped = fit(cases, 60 * options.minutes - preparing)
+        before = _PREPARING if options.scale == "gpu" else 0.0
+        kept, dropped = fit(cases, 60 * options.minutes - before)
     document: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.device", *_shown(options)]),
         "scale": options.scale,

@@ -62,7 +62,7 @@ def _beside_pyg(
         batches = (batch.to(graphs.device) for batch in _forever(loader))
         return Side(kind(other, batches), partial(answer, other))
 
-    sides = {name: partial(ours, name) for name in setting.backends}
+    sides: dict[str, Callable[[], Side]] = {name: partial(ours, name) for name in setting.backends}
     for who in peers(graphs.device):
         sides[f"{who}, DataLoader"] = partial(loaded, who)
     facts = setting.facts | {"batch size": size}

@@ -149,6 +149,7 @@ class Scores:
         double.backend, model.backend = "torch", self.backend
         batch = graphs.to(dtype=torch.float64).batch(whole)
         with evaluating(double):
+            assert batch.y is not None
             exact = graph_residuals(double(batch), batch.y, task, batch.ptr)
         model, graphs = model.to(device), graphs.to(device)
         alone = fused.why_not(model, graphs.batch(whole), task) is None

@@ -129,10 +129,11 @@ def peer(setting: Setting, kind: str = PYG) -> nn.Module:
     """The network in PyG's own parts or by the paper's formulation, with the same weights."""
     from .peers import pyg
 
+    network = pyg.TAGNet
     if kind == PAPER:
-        from .peers.authors import PaperNet as Network
-    else:
-        from .peers.pyg import TAGNet as Network
+        from .peers.authors import PaperNet
+
+        network = PaperNet
 
     config, gaps = setting.config, len(setting.config.orders) - 1
     outputs = setting.task.num_outputs
@@ -142,7 +143,7 @@ def peer(setting: Setting, kind: str = PYG) -> nn.Module:
     def stretched(values: Sequence[Any]) -> list[Any]:
         return list(values) * gaps if len(values) == 1 else list(values)
 
-    peer = Network(
+    peer = network(
         config.embedding if atoms else setting.graphs.num_features,
         stretched(config.hidden_channels),
         config.head or outputs,

@@ -79,9 +79,11 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
     in a training step, in order: a pass forward or backward is a layer and the norm before it."""
     n, e = batch.num_nodes, batch.num_edges
     edges = (12.0 if e <= 4 * n else 4.0 + 2 * e / n) * n  # four neighbours, or every edge
-    forward, backward = [], []
+    forward: list[tuple[str, float, float]] = []
+    backward: list[tuple[str, float, float]] = []
     pooled = model.pool is not None
-    for i, conv in enumerate(list(model.convs)[: -1 if pooled else None]):
+    convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
+    for i, conv in enumerate(convs[: -1 if pooled else None]):
         k, a, b = conv.order, conv.in_channels, conv.out_channels
         last, constant = i == len(model.norms), i == 0 and model.encoder is None
         coded = i == 0 and model.encoder is not None
@@ -93,10 +95,10 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
         operations += 0 if constant else 2.0 * n * k * a * b
         backward.append((f"layer {i + 1} backward", back, operations))
     if pooled:
-        last = model.convs[-1]
-        moved = 4.0 * n * (last.in_channels + last.order)
+        readout = convs[-1]
+        moved = 4.0 * n * (readout.in_channels + readout.order)
         forward.append(("readout forward", moved, 0.0))
-        backward.append(("readout backward", moved + 4.0 * n * last.in_channels, 0.0))
+        backward.append(("readout backward", moved + 4.0 * n * readout.in_channels, 0.0))
     return forward + backward[::-1]
 
 

@@ -8,26 +8,33 @@ import ctypes
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
-from grant_fast.data.load import load_dataset
+from grant_fast.data.load import Dataset, load_dataset
 from grant_fast.teaching.scoring import _fitting, evaluating
 
 NUM_GRAPHS, SHARE = 30_000, 10
 HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
 
 
-def molecules():
+def molecules() -> tuple[Dataset, FlexGCN]:
     if not HIV.exists():
         pytest.skip("the real molecules are not beside this checkout")
-    net = {"orders": [4, 3, 2, 2], "norm": "batch_norm", "dropout": 0.27, "encoder": "atom"}
+    net: dict[str, Any] = {
+        "orders": [4, 3, 2, 2],
+        "norm": "batch_norm",
+        "dropout": 0.27,
+        "encoder": "atom",
+    }
     return load_dataset(HIV, progress=False), FlexGCN(9, (27, 18, 18), 1, **net)
 
 
-def graphons():
+def graphons() -> tuple[Dataset, FlexGCN]:
     # 30,000 of them are 75 million edges: 1,000, each taken thirty times.
     return load_dataset("gen-cls", num_graphs=1000, progress=False), FlexGCN(
         40, (10,), 10, orders=[4, 3], pool=None
@@ -35,16 +42,18 @@ def graphons():
 
 
 @pytest.mark.parametrize("make", [molecules, graphons])
-def test_scoring_and_selection_beside_inference(make, benchmark, capsys):
+def test_scoring_and_selection_beside_inference(  # type: ignore[no-untyped-def]
+    make, benchmark, capsys
+):
     dataset, model = make()
     graphs, size = dataset.graphs, _fitting(dataset.graphs)
     ids = torch.arange(NUM_GRAPHS) % len(graphs)
 
-    def infer():
+    def infer() -> list[Tensor]:
         with evaluating(model):
             return [model(graphs.batch(part)) for part in ids.split(size)]
 
-    def teach():
+    def teach() -> Tensor:
         return select_graphs(score_graphs(model, graphs, dataset.task, ids=ids), len(ids) // SHARE)
 
     times = {infer: [], teach: []}
@@ -61,14 +70,14 @@ def test_scoring_and_selection_beside_inference(make, benchmark, capsys):
         print(f"\n{make.__name__}: (scoring + selection) / inference = {ratio:.3f}")
 
 
-def test_extra_memory_a_graph(benchmark, capsys):
+def test_extra_memory_a_graph(benchmark, capsys):  # type: ignore[no-untyped-def]
     total = 2_000_000
     x, edges = torch.zeros(total, 1), torch.empty(2, 0, dtype=torch.long)
     graphs = PackedGraphs.from_arrays(
         x, edges, torch.arange(total), torch.rand(total, 1), y_level="graph"
     )
 
-    def teach(number=total):
+    def teach(number: int = total) -> Tensor:
         part = None if number == total else torch.arange(number)
         scores = score_graphs(lambda batch: batch.x, graphs, Task("regression"), ids=part)
         return select_graphs(scores, len(scores) // SHARE)

@@ -69,9 +69,7 @@ def tile_shape(h_in: int, h_out: int) -> dict[str, int]:
 
 
 def block_shape(h_in: int, h_out: int) -> dict[str, int]:
-    # Two blocks of 32 inputs would leave too few registers for a hop on sm_80: 24 bytes spilled.
-    inputs = column_block(h_in) if h_in <= 32 else 16
-    return {"BI": inputs, "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
+    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
 
 
 def tile_grad_shape(h_out: int) -> dict[str, int]:

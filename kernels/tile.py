@@ -129,7 +129,7 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.
 def spread_bytes(b_byte, PRECISION: tl.constexpr):
     """Bytes [rows, bytes] as zeros and ones [rows, 8 · bytes], lowest bits first.
 
-    Two at a time, as the halves of an int32; a thread has eight neighbours, and stores them at once.
+    Two at a time, as the halves of an int32; a thread has eight neighbours and stores them at once.
     """
     b_two = b_byte.to(tl.int32)
     b_two |= b_two << 15

@@ -4,6 +4,8 @@ In every layer, as in the published code, the powers of Â are formed by sparse 
 products, and X is copied κ times down the diagonal of a dense matrix.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
@@ -29,7 +31,7 @@ class PaperNet(TAGNet):
         return self.head(global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x)
 
 
-def _layer(conv: torch.nn.Module, a: SparseTensor, x: Tensor) -> Tensor:
+def _layer(conv: Any, a: SparseTensor, x: Tensor) -> Tensor:
     order = len(conv.lins)
     powers = [SparseTensor.eye(x.shape[0]), a]
     for _ in range(2, order):

@@ -1,13 +1,14 @@
 """PyG: `TAGConv`, `BatchNorm`, `global_mean_pool`, OGB's `AtomEncoder` and PyG's `DataLoader`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import BatchNorm, TAGConv, global_mean_pool
 
-from grant_fast import PackedGraphs
+from grant_fast import FlexGCN, PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
 from grant_fast.reference import expand_rows
 
@@ -87,23 +88,34 @@ def data_list(graphs: PackedGraphs) -> list[Data]:
     return out
 
 
-def gradients(peer: TAGNet) -> list[Tensor]:
+def _tables(peer: TAGNet) -> list[Any]:
+    """The weights of OGB's encoder, or of what computes the same; PyTorch's types know neither."""
+    encoder: Any = peer.encoder
+    return [table.weight for table in encoder.atom_embedding_list]
+
+
+def _convs(peer: TAGNet) -> list[Any]:
+    """The layers, whose parts PyTorch's types do not know."""
+    return list(peer.convs)
+
+
+def gradients(peer: TAGNet) -> list[Tensor | None]:
     """Of all its weights, in the order and layout of the `FlexGCN` that they were taken from."""
-    out = []
+    out: list[Tensor | None] = []
     if not isinstance(peer.encoder, nn.Identity):
-        out.append(torch.cat([table.weight.grad for table in peer.encoder.atom_embedding_list]))
-    for conv in peer.convs:
+        out.append(torch.cat([table.grad for table in _tables(peer)]))
+    for conv in _convs(peer):
         out += [torch.stack([lin.weight.grad.T for lin in conv.lins]), conv.bias.grad]
     out[-1:-1] = [p.grad for p in peer.head.parameters()]  # ours stands inside the last layer
     return out + [p.grad for p in peer.norms.parameters()]
 
 
-def take_weights(peer: TAGNet, model: nn.Module) -> None:
+def take_weights(peer: TAGNet, model: FlexGCN) -> None:
     """Copy a `FlexGCN`'s weights, so that both sides compute the same function."""
     with torch.no_grad():
-        for tag, flex in zip(peer.convs, model.convs, strict=True):
-            maps = getattr(flex, "parametrizations", None)  # of a last layer with a head
-            weight = flex.weight if maps is None else maps.weight.original
+        for tag, flex in zip(_convs(peer), model.convs, strict=True):
+            maps: Any = getattr(flex, "parametrizations", None)  # of a last layer with a head
+            weight: Any = flex.weight if maps is None else maps.weight.original
             bias = flex.bias if maps is None else maps.bias.original
             for k, lin in enumerate(tag.lins):
                 lin.weight.copy_(weight[k].T)
@@ -111,8 +123,7 @@ def take_weights(peer: TAGNet, model: nn.Module) -> None:
             if maps is not None:
                 peer.head.load_state_dict(maps.weight[0].second.state_dict())
         if model.encoder is not None:
-            tables = [e.weight for e in peer.encoder.atom_embedding_list]
-            for table, ours in zip(
-                tables, model.encoder.weight.split(model.encoder.cardinalities), strict=True
-            ):
+            encoder: Any = model.encoder
+            parts = encoder.weight.split(encoder.cardinalities)
+            for table, ours in zip(_tables(peer), parts, strict=True):
                 table.copy_(ours)
