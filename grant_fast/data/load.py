@@ -160,11 +160,13 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
 
     arrays, failures = featurize(table.smiles, options.workers, options.progress)
     skipped = [(table.rows[i], text) for i, text in failures]
-    if skipped and (options.strict or arrays.num_graphs == 0):
+    too_few = arrays.num_graphs < 3
+    if skipped and (options.strict or too_few):
         row, text = skipped[0]
+        left = f"correct it: what is left, {arrays.num_graphs} of {len(table)}, is too few to split"
         raise InputError(
             f"{path} row {row}: {text!r} is not a valid SMILES ({len(skipped)} such in the file): "
-            + ("correct it, or skip it without --strict" if arrays.num_graphs else "correct it")
+            + (left if too_few else "correct it, or skip it without --strict")
         )
     bad = {i for i, _ in failures}
     table = table.take([i for i in range(len(table)) if i not in bad])

@@ -90,6 +90,12 @@ class TestMolecules:
         with pytest.raises(InputError, match=r"row 2: 'C1' is not a valid SMILES \(2 such"):
             load_dataset(csv_file(["C1,0", "C2,1"]), progress=False)
 
+    def test_too_few_left_to_split_names_what_was_left_out(self, csv_file: Callable) -> None:
+        path = csv_file([f"{RINGS[0]},1", "C1,0", f"{RINGS[1]},0"])
+        message = r"row 3: 'C1' is not a valid SMILES \(1 such.*left, 2 of 3, is too few to split"
+        with pytest.raises(InputError, match=message):
+            load_dataset(path, progress=False)
+
     def test_several_targets_with_gaps(self, csv_file: Callable) -> None:
         rows = [f"{ring},{i % 2},{'' if i else 1}" for i, ring in enumerate(RINGS)]
         path = csv_file(rows, header="smiles,a,b")
