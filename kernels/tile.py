@@ -112,12 +112,11 @@ def store_sums(
 
 @triton.jit
 def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr):
-    """The low BITS bits of each word as a row (ACROSS: as a column) of zeros and ones."""
-    if BITS <= 32:
-        b_word = b_word.to(tl.int32)
+    """The low BITS ≤ 32 bits of each word as a row (ACROSS: as a column) of zeros and ones."""
+    b_word = b_word.to(tl.int32)
     o_bit = tl.arange(0, BITS)
     b_bits = (b_word[None, :] >> o_bit[:, None]) if ACROSS else (b_word[:, None] >> o_bit[None, :])
-    b_bits = b_bits.to(tl.int32) & 1
+    b_bits &= 1
     if PRECISION == "ieee":
         b_a = b_bits.to(tl.float32)
     else:

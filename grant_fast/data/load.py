@@ -27,7 +27,7 @@ from .logp import penalized_logp
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import featurize
-from .splits import random_split, scaffold_split
+from .splits import FEWEST, random_split, scaffold_split
 from .stream import Part
 from .table import read_smi, read_table
 
@@ -160,7 +160,7 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
 
     arrays, failures = featurize(table.smiles, options.workers, options.progress)
     skipped = [(table.rows[i], text) for i, text in failures]
-    too_few = arrays.num_graphs < 3
+    too_few = arrays.num_graphs < FEWEST
     if skipped and (options.strict or too_few):
         row, text = skipped[0]
         left = f"correct it: what is left, {arrays.num_graphs} of {len(table)}, is too few to split"

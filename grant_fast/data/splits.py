@@ -14,6 +14,8 @@ from .smiles import import_rdkit
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
 FRACTIONS: Fractions = (0.8, 0.1, 0.1)
+#: Graphs of which each part can have one.
+FEWEST = len(PARTS)
 
 
 def random_split(n: int, fractions: Fractions = FRACTIONS, seed: int = 0) -> dict[str, Tensor]:
@@ -84,8 +86,10 @@ def _scaffolds(smiles: Sequence[str]) -> list[str]:
 
 def _bounds(n: int, fractions: Fractions) -> tuple[int, int]:
     """Where train and valid end."""
-    if n < 3:
-        raise InputError(f"{n} graphs cannot be split into train, valid and test: give 3 or more")
+    if n < FEWEST:
+        raise InputError(
+            f"{n} graphs cannot be split into train, valid and test: give {FEWEST} or more"
+        )
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(f"split fractions {fractions} must be three positive shares with sum 1")
     # 0.8 + 0.1 falls short of 0.9 by rounding: a little more keeps ⌊0.9·n⌋ where it belongs.
