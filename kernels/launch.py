@@ -34,6 +34,11 @@ WIDE_REGISTERS = {"flex_conv_tiles": 255}
 #: The same at inputs above 16, where sm_80 does with these what it does not with more.
 SEVERAL_REGISTERS = {"weight_grad_tiles": 248}
 
+#: Kernels that sum products over the lanes of a warp, each lane all of them. Fused with an addition
+#: a product is not rounded: two lanes that add each other's would end with different sums, and
+#: which of them is stored nobody says.
+UNFUSED = ("readout_rows", "value_grad_rows", "score_tiles", "score_rows")
+
 
 def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
@@ -42,6 +47,7 @@ def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, i
     registers |= SEVERAL_REGISTERS if h_in > 16 else {}
     columns = max(constants.get("BLOCKS") or (constants.get("BO", 0),))
     out = {"num_warps": WARPS.get(kernel) or columns // 16, "num_stages": 1}
+    out["enable_fp_fusion"] = kernel not in UNFUSED
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
     if kernel in registers and not hip:
@@ -56,7 +62,7 @@ def precision(dtype: torch.dtype, device: torch.device) -> str:
     one, or three, where the user allowed TF32 through PyTorch; and float32's own matrix
     instructions on AMD. Half precision is exact in TF32.
     """
-    if device.type != "cuda" or torch.version.hip:
+    if not has_nvidia_matrix_units(device):
         return "ieee"
     return "tf32" if dtype != torch.float32 or allows_tf32() else "tf32x3"
 
@@ -66,6 +72,11 @@ def parts(dtype: torch.dtype, precision: str) -> int:
     if dtype == torch.bfloat16:
         return 1
     return 3 if precision == "tf32x3" else 2
+
+
+def has_nvidia_matrix_units(device: torch.device) -> bool:
+    """Whether its matrix units take bfloat16 and TF32, but no float32."""
+    return device.type == "cuda" and not torch.version.hip
 
 
 def allows_tf32() -> bool:
@@ -82,7 +93,7 @@ def hop_precision(device: torch.device) -> str:
 
     They wait for memory, so that the third product of a hop is free.
     """
-    return "tf32x3" if device.type == "cuda" and not torch.version.hip else "ieee"
+    return "tf32x3" if has_nvidia_matrix_units(device) else "ieee"
 
 
 def launch(

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,41 @@ import benchmarks  # noqa: F401  # finds the kernels where nothing was installed
 sys.modules["outdated"] = None  # type: ignore[assignment]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--emulate",
+        choices=["sm_80", "sm_90"],
+        help="compile the kernels for this GPU, and run that: see tests/emulator",
+    )
+
+
 # Triton decides when a kernel is defined whether to interpret it.
 def pytest_configure(config: pytest.Config) -> None:
-    """Kernels run in Triton's interpreter, whatever the machine, but for `pytest -m cuda`."""
-    if config.option.markexpr != "cuda":
+    """Kernels run in Triton's interpreter, whatever the machine, but for these two."""
+    if config.option.emulate:
+        from tests.emulator.device import emulate
+
+        emulate(config.option.emulate)
+    elif config.option.markexpr != "cuda":
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    other = "interpreted" if config.option.emulate else "emulated"
+    config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker(other)])
+    items[:] = [item for item in items if not item.get_closest_marker(other)]
+
+
+@pytest.fixture(autouse=True)
+def no_hazards(pytestconfig: pytest.Config) -> Iterator[None]:
+    """What an emulated GPU noticed beside the results fails a test."""
+    yield
+    if pytestconfig.option.emulate:
+        from tests.emulator.device import HAZARDS
+
+        noticed = dict(HAZARDS)
+        HAZARDS.clear()
+        assert not noticed
 
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -213,7 +213,7 @@ KERNELS = [
 ]
 
 
-def test_the_checks_run_every_kernel_and_find_it_right_in_the_interpreter(monkeypatch):
+def test_the_checks_run_every_kernel_and_find_it_right(monkeypatch):
     launched, options = set(), launch.options
 
     def noted(name, *others):

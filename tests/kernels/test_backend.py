@@ -121,6 +121,7 @@ def test_explain_names_the_kernels_of_the_cpu(batch):
     assert "CPU kernels" not in " ".join(explain(FlexGCN(5, 4, 2, backend="torch"), batch))
 
 
+@pytest.mark.interpreted
 def test_the_doctor_shows_the_path_of_a_usual_model(monkeypatch):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
     assert any("2 graphs in 1 tiles" in check.detail for check in examine())

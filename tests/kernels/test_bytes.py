@@ -12,6 +12,8 @@ from grant_fast.kernels import csr, layer, readout, score, select, tables, tail,
 from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 
+pytestmark = pytest.mark.interpreted
+
 SMALL = (25, 30, 17, 9, 32, 21, 5, 14)
 
 

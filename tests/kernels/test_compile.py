@@ -13,6 +13,8 @@ from grant_fast.cli import app
 from grant_fast.kernels import inspect
 from grant_fast.kernels.inspect import KERNELS, TARGETS, Compiled, Job, jobs
 
+pytestmark = pytest.mark.interpreted
+
 # The interpreter is set in this process, so the compiler runs in one where it is not.
 PROGRAM = """
 import dataclasses, json, sys

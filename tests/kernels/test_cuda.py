@@ -2,7 +2,8 @@
 
 `make test` proves what can be proven without: results in the interpreter, registers and spills by
 compiling, what a CUDA graph can record by watching the operators. This is the rest, in one command;
-with pytest-xdist, `-n 8` shares out the compiling.
+with pytest-xdist, `-n 8` shares out the compiling. `pytest --emulate sm_90` runs it without a GPU,
+but for what PyTorch itself does there.
 """
 
 import copy
@@ -16,13 +17,20 @@ from hypothesis import strategies as st
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
+from tests import emulator
 from tests.cases import Case, dense_graphs
 from tests.kernels import test_in_dataset, test_score
 from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer, close
 
+#: CPU tensors are what an emulated GPU takes.
+DEVICE = "cpu" if emulator.TARGET else "cuda"
+NOT_EMULATED = pytest.mark.skipif(DEVICE == "cpu", reason="asks PyTorch for a GPU's own")
+
 pytestmark = [
     pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use"),
+    pytest.mark.skipif(
+        DEVICE == "cuda" and not torch.cuda.is_available(), reason="no GPU that PyTorch can use"
+    ),
     pytest.mark.skipif(
         os.environ.get("TRITON_INTERPRET") == "1",
         reason="kernels are interpreted here: the device's tests run alone, by `pytest -m cuda`",
@@ -38,7 +46,7 @@ BOTH = pytest.mark.parametrize("backend", ["torch", "triton"])
 
 def check(graphs: PackedGraphs, order: int, h_out: int, dtype=torch.float32, **options) -> None:
     options = {"tolerance": TOLERANCE[dtype]} | options
-    check_layer(graphs, order, h_out, dtype=dtype, device="cuda", **options)
+    check_layer(graphs, order, h_out, dtype=dtype, device=DEVICE, **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -101,10 +109,10 @@ def test_the_gradient_of_edge_weights(widths, dtype):
     case = Case(num_features=widths[0])
     conv = FlexConv(*widths, order=4)
     exact = copy.deepcopy(conv).double()
-    conv, conv.backend, exact.backend = conv.to("cuda"), "triton", "torch"
+    conv, conv.backend, exact.backend = conv.to(DEVICE), "triton", "torch"
     grads = []
     conv = conv.to(dtype)
-    for layer, device, kind in ((conv, "cuda", dtype), (exact, "cpu", torch.float64)):
+    for layer, device, kind in ((conv, DEVICE, dtype), (exact, "cpu", torch.float64)):
         weight = (case.edge_weight + 0.1).double().to(device)
         weight = (weight if kind == torch.float64 else weight.float()).requires_grad_()
         out = layer(case.x.to(device, kind), case.edge_index.to(device), weight)
@@ -118,7 +126,7 @@ def test_the_gradient_of_edge_weights(widths, dtype):
 @pytest.mark.parametrize("width", [1, 9, 27, 64, 300])
 def test_the_readout_and_its_gradient(width, order, dtype):
     graphs = dense_graphs((*SIZES, 3000), width)
-    batch = graphs.to("cuda").batch(slice(None))
+    batch = graphs.to(DEVICE).batch(slice(None))
     exact = graphs.to(dtype=torch.float64).batch(slice(None))
     x = batch.x.to(dtype).requires_grad_()
     x64 = x.detach().cpu().double().requires_grad_()
@@ -142,8 +150,8 @@ def test_features_and_kinds_are_read_where_the_dataset_holds_them(where, encoder
     model = FlexGCN(6, [7], 2, orders=[4, 2], encoder=encoder)
     exact = copy.deepcopy(model).double()
     model.backend, exact.backend = "triton", "torch"
-    batch = graphs.to("cuda").batch(where)
-    got, again = (test_in_dataset.training_step(model.to("cuda"), batch) for _ in range(2))
+    batch = graphs.to(DEVICE).batch(where)
+    got, again = (test_in_dataset.training_step(model.to(DEVICE), batch) for _ in range(2))
     want = test_in_dataset.training_step(exact, graphs.to(dtype=torch.float64).batch(where))
     for mine, twice, truth in zip(got, again, want, strict=True):
         assert torch.equal(mine, twice)
@@ -155,10 +163,10 @@ def test_features_and_kinds_are_read_where_the_dataset_holds_them(where, encoder
 @pytest.mark.parametrize("width", [4, 70])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_goes_where_the_edges_take_it(bad, width, dtype):
-    batch = dense_graphs((5, 9, 12, 1, 3, 40, 70), width).to("cuda").batch(slice(None))
+    batch = dense_graphs((5, 9, 12, 1, 3, 40, 70), width).to(DEVICE).batch(slice(None))
     x = batch.x.to(dtype)
     x[7, 1] = x[40, 1] = bad
-    weight, adjacency = torch.ones(3, width, 3, device="cuda", dtype=dtype), batch.adjacency(True)
+    weight, adjacency = torch.ones(3, width, 3, device=DEVICE, dtype=dtype), batch.adjacency(True)
     got, want = (
         ops.flex_conv(x, weight, None, adjacency, backend=backend)
         for backend in ("triton", "torch")
@@ -167,6 +175,7 @@ def test_what_is_not_finite_goes_where_the_edges_take_it(bad, width, dtype):
     assert 0.2 < want.isfinite().float().mean() < 1
 
 
+@NOT_EMULATED
 def test_tf32_where_the_user_allows_it():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
@@ -176,6 +185,7 @@ def test_tf32_where_the_user_allows_it():
         torch.set_float32_matmul_precision(before)
 
 
+@NOT_EMULATED
 @pytest.mark.parametrize("size", [20, 40])
 @pytest.mark.parametrize("dataset_x", [True, False])
 def test_offsets_beyond_31_bits(size, dataset_x):
@@ -185,16 +195,16 @@ def test_offsets_beyond_31_bits(size, dataset_x):
     check_far_offsets(
         size,
         dataset_x,
-        lambda dtype, *shape: torch.zeros(shape, dtype=dtype, device="cuda"),
-        "cuda",
+        lambda dtype, *shape: torch.zeros(shape, dtype=dtype, device=DEVICE),
+        DEVICE,
     )
     torch.cuda.empty_cache()
 
 
 @BOTH
 def test_two_runs_are_bit_equal(backend):
-    batch = dense_graphs(SIZES, 27).to("cuda").batch(slice(None))
-    adjacency, weight = batch.adjacency(True), torch.randn(3, 27, 18, device="cuda")
+    batch = dense_graphs(SIZES, 27).to(DEVICE).batch(slice(None))
+    adjacency, weight = batch.adjacency(True), torch.randn(3, 27, 18, device=DEVICE)
 
     def run() -> list[torch.Tensor]:
         leaves = [batch.x.clone().requires_grad_(), weight.clone().requires_grad_()]
@@ -207,7 +217,7 @@ def test_two_runs_are_bit_equal(backend):
 
 def network(backend: str) -> FlexGCN:
     options = {"norm": "batch_norm", "encoder": torch.nn.Identity(), "backend": backend}
-    return FlexGCN(9, [27, 18], 2, orders=[3, 2, 2], **options).to("cuda")
+    return FlexGCN(9, [27, 18], 2, orders=[3, 2, 2], **options).to(DEVICE)
 
 
 def training_step(model, batch, optimizer) -> torch.Tensor:
@@ -221,7 +231,7 @@ def training_step(model, batch, optimizer) -> torch.Tensor:
 def labelled() -> PackedGraphs:
     graphs = dense_graphs(SIZES, 9)
     graphs.y = torch.randn(graphs.num_graphs, 2)
-    return graphs.to("cuda")
+    return graphs.to(DEVICE)
 
 
 def test_either_backend_trains_the_same():
@@ -239,7 +249,7 @@ def test_either_backend_trains_the_same():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_computes_in_its_dtype(backend, dtype):
     batch, model = labelled().batch(slice(None)), network(backend).eval()
-    with torch.autocast("cuda", dtype):
+    with torch.autocast(DEVICE, dtype):
         got = model(batch)
     assert got.dtype == dtype
     exact = copy.deepcopy(model).double()
@@ -248,6 +258,7 @@ def test_autocast_computes_in_its_dtype(backend, dtype):
     torch.testing.assert_close(got.double(), want, rtol=0.05, atol=0.05)
 
 
+@NOT_EMULATED
 @BOTH
 def test_a_step_on_a_gathered_batch_does_not_wait_for_the_device(backend):
     batch, model = labelled().batch(slice(None)), network(backend)
@@ -260,6 +271,7 @@ def test_a_step_on_a_gathered_batch_does_not_wait_for_the_device(backend):
         torch.cuda.set_sync_debug_mode("default")
 
 
+@NOT_EMULATED
 @BOTH
 def test_a_recorded_step_replays_as_the_step_itself(backend):
     batch, model = labelled().batch(slice(None)), network(backend)
@@ -293,26 +305,27 @@ def test_scores_and_their_histogram(width, task, level, monkeypatch):
     task, pool = Task(task.kind, level, task.num_outputs), None if level == "node" else "mean"
     model = FlexGCN(5, width, task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
     check_scores = test_score.check if width == 7 else test_score.check_tail
-    check_scores(test_score.trained(model), dense_graphs(SMALL_SIZES, 5), task, device="cuda")
+    check_scores(test_score.trained(model), dense_graphs(SMALL_SIZES, 5), task, device=DEVICE)
 
 
 @pytest.mark.parametrize("size", [1, 1025, 350_000])
 def test_the_selection_is_that_of_a_stable_sort(size):
-    scores = torch.randint(0, 1000, (size,), device="cuda").float()
+    scores = torch.randint(0, 1000, (size,), device=DEVICE).float()
     for m in (0, 1, size // 3, size):
         want = torch.sort(scores, descending=True, stable=True).indices[:m].sort().values
         assert torch.equal(select_graphs(scores, m, backend="triton"), want)
 
 
+@NOT_EMULATED
 @BOTH
 @torch._dynamo.config.patch(error_on_recompile=True)
 def test_a_compiled_layer_equals_the_layer_and_compiles_once(backend):
     torch._dynamo.reset()
-    graphs = Case(sizes=(5, 3, 9, 40, 7, 12)).graphs.to("cuda")
-    conv = FlexConv(5, 6, order=3, backend=backend).to("cuda")
+    graphs = Case(sizes=(5, 3, 9, 40, 7, 12)).graphs.to(DEVICE)
+    conv = FlexConv(5, 6, order=3, backend=backend).to(DEVICE)
     loose = torch.compile(conv, fullgraph=True, dynamic=True)
     weight = conv.weight.detach()
-    packed = dense_graphs(SIZES, 5).to("cuda")
+    packed = dense_graphs(SIZES, 5).to(DEVICE)
 
     @torch.compile(dynamic=True)
     def layer(x, adjacency):

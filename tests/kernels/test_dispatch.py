@@ -67,6 +67,7 @@ def test_kernels_take_every_kind_of_layer(kind):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.interpreted
 def test_without_the_interpreter_a_cpu_says_why(case, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
     with pytest.raises(InputError, match="x is on the cpu, not on a GPU"):

@@ -11,6 +11,8 @@ from grant_fast import ops, select_graphs
 from grant_fast.adjacency import Adjacency
 from tests.cases import Case, dense_graphs
 
+pytestmark = pytest.mark.interpreted
+
 
 @pytest.fixture
 def pointers(monkeypatch: pytest.MonkeyPatch) -> list[int]:

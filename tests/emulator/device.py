@@ -1,0 +1,68 @@
+"""Triton's driver, which launches on the machine."""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import CompiledKernel
+from triton.runtime.driver import driver
+
+from grant_fast import dispatch
+from grant_fast.kernels import launch
+
+from .. import emulator as package
+from . import arithmetic, warps  # noqa: F401  # enter their operations
+from .machine import run
+
+#: What was noticed, and how often. Whoever looks empties it.
+HAZARDS: Counter[str] = Counter()
+TARGETS = {f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (80, 90)}
+
+
+class Emulator:
+    """A driver as Triton asks for one."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self.target = target
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def emulate(target: str) -> None:
+    """From now on kernels are compiled for `target` and take CPU tensors, as on such a GPU.
+
+    The kernels must not have been imported with TRITON_INTERPRET=1.
+    """
+    package.TARGET = target
+    driver.set_active(Emulator(TARGETS[target]))
+    CompiledKernel._init_handles = lambda kernel: None
+    CompiledKernel.launch_metadata = lambda kernel, *arguments: None
+    CompiledKernel.run = property(lambda kernel: lambda *launched: _launch(kernel, *launched))
+    dispatch.is_interpreting = lambda: True
+    launch.has_nvidia_matrix_units = lambda device: True
+
+
+def _launch(kernel: CompiledKernel, x: int, y: int, z: int, *rest: Any) -> None:
+    """After the grid come the stream and five more of the driver's, then the arguments."""
+    taken = [
+        argument
+        for argument, kind in zip(rest[6:], kernel.src.signature.values(), strict=True)
+        if kind != "constexpr"
+    ]
+    storages = [a.untyped_storage() for a in taken if isinstance(a, torch.Tensor)]
+    run(
+        kernel.asm["ptx"],
+        (x, y, z),
+        [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in taken],
+        [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages if s.nbytes()],
+        kernel.metadata.shared,
+        HAZARDS,
+    )

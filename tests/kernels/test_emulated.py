@@ -1,0 +1,22 @@
+"""Of what `pytest --emulate` runs, a part for `make test`: every kernel, compiled for two GPUs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.interpreted
+
+PART = (
+    "tests/emulator",
+    "tests/benchmarks/test_measure.py::test_the_checks_run_every_kernel_and_find_it_right",
+)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_what_the_compiler_makes_of_the_kernels_computes_the_same(target):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "pytest", "--emulate", target, "-p", "no:xdist", *PART]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stdout[-4000:]
