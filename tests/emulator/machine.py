@@ -5,6 +5,7 @@ that is furthest behind first, and meet where they come to the same statement: f
 gotos that is what a GPU does, too.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -78,46 +79,43 @@ def run(
     """
     program = parse(ptx)
     memory = Global(spans, program.threads // WARP, hazards)
-    programs = np.indices(tuple(grid)[::-1])[::-1].reshape(len(grid), -1)  # x runs fastest
-    each = max(1, LANES // program.threads)
+    total, each = math.prod(grid), max(1, LANES // program.threads)
     with np.errstate(all="ignore"):
-        for first in range(0, programs.shape[1], each):
-            some = programs[:, first : first + each]
-            Machine(program, some, first, arguments, memory, shared, hazards).run()
+        for first in range(0, total, each):
+            some = np.arange(first, min(first + each, total))
+            Machine(program, grid, some, arguments, memory, shared, hazards).run()
 
 
 class Machine:
-    """Some programs.
-
-    position: [axes, programs] of each in the grid; first: how many come before them.
-    """
+    """Some programs of a grid, numbered with x running fastest."""
 
     def __init__(
         self,
         program: Program,
-        position: np.ndarray,
-        first: int,
+        grid: Sequence[int],
+        programs: np.ndarray,
         arguments: Sequence[int],
         memory: Global,
         shared: int,
         hazards: Counter,
     ) -> None:
         self.text, self.hazards = program, hazards
-        self.num_programs = position.shape[1]
+        self.num_programs = len(programs)
         self.lanes = self.num_programs * program.threads
         thread = np.tile(np.arange(program.threads, dtype=np.uint32), self.num_programs)
         self.program = np.repeat(np.arange(self.num_programs), program.threads)
         self.lane = (thread % WARP).astype(np.int64)
         self.first_lane = np.arange(self.lanes) - self.lane
         warps = program.threads // WARP
-        self.owner = (first + self.program) * warps + thread // WARP + 1
+        self.owner = programs[self.program] * warps + thread // WARP + 1
         self.epoch = np.ones(self.num_programs, int)
         self.memory = {"global": memory}
         self.memory["shared"] = Shared(shared, self.num_programs, warps, hazards)
         self.registers = {"%tid.x": thread}
-        for axis, numbers in zip("xyz", position, strict=False):
-            self.registers[f"%ctaid.{axis}"] = numbers[self.program].astype(np.uint32)
-            self.registers[f"%nctaid.{axis}"] = np.full(self.lanes, numbers.max() + 1, np.uint32)
+        for axis, size in zip("xyz", grid, strict=True):
+            programs, place = np.divmod(programs, size)
+            self.registers[f"%ctaid.{axis}"] = place[self.program].astype(np.uint32)
+            self.registers[f"%nctaid.{axis}"] = np.full(self.lanes, size, np.uint32)
         arguments = [*arguments, *[0] * (len(program.parameters) - len(arguments))]
         self.parameters = dict(zip(program.parameters, arguments, strict=True))
         self.steps = [self._step(statement) for statement in program.statements]

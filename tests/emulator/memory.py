@@ -38,6 +38,8 @@ class Access:
         self.at, self.size, self.owner, self.epoch, self.place = at, size, owner, epoch, place
 
 
+#: Bytes of a tensor above which only its bounds are watched.
+WATCHED = 1 << 28
 #: Warps of more than one program.
 SEVERAL = -(2**40)
 
@@ -143,7 +145,8 @@ class Global:
     def load(self, access: Access, size: int):
         """[threads, access.size / size] numbers of `size` bytes."""
         for shadow, part, _ in self._by_span(access):
-            shadow.load(part)
+            if shadow is not None:
+                shadow.load(part)
         at = access.at[:, None] + np.arange(0, access.size, size) - BASE
         return EVERYTHING[size][at // size]
 
@@ -163,7 +166,7 @@ class Global:
             np.add.at(some, at - at.min(), values[here])
 
     def _by_span(self, access: Access):
-        """(shadow, the access in it, which threads) for each tensor that is touched."""
+        """(shadow or None, the access in it, which threads) for each tensor that is touched."""
         if (access.at % access.size).any():
             raise Fault("unaligned access to global memory")
         which = np.searchsorted(self.start, access.at, side="right") - 1
@@ -172,19 +175,20 @@ class Global:
             raise Fault(f"{outside.sum()} threads out of the bounds of every tensor")
         for i in np.unique(which):
             here = which == i
-            if i not in self.shadows:
-                size = int(self.end[i] - self.start[i])
+            size = int(self.end[i] - self.start[i])
+            if i not in self.shadows and size <= WATCHED:
                 self.shadows[i] = Shadow(size, self.warps, "global", self.hazards)
-            at, owner = access.at[here] - self.start[i], access.owner[here]
-            yield (
-                self.shadows[i],
-                Access(at, access.size, owner, access.epoch[here], access.place),
-                here,
+            at, owner, epoch = (
+                access.at[here] - self.start[i],
+                access.owner[here],
+                access.epoch[here],
             )
+            yield self.shadows.get(i), Access(at, access.size, owner, epoch, access.place), here
 
 
-def _put(view, at, values, access: Access, shadow: Shadow, hazards: Counter) -> None:
-    shadow.store(access, (view[at] != values).any(1))
+def _put(view, at, values, access: Access, shadow: Shadow | None, hazards: Counter) -> None:
+    if shadow is not None:
+        shadow.store(access, (view[at] != values).any(1))
     view[at] = values
     if (view[at] != values).any():
         hazards[f"{access.place}: threads store different numbers to one place at once"] += 1
