@@ -107,21 +107,18 @@ def load_graph(p_ptr, p_graph, p_row, i_graph):
 
 @triton.jit
 def graph_input(
-    p_x, p_code, node, row,
-    H_IN: tl.constexpr, DATASET_X: tl.constexpr, CODED: tl.constexpr,
+    p_x, node, row, H_IN: tl.constexpr, DATASET_X: tl.constexpr, CODED: tl.constexpr
 ):  # fmt: skip
-    """Where a graph's rows of X begin, or (CODED) the numbers of its nodes' kinds."""
-    if CODED:
-        p_code += node
-    else:
+    """Where a graph's rows of X begin, or (CODED) those of all kinds."""
+    if not CODED:
         p_x += (node if DATASET_X else row) * H_IN
-    return p_x, p_code
+    return p_x
 
 
 @triton.jit
-def input_rows(p_code, o, m, CODED: tl.constexpr):
-    """The row of X, counted from `graph_input`'s, that each row of a graph takes."""
-    return tl.load(p_code + o, mask=m, other=0).to(tl.int64) if CODED else o
+def input_rows(p_code, node, o, m, CODED: tl.constexpr):
+    """The row of X, counted from `graph_input`, that each row of a graph takes."""
+    return tl.load(p_code + node + o, mask=m, other=0).to(tl.int64) if CODED else o
 
 
 @triton.jit
@@ -149,7 +146,7 @@ def convolve(
     What is not finite makes NaN of a column of the whole graph, but where the hops are CAREFUL.
     """
     SPLIT: tl.constexpr = 0 if CAREFUL or ORDER == 1 else PARTS
-    p_x, p_code = graph_input(p_x, p_code, node, row, H_IN, DATASET_X, CODED)
+    p_x = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
     if RELU_IN:
         p_mask += row * H_IN
     b_all = tl.zeros([ROWS, BO], tl.float32)
@@ -166,7 +163,7 @@ def convolve(
                     p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
                     BO, ROWS, SOURCES, BO, False, TRANSPOSE, PRECISION, CAREFUL,
                 )  # fmt: skip
-            o_x = input_rows(p_code, o, m, CODED)
+            o_x = input_rows(p_code, node, o, m, CODED)
             p_w = p_weight + k * (H_IN * H_OUT)
             for c in range(0, H_IN, BI):
                 b_x = load_gradient(p_x, p_mask, o_x, m, c // BI, RELU_IN, H_IN, BI)
@@ -274,7 +271,7 @@ def weight_grad_blocks(
     b_dw, b_db = no_sums(ORDER, BI, BO)
     for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
         node, size, row = load_graph(p_ptr, p_graph, p_row, i_graph)
-        p_input, p_codes = graph_input(p_x, p_code, node, row, H_IN, DATASET_X, CODED)
+        p_input = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
         p_grad = p_dy + row * H_OUT
         p_out = p_y + row * H_OUT if RELU else p_y
         b_next = ()
@@ -295,7 +292,7 @@ def weight_grad_blocks(
                     )  # fmt: skip
                 if k < ORDER - 1:
                     store_block(p_scratch + k % 2 * height * BO, b_g * b_scale, o, m, 0, BO, BO)
-                o_x = input_rows(p_codes, o, m, CODED)
+                o_x = input_rows(p_code, node, o, m, CODED)
                 b_x = tl.trans(load_block(p_input, o_x, m, i_in, H_IN, BI))
                 b_sum = add_split_product(b_sum, b_x, b_g, PARTS, 3, PRECISION)
             b_next = b_next + (b_sum,)
