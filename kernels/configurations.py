@@ -34,6 +34,7 @@ class Kernel:
     """A kernel, all configurations it is compiled in, and the types of its arguments.
 
     accurate: its products are float32's even where the features are of half precision.
+    optional: operands that are None where a constant is false.
 
     Pointers begin with `p_` and point to features unless `types` knows better; what is neither
     pointer nor constant is an i32.
@@ -43,6 +44,11 @@ class Kernel:
     configurations: tuple[Configuration, ...]
     types: Mapping[str, str] = field(default_factory=dict)
     accurate: bool = False
+    optional: Mapping[str, str] = field(default_factory=dict)
+
+    def absent(self, constants: Mapping[str, Any]) -> set[str]:
+        """Which operands are None among these constants."""
+        return {operand for operand, needs in self.optional.items() if not constants[needs]}
 
     @property
     def name(self) -> str:
@@ -273,25 +279,50 @@ _TAIL_TYPES = {
     "p_count": "*i32",
 }
 
+_LAYER = {"p_code": "CODED", "p_mask": "RELU_IN", "p_bias": "BIAS"}
+_WEIGHTS = {"p_code": "CODED", "p_y": "RELU"}
+_BIAS, _SCALE = {"p_bias": "BIAS"}, {"p_scale": "NORMALIZE"}
+_NETWORK = {"p_code": "CODED", "p_pool": "POOL", "p_pred": "PREDICT"}
+_TAIL = dict.fromkeys(("p_weight", "p_bias", "p_pool"), "POOL")
+
 #: Every kernel that dispatch can choose.
 KERNELS = {
     kernel.name: kernel
     for kernel in (
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
-        Kernel(fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _TILE_ROWS),
-        Kernel(fused.weight_grad_tiles, (*_weight_gradients(layer.tile_grad_shape),), _TILE_ROWS),
-        Kernel(blocks.flex_conv_blocks, (*_convolutions(layer.block_shape),), _GRAPHS),
-        Kernel(blocks.weight_grad_blocks, (*_weight_gradients(layer.block_grad_shape),), _GRAPHS),
-        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _TILE_ROWS, accurate=True),
-        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _TILE_ROWS, accurate=True),
-        Kernel(hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS, accurate=True),
-        Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS, accurate=True),
-        Kernel(csr.spmm_rows, (*_rows(),), _CSR),
+        Kernel(
+            fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _TILE_ROWS, optional=_LAYER
+        ),
+        Kernel(
+            fused.weight_grad_tiles,
+            (*_weight_gradients(layer.tile_grad_shape),),
+            _TILE_ROWS,
+            optional=_WEIGHTS,
+        ),
+        Kernel(
+            blocks.flex_conv_blocks,
+            (*_convolutions(layer.block_shape),),
+            _GRAPHS,
+            optional=_LAYER | _SCALE,
+        ),
+        Kernel(
+            blocks.weight_grad_blocks,
+            (*_weight_gradients(layer.block_grad_shape),),
+            _GRAPHS,
+            optional=_WEIGHTS | _SCALE,
+        ),
+        Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _TILE_ROWS, True, _BIAS),
+        Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _TILE_ROWS, True),
+        Kernel(
+            hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS, True, _BIAS | _SCALE
+        ),
+        Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS, True, _SCALE),
+        Kernel(csr.spmm_rows, (*_rows(),), _CSR, optional=_BIAS | {"p_term": "TERM"}),
         Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
         Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
-        Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES),
-        Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES),
+        Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES, optional=_NETWORK),
+        Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES, optional=_TAIL),
         Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),
         Kernel(select.find_digit, (*_choice(trailing=True, stride=True),), _CHOICE),
         Kernel(select.count_picked, (*_choice(),), _CHOICE),

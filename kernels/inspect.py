@@ -105,19 +105,22 @@ def _compile(job: Job) -> Compiled:
 
 def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tuple[int, int, int]:
     """(registers a thread, bytes spilled a thread, bytes of shared memory)."""
-    constants = {"PRECISION": _precision(kernel, configuration, gpu.backend)}
-    constants = {k: v for k, v in constants.items() if k in kernel.jit.arg_names}
-    constants |= {k: v for k, v in configuration.constants.items() if k in kernel.jit.arg_names}
-    types = {arg: f"*{configuration.dtype}" for arg in kernel.jit.arg_names if arg[:2] == "p_"}
-    types |= {**kernel.types, **dict.fromkeys(constants, "constexpr")}
-    aligned = [["tt.divisibility", 16]]
+    names = kernel.jit.arg_names
+    constants: dict[str, Any] = {"PRECISION": _precision(kernel, configuration, gpu.backend)}
+    constants |= configuration.constants
+    constants = {name: value for name, value in constants.items() if name in names}
+    constants |= dict.fromkeys(kernel.absent(configuration.constants))
+    types = dict.fromkeys(names, "i32")
+    types |= {name: f"*{configuration.dtype}" for name in names if name.startswith("p_")}
+    types |= {name: kind for name, kind in kernel.types.items() if name in names}
+    types |= dict.fromkeys(constants, "constexpr")
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(names)
+        if types[name].startswith("*")
+    }
     out = triton.compile(
-        ASTSource(
-            kernel.jit,
-            {arg: types.get(arg, "i32") for arg in kernel.jit.arg_names},
-            constants,
-            {(i,): aligned for i, arg in enumerate(kernel.jit.arg_names) if arg[:2] == "p_"},
-        ),
+        ASTSource(kernel.jit, types, constants, aligned),
         target=gpu,
         options=launch.options(kernel.name, gpu.backend == "hip", constants),
     )

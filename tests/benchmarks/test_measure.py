@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
 
 from benchmarks import awkward, checks, data, packing, scores, scoring_checks
 from benchmarks.epochs import epoch_work
@@ -15,8 +17,9 @@ from benchmarks.settings import Setting
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
 from grant_fast import GraphBatch, PackedGraphs, Task, ops
-from grant_fast.kernels import configurations, launch
+from grant_fast.kernels import configurations
 from grant_fast.teaching import sampler
+from tests import emulator
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
 CPU = torch.device("cpu")
@@ -214,13 +217,18 @@ KERNELS = [
 
 
 def test_the_checks_run_every_kernel_and_find_it_right(monkeypatch):
-    launched, options = set(), launch.options
+    launched, run = set(), JITFunction.run if emulator.TARGET else InterpretedFunction.run
 
-    def noted(name, *others):
+    def noted(function, *operands, **settings):
+        name = function.fn.__name__
+        given = [arg for arg in function.arg_names if arg not in settings]
+        absent = {arg for arg, operand in zip(given, operands, strict=True) if operand is None}
+        assert absent == configurations.KERNELS[name].absent(settings), name
         launched.add(name)
-        return options(name, *others)
+        return run(function, *operands, **settings)
 
-    monkeypatch.setattr(launch, "options", noted)
+    for kind in (JITFunction, InterpretedFunction):
+        monkeypatch.setattr(kind, "run", noted)
     monkeypatch.setattr(awkward, "SIZES", (0, 1, 17, 33))
     for check in KERNELS:
         assert max(checks.run(check, CPU).values()) <= check.tolerance
