@@ -4,7 +4,8 @@ Triton's interpreter checks what a kernel says; this checks what the compiler ma
 GPU: layouts, conversions through shared memory, matrix instructions, predicates, barriers. And it
 watches what no result shows: accesses out of bounds or unaligned, reads of shared memory that
 nothing wrote, barriers that some threads miss, and races, between warps, between programs, and
-between threads that store different numbers to one place. It is no measure of time.
+between threads that store different numbers to one place. It does not see what becomes of the PTX
+on a device, and is no measure of time.
 
     pytest --emulate sm_90 tests/kernels
 

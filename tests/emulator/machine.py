@@ -99,7 +99,7 @@ class Machine:
         shared: int,
         hazards: Counter,
     ) -> None:
-        self.text, self.hazards = program, hazards
+        self.text = program
         self.num_programs = len(programs)
         self.lanes = self.num_programs * program.threads
         thread = np.tile(np.arange(program.threads, dtype=np.uint32), self.num_programs)
@@ -202,9 +202,8 @@ class Machine:
         """The bytes that lanes mean by "[%rd1 + 16]"."""
         base, offset = re.fullmatch(r"\[\s*([%\w]+)\s*(?:\+\s*(-?\d+))?\s*\]", operand).groups()
         register = self.source(base, "b64" if base.startswith("%rd") else "b32")
-        return lambda lanes: (
-            np.broadcast_to(register, self.lanes)[lanes].astype(int) + int(offset or 0)
-        )
+        register, offset = np.broadcast_to(register, self.lanes), int(offset or 0)
+        return lambda lanes: register[lanes].astype(int) + offset
 
     # Lanes ---------------------------------------------------------------------------------------
 
@@ -221,11 +220,10 @@ class Machine:
             raise Fault(f"some lanes of {what} are elsewhere")
         return np.flatnonzero(groups.any(1))
 
-    def access(self, space: str, lanes, address, size: int, align: int = 0) -> Access:
-        """Of these lanes to `size` bytes each, or to so many as a row of a matrix has."""
+    def access(self, space: str, lanes, address, size: int) -> Access:
+        """Of these lanes to `size` bytes each."""
         if space == "shared":
-            shared = self.memory["shared"]
-            address = shared.locate(address, size, self.program[lanes], align or size)
+            address = self.memory["shared"].locate(address, size, self.program[lanes])
         epoch = self.epoch[self.program[lanes]]
         return Access(address, size, self.owner[lanes], epoch, self.place)
 

@@ -1,6 +1,7 @@
 """What a program may touch, and who touched it last."""
 
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,20 +27,24 @@ class _Everything:
 EVERYTHING = {size: np.asarray(_Everything(size)) for size in UNSIGNED}
 
 
-class Access:
+class Access(NamedTuple):
     """One access of some threads.
 
     at: [threads] the byte at which each begins; size: how many it takes.
     owner: [threads] the warp, numbered from 1 through all programs; epoch: how many barriers its
     program has passed.
+    place: of the kernel's source.
     """
 
-    def __init__(self, at, size, owner, epoch, place: str) -> None:
-        self.at, self.size, self.owner, self.epoch, self.place = at, size, owner, epoch, place
+    at: np.ndarray
+    size: int
+    owner: np.ndarray
+    epoch: np.ndarray
+    place: str
 
 
-#: Bytes of a tensor above which only its bounds are watched.
-WATCHED = 1 << 28
+#: Bytes of a tensor above which only its bounds are watched: a shadow takes 32 for each.
+WATCHED = 1 << 26
 #: Warps of more than one program.
 SEVERAL = -(2**40)
 
@@ -104,11 +109,11 @@ class Shared:
         self.shadow = Shadow(len(self.bytes), warps, "shared", hazards)
         self.hazards = hazards
 
-    def locate(self, address, size: int, program, align: int):
+    def locate(self, address, size: int, program):
         """Places of addresses, each in its program's memory."""
-        if len(address) and (address.min() < 0 or address.max() + size > self.size):
+        if address.min() < 0 or address.max() + size > self.size:
             raise Fault(f"bytes {address.min()} to {address.max()} of {self.size} shared ones")
-        if (address % align).any():
+        if (address % size).any():
             raise Fault("unaligned access to shared memory")
         return program * self.size + address
 
@@ -178,12 +183,14 @@ class Global:
             size = int(self.end[i] - self.start[i])
             if i not in self.shadows and size <= WATCHED:
                 self.shadows[i] = Shadow(size, self.warps, "global", self.hazards)
-            at, owner, epoch = (
+            part = Access(
                 access.at[here] - self.start[i],
+                access.size,
                 access.owner[here],
                 access.epoch[here],
+                access.place,
             )
-            yield self.shadows.get(i), Access(at, access.size, owner, epoch, access.place), here
+            yield self.shadows.get(i), part, here
 
 
 def _put(view, at, values, access: Access, shadow: Shadow | None, hazards: Counter) -> None:
