@@ -67,7 +67,6 @@ def horner_tiles(
     p_word,  # the tables of `flex_conv_tiles`
     p_scale,
     p_row,
-    p_node,  # of no use here
     order,
     WIDTH: tl.constexpr,
     Y_STRIDE: tl.constexpr,
@@ -101,7 +100,6 @@ def powers_tiles(
     p_word,
     p_scale,
     p_row,
-    p_node,  # of no use here
     order,
     WIDTH: tl.constexpr,
     X_STRIDE: tl.constexpr,

@@ -145,7 +145,7 @@ def _launch(
     columns = triton.cdiv(width, column_block(width))
     if graphs.num_tiles:
         launch(
-            small, (graphs.num_tiles, columns), *operands, *graphs.small, order,
+            small, (graphs.num_tiles, columns), *operands, *graphs.small[:3], order,
             written=written, **constants, **tile_shape(width),
         )  # fmt: skip
     if graphs.num_large:

@@ -88,7 +88,8 @@ def _bounds(n: int, fractions: Fractions) -> tuple[int, int]:
     """Where train and valid end."""
     if n < FEWEST:
         raise InputError(
-            f"{n} graphs cannot be split into train, valid and test: give {FEWEST} or more"
+            f"{n} graph{'s' * (n != 1)} cannot be split into train, valid and test: "
+            f"give {FEWEST} or more"
         )
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(f"split fractions {fractions} must be three positive shares with sum 1")
