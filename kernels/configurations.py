@@ -245,8 +245,8 @@ _CHOICE = dict.fromkeys(("p_count", "p_found", "p_block"), "*i32") | {
 }
 
 
-def _choice(*, trailing: bool = False, stride: bool = False) -> Iterator[Configuration]:
-    sizes = {"STRIDE": select.STRIDE} if stride else {"BLOCK": select.BLOCK}
+def _choice(*, trailing: bool = False, bins: bool = False) -> Iterator[Configuration]:
+    sizes = {"COLUMNS": select.COLUMNS} if bins else {"BLOCK": select.BLOCK}
     if not trailing:
         yield Configuration("all", sizes, "fp32", True)
         return
@@ -324,7 +324,7 @@ KERNELS = {
         Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES, optional=_NETWORK),
         Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES, optional=_TAIL),
         Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),
-        Kernel(select.find_digit, (*_choice(trailing=True, stride=True),), _CHOICE),
+        Kernel(select.find_digit, (*_choice(trailing=True, bins=True),), _CHOICE),
         Kernel(select.count_picked, (*_choice(),), _CHOICE),
         Kernel(select.write_picked, (*_choice(),), _CHOICE),
     )

@@ -19,7 +19,8 @@ WARPS = {
     "readout_grad_rows": 1,
     "lay_out_tiles": 1,
     "score_rows": 1,
-    **dict.fromkeys(("count_digits", "find_digit", "count_picked", "write_picked"), 4),
+    **dict.fromkeys(("count_digits", "count_picked", "write_picked"), 4),
+    "find_digit": 8,
 }
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
@@ -27,7 +28,7 @@ BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
 REGISTERS = {
     **dict.fromkeys(("weight_grad_tiles", "weight_grad_blocks", "flex_conv_blocks"), 255),
-    **dict.fromkeys(("score_tiles", "horner_blocks", "powers_blocks"), 255),
+    **dict.fromkeys(("score_tiles", "horner_blocks", "powers_blocks", "find_digit"), 255),
 }
 #: The same at outputs, or inputs, above 32. Below, more programs fit a multiprocessor unspilled.
 WIDE_REGISTERS = {"flex_conv_tiles": 255}

@@ -27,8 +27,8 @@ from .launch import launch
 
 #: Bins of a histogram: 16 bits.
 BINS = 1 << 16
-#: Scores of a program, and bins that the search looks at together.
-BLOCK, STRIDE = 1024, 4096
+#: Scores of a program, and of each 256 bins those that the search adds up at once.
+BLOCK, COLUMNS = 1024, 32
 
 
 @triton.jit
@@ -69,23 +69,36 @@ def count_digits(
         add_leading(p_count, b_score, mask)
 
 
+@triton.jit
+def find_place(b_count, above, wanted):
+    """The last place of which `wanted` are counted from it to the end, `above` of them behind all.
+
+    Also how many are counted behind it.
+    """
+    b_above = above + tl.sum(b_count, 0) - tl.cumsum(b_count, 0)
+    m_here = (b_above < wanted) & (b_above + b_count >= wanted)  # of one place
+    o = tl.arange(0, b_count.shape[0])
+    return tl.sum(tl.where(m_here, o, 0), 0), tl.sum(tl.where(m_here, b_above, 0), 0)
+
+
 @triton.jit(do_not_specialize=["m"])
-def find_digit(p_count, p_found, m, TRAILING: tl.constexpr, STRIDE: tl.constexpr):
-    """The digit of the m-th largest, and how many of the scores with that digit are wanted."""
+def find_digit(p_count, p_found, m, TRAILING: tl.constexpr, COLUMNS: tl.constexpr):
+    """The digit of the m-th largest, and how many of the scores with that digit are wanted.
+
+    First the upper half of the digit is found, among sums of 256 bins.
+    """
     wanted = tl.load(p_found + 1) if TRAILING else m
     if TRAILING:
         p_count += 65536
-    above, digit, left = 0, 0, 0
-    for first in range(0, 65536, STRIDE):
-        o_bin = 65535 - first - tl.arange(0, STRIDE)
-        b_count = tl.load(p_count + o_bin)
-        b_above = above + tl.cumsum(b_count, 0) - b_count
-        m_here = (b_above < wanted) & (b_above + b_count >= wanted)  # in one bin of all
-        digit += tl.sum(tl.where(m_here, o_bin, 0), 0)
-        left += tl.sum(tl.where(m_here, wanted - b_above, 0), 0)
-        above += tl.sum(b_count, 0)
-    tl.store(p_found + 2 * TRAILING, digit)
-    tl.store(p_found + 2 * TRAILING + 1, left)
+    o_upper = tl.arange(0, 256)
+    b_sum = tl.zeros([256, COLUMNS], tl.int32)
+    for first in tl.static_range(0, 256, COLUMNS):
+        o_lower = first + tl.arange(0, COLUMNS)
+        b_sum += tl.load(p_count + o_upper[:, None] * 256 + o_lower[None, :])
+    upper, above = find_place(tl.sum(b_sum, 1), 0, wanted)
+    lower, above = find_place(tl.load(p_count + upper * 256 + tl.arange(0, 256)), above, wanted)
+    tl.store(p_found + 2 * TRAILING, upper * 256 + lower)
+    tl.store(p_found + 2 * TRAILING + 1, wanted - above)
 
 
 @triton.jit
@@ -165,10 +178,10 @@ def largest(scores: Tensor, m: int, counts: Tensor | None = None) -> Tensor:
     blocks = triton.cdiv(size, BLOCK)
     sums = torch.empty(2, blocks, dtype=torch.int32, device=scores.device)
     once, each = (1,), (blocks,)
-    launch(find_digit, once, counts, found, m, written=(found,), TRAILING=False, STRIDE=STRIDE)
+    launch(find_digit, once, counts, found, m, written=(found,), TRAILING=False, COLUMNS=COLUMNS)
     operands = (scores, counts, found, size)
     launch(count_digits, each, *operands, written=(counts,), TRAILING=True, BLOCK=BLOCK)
-    launch(find_digit, once, counts, found, m, written=(found,), TRAILING=True, STRIDE=STRIDE)
+    launch(find_digit, once, counts, found, m, written=(found,), TRAILING=True, COLUMNS=COLUMNS)
     launch(count_picked, each, scores, found, sums, size, written=(sums,), BLOCK=BLOCK)
     ends = sums.cumsum(1)
     launch(write_picked, each, scores, found, ends, out, size, written=(out,), BLOCK=BLOCK)
