@@ -12,6 +12,7 @@ Instructions" and "Asynchronous Warpgroup Level Matrix Instructions").
 """
 
 import re
+from itertools import product
 
 import numpy as np
 
@@ -107,11 +108,9 @@ def left(machine: Machine, operand: str, kind: str, warps: np.ndarray) -> np.nda
     numbers = decode(registers(machine, operand, warps), kind)
     _, _, count, packed = numbers.shape
     a = np.empty((len(warps), 16, 4 * packed * count // 2))
-    for r in range(count):
-        for i in range(packed):
-            a[:, GROUP + 8 * (r % 2), packed * PLACE + i + 4 * packed * (r // 2)] = numbers[
-                :, :, r, i
-            ]
+    for r, i in product(range(count), range(packed)):
+        columns = packed * PLACE + i + 4 * packed * (r // 2)
+        a[:, GROUP + 8 * (r % 2), columns] = numbers[:, :, r, i]
     return a
 
 
@@ -120,9 +119,8 @@ def right(machine: Machine, operand: str, kind: str, warps: np.ndarray) -> np.nd
     numbers = decode(registers(machine, operand, warps), kind)
     _, _, count, packed = numbers.shape
     b = np.empty((len(warps), 4 * packed * count, 8))
-    for r in range(count):
-        for i in range(packed):
-            b[:, packed * PLACE + i + 4 * packed * r, GROUP] = numbers[:, :, r, i]
+    for r, i in product(range(count), range(packed)):
+        b[:, packed * PLACE + i + 4 * packed * r, GROUP] = numbers[:, :, r, i]
     return b
 
 
@@ -144,19 +142,17 @@ def keep(machine: Machine, operand: str, c: np.ndarray, warps: np.ndarray) -> No
 @operation("mma")
 def multiply(machine: Machine, statement: Statement) -> Step:
     """D = A B + C of a warp."""
-    kind = statement.modifiers[-2]
+    *_, kind, to = statement.modifiers
     d, a, b, c = statement.operands
-    assert statement.modifiers[2].startswith("m16n8") and statement.modifiers[-1] == "f32", (
-        statement
-    )
+    assert to == "f32" and statement.modifiers[2].startswith("m16n8"), statement
     sources = [machine.source(operand, "f32") for operand in names(c)]  # some may be constants
 
     def step(mask):
         warps = machine.whole(mask, WARP, "a warp that multiplies")
         each = [np.broadcast_to(s, machine.lanes).reshape(-1, WARP)[warps] for s in sources]
         c = accumulators(np.stack(each, 2))
-        product = left(machine, a, kind, warps) @ right(machine, b, kind, warps)
-        keep(machine, d, product + c, warps)
+        ab = left(machine, a, kind, warps) @ right(machine, b, kind, warps)
+        keep(machine, d, ab + c, warps)
 
     return step
 
@@ -188,8 +184,8 @@ def multiply_by_four_warps(machine: Machine, statement: Statement) -> Step:
         added = np.broadcast_to(adds, machine.lanes).reshape(-1, WARP)[warps]
         c = registers(machine, d, warps).view(np.float32)
         c = accumulators(np.where(added[:, :, None], c, 0)).reshape(len(groups), 64, n)
-        product = rows @ columns.transpose(0, 2, 1) + c
-        keep(machine, d, product.reshape(-1, 16, n), warps)
+        c += rows @ columns.transpose(0, 2, 1)
+        keep(machine, d, c.reshape(-1, 16, n), warps)
 
     return step
 
@@ -200,12 +196,12 @@ def from_shared(
     """A matrix [groups, rows, k] where a descriptor says: of A, or of Bᵀ.
 
     It lies in blocks of 8 by `span` bytes, along k or (turned) along the rows, whose 16-byte pieces
-    are swizzled within them by an exclusive or with the number of the line.
+    are swizzled within them by an exclusive or with the number of the line (PTX's manual, "Shared
+    Memory Matrix Layout").
     """
     descriptor = machine.register(operand)[groups * 4 * WARP].astype(np.int64)
-    start, leading, stride = (
-        ((descriptor >> at & 0x3FFF) << 4)[:, None, None] for at in (0, 16, 32)
-    )
+    fields = [(descriptor >> at & 0x3FFF) << 4 for at in (0, 16, 32)]
+    start, leading, stride = (field[:, None, None] for field in fields)
     mode = int(descriptor[0] >> 62 & 3)
     if (descriptor >> 62 & 3 != mode).any() or (descriptor >> 49 & 7).any():
         raise Fault("a descriptor that is not understood")
