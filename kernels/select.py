@@ -14,7 +14,8 @@ it has the scores in hand (`score.py`).
 
 Bytes a score: must move 4 read, and 8 written for each that is picked. Moves 12 read (trailing
 digit, count, write), or 16 without the scoring kernel's histogram; up to some ten million scores
-those after the first read come from the cache. The histograms are 256 KiB each.
+those after the first read come from the cache. The histograms are 256 KiB each, of which 1 KiB is
+read twice.
 """
 
 # mypy: ignore-errors

@@ -311,7 +311,8 @@ def test_the_choice_reads_each_score_four_times(traffic):
     seen = traffic()
     select.largest(scores, m)
     assert seen.of(scores) == 4 * 4 * 3000
-    histograms = 2 * 4 * select.BINS + 2 * 8 + 4  # two digits found, the second of the first's
+    # Two digits found, the second of the first's, and the bins that each is among read again.
+    histograms = 2 * 4 * (select.BINS + 256) + 2 * 8 + 4
     each = 4 + (8 + 8) + (12 + 16)  # a block's digits; its counts and ends
     assert seen.total() == seen.of(scores) + histograms + blocks * each + 8 * m
 
