@@ -55,18 +55,19 @@ def lay_out_tiles(
     b_row = tl.load(p_row + o_slot, mask=m_slot, other=0)
     b_start = tl.cumsum(b_size, 0) - b_size
     o = tl.arange(0, ROWS)
-    m_here = (b_start[None, :] <= o[:, None]) & (o[:, None] < (b_start + b_size)[None, :])
-    m_row = tl.sum(m_here.to(tl.int32), 1) > 0
-    o_start = tl.sum(tl.where(m_here, b_start[None, :], 0), 1)
-    o_node = tl.sum(tl.where(m_here, (b_node - b_start)[None, :], 0), 1) + o
-    o_row = tl.sum(tl.where(m_here, (b_row - b_start)[None, :], 0), 1) + o
+    # A thread has all slots of a row, of which one at most is not 0.
+    m_here = (b_start[:, None] <= o[None, :]) & (o[None, :] < (b_start + b_size)[:, None])
+    o_start = tl.sum(tl.where(m_here, b_start[:, None].to(tl.int32) + 1, 0), 0) - 1
+    o_node = tl.sum(tl.where(m_here, (b_node - b_start)[:, None].to(tl.int32), 0), 0) + o
+    o_row = tl.sum(tl.where(m_here, (b_row - b_start)[:, None].to(tl.int32), 0), 0) + o
+    m_row = o_start >= 0
     b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
     b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32)
     o += i_tile * ROWS
     tl.store(p_word + o, b_word.to(tl.int32))
     tl.store(p_scales + o, b_scale)
-    tl.store(p_rows + o, tl.where(m_row, o_row, -1).to(tl.int32))
-    tl.store(p_nodes + o, tl.where(m_row, o_node, 0).to(tl.int32))
+    tl.store(p_rows + o, tl.where(m_row, o_row, -1))
+    tl.store(p_nodes + o, tl.where(m_row, o_node, 0))
 
 
 @torch.compiler.disable

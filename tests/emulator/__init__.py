@@ -17,6 +17,7 @@ runs every kernel of the tests so, on CPU tensors. From the text to the launch:
     arithmetic.py   what a thread does alone
     warps.py        what a warp, or four of them, do together: shuffles, matrices
     device.py       Triton's driver, which launches on the machine
+    profile.py      what the warps issue, line by line
 """
 
 #: The GPU that is emulated, by its architecture: None where kernels are interpreted, or run.

@@ -9,12 +9,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from .memory import UNSIGNED, Access, Fault, Global, Shared
 from .parse import Program, Statement, names, parse
+
+if TYPE_CHECKING:
+    from .profile import Profile
 
 #: PTX's types as NumPy's; those of half precision as the bits they are.
 TYPES = {
@@ -87,7 +90,12 @@ def run(
 
 
 class Machine:
-    """Some programs of a grid, numbered with x running fastest."""
+    """Some programs of a grid, numbered with x running fastest.
+
+    profile: who counts what they do, if anybody.
+    """
+
+    profile: "Profile | None" = None
 
     def __init__(
         self,
@@ -131,6 +139,8 @@ class Machine:
             jump = None
             while jump is None and at != until:
                 self.place = self.text.statements[at].place
+                if self.profile is not None:
+                    self.profile.step(self, mask)
                 try:
                     jump = self.steps[at](mask)
                 except Fault as fault:
@@ -222,6 +232,8 @@ class Machine:
 
     def access(self, space: str, lanes, address, size: int) -> Access:
         """Of these lanes to `size` bytes each."""
+        if self.profile is not None:
+            self.profile.access(self, space, lanes, address, size)
         if space == "shared":
             address = self.memory["shared"].locate(address, size, self.program[lanes])
         epoch = self.epoch[self.program[lanes]]
