@@ -54,14 +54,14 @@ GRAPHS = 16
 
 @triton.jit
 def tile_graphs(p_ptr, p_tile, p_graph, i_tile, ROWS: tl.constexpr, GRAPHS: tl.constexpr):
-    """A tile's graphs [GRAPHS], whether there is one, and of each row: node, first row, graph."""
+    """A tile's graphs [GRAPHS], whether there is one, and of each row: graph, node, first row."""
     _, m_graph, b_graph, b_node, b_size = tile_slots(p_ptr, p_tile, p_graph, i_tile, GRAPHS)
     b_start = tl.cumsum(b_size, 0) - b_size
     o = tl.arange(0, ROWS)
     m_in = (b_start[:, None] <= o[None, :]) & (o[None, :] < (b_start + b_size)[:, None])
-    o_start = tl.sum(tl.where(m_in, b_start[:, None], 0), 0)
-    o_node = tl.sum(tl.where(m_in, (b_node - b_start)[:, None], 0), 0) + o
-    return b_graph, m_graph, b_size, m_in, o_node, o_start
+    o_node = tl.sum(tl.where(m_in, (b_node - b_start)[:, None].to(tl.int32), 0), 0) + o
+    o_start = tl.sum(tl.where(m_in, b_start[:, None].to(tl.int32) + 1, 0), 0) - 1  # -1 of no graph
+    return b_graph, m_graph, b_size, m_in, o_node.to(tl.int64), o_start
 
 
 @triton.jit
@@ -185,7 +185,7 @@ def score_tiles(
     b_graph, m_graph, b_size, m_in, o_node, o_start = tile_graphs(
         p_ptr, p_tile, p_graph, tl.program_id(0), ROWS, GRAPHS
     )
-    m_row = tl.sum(m_in.to(tl.int32), 0) > 0
+    m_row = o_start >= 0
     b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32) if NORMALIZE else 1.0
     b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
     b_a = spread_bits(b_word, ROWS, True, PRECISION)
