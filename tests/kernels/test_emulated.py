@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.interpreted
 
+ROOT = Path(__file__).parents[2]
 PART = (
     "tests/emulator",
     "tests/benchmarks/test_measure.py::test_the_checks_run_every_kernel_and_find_it_right",
@@ -18,5 +20,7 @@ PART = (
 def test_what_the_compiler_makes_of_the_kernels_computes_the_same(target):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "pytest", "--emulate", target, "-p", "no:xdist", *PART]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT
+    )
     assert result.returncode == 0, result.stdout[-4000:]
