@@ -231,9 +231,13 @@ class Machine:
         return np.flatnonzero(groups.any(1))
 
     def access(self, space: str, lanes, address, size: int) -> Access:
-        """Of these lanes to `size` bytes each."""
+        """A request of these lanes for `size` bytes each."""
         if self.profile is not None:
             self.profile.access(self, space, lanes, address, size)
+        return self.touch(space, lanes, address, size)
+
+    def touch(self, space: str, lanes, address, size: int) -> Access:
+        """The same without a request, as a matrix unit touches memory."""
         if space == "shared":
             address = self.memory["shared"].locate(address, size, self.program[lanes])
         epoch = self.epoch[self.program[lanes]]

@@ -215,7 +215,7 @@ def from_shared(
     flat = at.reshape(len(groups), -1)
     for warp in range(4):  # each of which may have written some of it since the last barrier
         lanes = np.repeat((groups * 4 + warp) * WARP, flat.shape[1])
-        access = machine.access("shared", lanes, flat.ravel(), size)
+        access = machine.touch("shared", lanes, flat.ravel(), size)
         bits = machine.memory["shared"].load(access, size)
     bits = bits.reshape(len(groups), *shape)
     return decode(bits, kind)[..., 0] if kind == "tf32" else to_float32(bits, kind).astype(float)
