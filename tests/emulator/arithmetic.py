@@ -49,16 +49,6 @@ def elementwise(compute: Callable[..., np.ndarray]) -> Callable[[Machine, Statem
     return build
 
 
-def by_kind(numbers, predicates) -> Callable[[Machine, Statement], Step]:
-    """Of bits, or of truth values."""
-
-    def build(machine: Machine, statement: Statement) -> Step:
-        compute = predicates if statement.modifiers[-1] == "pred" else numbers
-        return elementwise(compute)(machine, statement)
-
-    return build
-
-
 def _divide(a, b):
     assert a.dtype.kind == "f", "integers are divided by nobody yet"
     return a / b
@@ -73,10 +63,10 @@ operation("sqrt")(elementwise(np.sqrt))
 operation("ex2")(elementwise(np.exp2))
 operation("min")(elementwise(np.fmin))  # of a number and a NaN: the number, as PTX's
 operation("max")(elementwise(np.fmax))
-operation("and")(by_kind(np.bitwise_and, np.logical_and))
-operation("or")(by_kind(np.bitwise_or, np.logical_or))
-operation("xor")(by_kind(np.bitwise_xor, np.logical_xor))
-operation("not")(by_kind(np.invert, np.logical_not))
+operation("and")(elementwise(np.bitwise_and))  # of truth values, too
+operation("or")(elementwise(np.bitwise_or))
+operation("xor")(elementwise(np.bitwise_xor))
+operation("not")(elementwise(np.invert))
 operation("popc")(elementwise(lambda a: np.bitwise_count(a).astype(np.uint32)))
 operation("fma")(elementwise(lambda a, b, c: (a.astype(float) * b + c).astype(a.dtype)))
 

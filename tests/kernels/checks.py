@@ -1,4 +1,4 @@
-"""What every kernel is held to, in Triton's interpreter and on a device."""
+"""What every kernel is held to, in Triton's interpreter, on the emulated GPU and on a device."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def check_layer(
         positions: the graphs of the batch.
         dtype: of X, W and b.
         tolerance: of an error, beside the largest entry.
-        device: "cpu" is Triton's interpreter.
+        device: "cpu" is Triton's interpreter, or the emulated GPU.
     """
     batch = graphs.to(device).batch(positions)
     adjacency = batch.adjacency(normalize)

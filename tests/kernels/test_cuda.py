@@ -175,7 +175,6 @@ def test_what_is_not_finite_goes_where_the_edges_take_it(bad, width, dtype):
     assert 0.2 < want.isfinite().float().mean() < 1
 
 
-@NOT_EMULATED
 def test_tf32_where_the_user_allows_it():
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
