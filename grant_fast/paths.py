@@ -86,11 +86,12 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     if tiles is None:
         return "Triton: products by the BLAS, hops over CSR"
     how = "" if is_fused(conv.weight) else "products by the BLAS, hops of "
-    small, large = tiles.graph.shape[0], tiles.large_graph.shape[0]
+    small = tiles.graph.shape[0]
+    large = sum(table.shape[1] for table in tiles[3:6])
     rest = 0 if tiles.rest is None else tiles.rest.shape[0]
     parts = [
         f"{small} graphs in {tiles.tile.shape[0] - 1} tiles" if small else "",
-        f"{large} larger graphs block by block" if large else "",
+        f"{large} larger graphs one by one" if large else "",
         f"{rest} with repeated edges or too large over CSR" if rest else "",
     ]
     return f"Triton: {how}" + (", ".join(filter(None, parts)) or "no nodes")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 #: and their CSR, as in `sparse.MATRIX`.
 STRUCTURE = (
     "Tensor? scale, Tensor ptr, Tensor bits, Tensor word, Tensor row_scale, Tensor row, "
-    "Tensor node, Tensor large_graph, Tensor large_row, Tensor? rest, Tensor? rowptr, Tensor? col, "
-    "Tensor? value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
+    "Tensor node, Tensor one_plane, Tensor two_planes, Tensor three_planes, Tensor? rest, "
+    "Tensor? rowptr, Tensor? col, Tensor? value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 )
-_GRAPHS = 9  # of them are `layer.Graphs`
+_GRAPHS = 10  # of them are `layer.Graphs`
 
 
 @custom_op(
@@ -67,7 +67,7 @@ def _flex_conv_tiles(
     else:
         out = wide.forward(x, weight, bias, graphs, relu=relu)
     if rest is not None:
-        matrix = csr.CSR(*structure[10:13])
+        matrix = csr.CSR(*structure[11:14])
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
         part = csr_layer.forward(part, weight, bias, matrix, relu=relu)
         out.index_copy_(0, rest, part)
@@ -121,7 +121,7 @@ def _flex_conv_tiles_backward(
         dx, dw = (empty if t is None else t for t, empty in zip(parts, (dx, dw), strict=True))
         db = grad.sum(0) if needs_dw else db
     if rest is not None:
-        matrices = csr.CSR(*structure[10:13]), csr.CSR(*structure[13:])
+        matrices = csr.CSR(*structure[11:14]), csr.CSR(*structure[14:])
         g = masked(grad.index_select(0, rest), None if y is None else y.index_select(0, rest))
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
         dx_rest, dw_rest = csr_layer.backward(g, part, weight, *matrices, needs_dx=needs_dx)
@@ -154,7 +154,7 @@ def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     operands, structure = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
     if structure[_GRAPHS] is not None:
-        require_transpose(structure[13])
+        require_transpose(structure[14])
     needs_dx, _, _, needs_dw, needs_db = ctx.needs_input_grad[:5]
     needs = needs_dx, needs_dw or needs_db
     dx, dw, db = torch.ops.grant_fast.flex_conv_tiles_backward(
@@ -166,7 +166,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
         None,
         dw if needs_dw else None,
         db if needs_db and ctx.has_bias else None,
-        *[None] * 18,
+        *[None] * 19,
     )
 
 
@@ -220,7 +220,7 @@ def kernel_graphs(batch: GraphBatch, normalize: bool) -> "layer.Graphs":
     assert graphs.bits is not None and tiles is not None and rows is not None
     scale = graphs.scale if normalize else None
     word, row_scale, row, node = rows
-    larger = tiles.large_graph, tiles.large_row
+    larger = tiles.one_plane, tiles.two_planes, tiles.three_planes
     return layer.Graphs(scale, graphs.ptr, graphs.bits.bits, word, row_scale, row, node, *larger)
 
 

@@ -2,15 +2,17 @@
 
 A small graph's adjacency is one bit an entry: 8 bytes a node up to 64 nodes, whatever its edges.
 That holds what CSR holds unless edges carry weights or repeat; such graphs, and ones of more than
-`LARGEST` nodes, stay with CSR.
+`most_nodes` nodes, stay with CSR.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .devices import has_hopper_units
 from .indexing import upload
 from .packing import PackedCSR
 from .reference import expand_rows
@@ -19,12 +21,18 @@ from .reference import expand_rows
 TILE = 32
 #: Graphs that one tile may hold. Fuller tables would cost every tile for the sake of tiny graphs.
 SLOTS = 8
-#: Nodes of the largest graph kept as bits: beyond, a dense A costs more than its edges do.
-LARGEST = 192
+#: Nodes of the largest graphs kept as bits in one plane, in two, and in three.
+PLANES = (64, 128, 192)
 #: Nodes that one program of the readout adds up.
 SEGMENT = 2048
 
 _CHUNK = 1 << 24  # edges turned into bits at a time, to bound temporary memory
+
+
+def most_nodes(device: torch.device) -> int:
+    """Nodes of the largest graph kept as bits: beyond, a dense A costs more than its edges do, or
+    (GPUs without Hopper's matrix units) its hops do not fit in registers."""
+    return PLANES[-1 if device.type == "cpu" or has_hopper_units(device) else -2]
 
 
 class BitRows(NamedTuple):
@@ -50,7 +58,7 @@ def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
     if adj.weight is not None or int(host_ptr[-1]) >= 1 << 31:
         return None
     sizes = host_ptr.diff()
-    fits = sizes <= LARGEST
+    fits = sizes <= most_nodes(adj.col.device)
     largest = int(sizes[fits].max()) if bool(fits.any()) else 0
     num_nodes, num_edges, device = int(host_ptr[-1]), adj.col.shape[0], adj.col.device
     bits = torch.zeros(max(1, -(-largest // 64)), num_nodes, dtype=torch.int64, device=device)
@@ -81,15 +89,17 @@ class Tiles(NamedTuple):
     tile: [tiles + 1] int32, where each tile's slots begin.
     graph, row: [slots] int64, the graph (its position in the dataset) and its first row in the
         batch, for the graphs of up to `TILE` nodes, tile after tile.
-    large_graph, large_row: the same for graphs of more nodes, one program each.
+    one_plane, two_planes, three_planes: [2, graphs] int64, the same for graphs of more nodes, by
+        how many planes of bits they have; one program each.
     rest: positions within the batch of the graphs that bits cannot hold, on the CPU; or None.
     """
 
     tile: Tensor
     graph: Tensor
     row: Tensor
-    large_graph: Tensor
-    large_row: Tensor
+    one_plane: Tensor
+    two_planes: Tensor
+    three_planes: Tensor
     rest: Tensor | None
 
 
@@ -119,20 +129,21 @@ def tile_batch(
     """
     n, fit = sizes.numpy(), fits[positions].numpy()
     small = np.flatnonzero(fit & (n > 0) & (n <= TILE))
-    large = np.flatnonzero(fit & (n > TILE))
+    larger = [
+        np.flatnonzero(fit & (least < n) & (n <= most)) for least, most in pairwise((TILE, *PLANES))
+    ]
     rest = torch.from_numpy(np.flatnonzero(~fit & (n > 0)))
     order, tile = pack(n[small], TILE, SLOTS)
     order = small[order]
 
     def pick(values: Tensor, where: np.ndarray) -> Tensor:
-        return upload(values[torch.from_numpy(where)], device)
+        return upload(values[..., torch.from_numpy(where)], device)
 
     return Tiles(
         upload(torch.from_numpy(tile), device),
         pick(positions, order),
         pick(first_rows, order),
-        pick(positions, large),
-        pick(first_rows, large),
+        *(pick(torch.stack((positions, first_rows)), where) for where in larger),
         rest if rest.numel() else None,
     )
 

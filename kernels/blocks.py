@@ -1,32 +1,34 @@
-"""The flexible layer on larger graphs kept as bits: one graph a program, block by block.
+"""The flexible layer on larger graphs kept as bits: one graph a program, on chip.
 
-A graph of more than one tile does not fit in registers. A program owns a scratch of two [height,
-BO] buffers, which it uses again for every graph it takes and which therefore stays in the cache;
-each hop reads one buffer and writes the other:
+A program takes one graph of up to 64 PLANES nodes, as many as have bits in so many planes, and BO
+columns of Y. Its state is PLANES blocks of 64 rows, which never leave the chip; a block of A is
+spread from its bits when a hop comes to it, and forgotten:
 
-                          sources                  for k = κ-1 … 0:
-                   ┌──────┬──────┬──────┐             for each block of rows:
-    block of rows  │ bits │ bits │ bits │                b = Σ_blocks A_block · from[block]
-                   ├──────┼──────┼──────┤                b = Â b + X W_k
-                   │      │      │      │                to[rows] = b   (the last time: Y)
-                   └──────┴──────┴──────┘             swap from and to
+                       sources                 for k = κ-1 … 0:
+                  ┌────────┬────────┐             b = Σ_blocks A_block · b    (but the first time)
+    64 targets    │  bits  │  bits  │             b = b + X W_k
+                  ├────────┼────────┤          Y = act(b + bias)
+                  │        │        │
+                  └────────┴────────┘
 
 The formulas, dX as the same kernel with Aᵀ and W_kᵀ, and the fixed order of the weights' gradient
-are those of `fused.py`.
+are those of `fused.py`. Here a block of rows is as high as Hopper's matrix units want it, and lies
+as it is: 4 warps share each product, and a hop's state passes from one to the other through shared
+memory. X, which registers cannot hold besides, is read again for each order; so are the κ sums of
+the weights' gradient, which a program keeps where it writes them.
 
-Bytes a node in float32: device memory serves what must move in `fused.py`, with 8 ⌈n/64⌉ of bits
+Bytes a node in float32: device memory serves what must move in `fused.py`, with 8 PLANES of bits
 instead of 8, and W once. The caches serve the rest of what is loaded and stored. For O and I blocks
-of columns as there (of dX, O = ⌈h_in/BO⌉), R = ⌈n/ROWS⌉ and S = ⌈n/SOURCES⌉ blocks of a graph:
+of columns as there (of dX, O = ⌈h_in/BO⌉), and H = κ-1 hops:
 
                    forward             dX (ReLU)           dW, db (ReLU)
-    X, dY and Y    4 h_in κ O          8 h_out κ O         4 h_in κ O + 8 h_out I
+    X, dY and Y    4 h_in κ O          8 h_out κ O         4 h_in κ O + 16 h_out I
     Y, dX          4 h_out             4 h_in
-    scratch        4 BO (1+R)(κ-1) O   4 BO (1+R)(κ-1) O   4 BO (1+R)(κ-1) I O
-    bits           4 S (κ-1) O         8 R (κ-1) O         8 R (κ-1) I O
-    scale          4 κ O               4 κ O               4 κ I O
+    bits           8 PLANES H O        8 PLANES H O        8 PLANES H I O
+    scale          8 H O               8 H O               8 H I O
 
-and W, 4 κ h_in h_out for each of a graph's R blocks of rows (dW: none, but its sums, as there), and
-32 of tables for each graph and block of columns.
+and for each graph W, 4 κ h_in h_out (dW: its sums, twice that), and 32 of tables for each block of
+columns. A layer of order 1 reads dY and Y for its dW half as often.
 """
 
 # mypy: ignore-errors
@@ -40,69 +42,105 @@ from .tile import (
     finish,
     has_nan,
     load_block,
-    load_columns,
     load_gradient,
     load_weight,
-    no_sums,
     sources,
-    spread_bytes,
+    spread_words,
     store_block,
-    store_sums,
 )
 
-
-@triton.jit
-def load_adjacency(
-    p_bits, num_nodes, node, size, top, left,
-    ROWS: tl.constexpr, SOURCES: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """A[top: top + ROWS, left: left + SOURCES] of the graph that begins at `node`, or of its Aᵀ."""
-    BITS: tl.constexpr = ROWS if TRANSPOSE else SOURCES
-    o_row = left + tl.arange(0, SOURCES) if TRANSPOSE else top + tl.arange(0, ROWS)
-    i_bit = top if TRANSPOSE else left
-    o_plane = num_nodes.to(tl.int64) * (i_bit // 64) + node
-    p_byte = (p_bits + o_plane).to(tl.pointer_type(tl.uint8)) + i_bit % 64 // 8
-    o_byte = o_row[:, None] * 8 + tl.arange(0, BITS // 8)[None, :]
-    b_byte = tl.load(p_byte + o_byte, mask=(o_row < size)[:, None], other=0)
-    b_a = spread_bytes(b_byte, PRECISION)
-    return tl.trans(b_a) if TRANSPOSE else b_a
+#: Rows of a block, one for each bit of a word.
+ROWS = tl.constexpr(64)
 
 
 @triton.jit
-def sum_sources(
-    p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
-    SCALE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
-):  # fmt: skip
-    """Rows top … top + ROWS - 1 of A @ from (or Aᵀ @ from) of the graph that begins at `node`.
-
-    p_from: the graph's own rows, STRIDE numbers apart, scaled already or (SCALE) not.
-    """
-    b_sum = tl.zeros([ROWS, BO], tl.float32)
-    b_others = b_sum
-    for left in range(0, size, SOURCES):
-        o_source = left + tl.arange(0, SOURCES)
-        m_source = o_source < size
-        b_z = load_columns(p_from, o_source.to(tl.int64), m_source, i_col, STRIDE, WIDTH, BO)
-        if SCALE:
-            b_z *= load_scale(p_scale, node + o_source, m_source, True)
-        b_a = load_adjacency(
-            p_bits, num_nodes, node, size, top, left, ROWS, SOURCES, TRANSPOSE, PRECISION
-        )
-        finite = sources(b_z, PRECISION, "finite" if CAREFUL else "all")
-        b_sum = add_sources(b_sum, b_a, finite, False)
-        if CAREFUL:
-            b_others = add_sources(b_others, b_a, sources(b_z, PRECISION, "others"), False)
-    return add_others(b_sum, b_others) if CAREFUL else b_sum
-
-
-@triton.jit
-def load_graph(p_ptr, p_graph, p_row, i_graph):
+def load_graph(p_ptr, p_graph, i_graph, num_graphs):
     """A graph's first node, its size, and its first row in the batch."""
     graph = tl.load(p_graph + i_graph)
     node = tl.load(p_ptr + graph)
     size = (tl.load(p_ptr + graph + 1) - node).to(tl.int32)
-    return node, size, tl.load(p_row + i_graph)
+    return node, size, tl.load(p_graph + num_graphs + i_graph)
+
+
+@triton.jit
+def rows_of(size, j: tl.constexpr):
+    """The rows of block j, counted from its first, and which of them there are."""
+    o = tl.arange(0, ROWS)
+    return o, o < size - j * ROWS
+
+
+@triton.jit
+def zeros(PLANES: tl.constexpr, BO: tl.constexpr):
+    b = ()
+    for _ in tl.static_range(PLANES):
+        b = b + (tl.zeros([ROWS, BO], tl.float32),)
+    return b
+
+
+@triton.jit
+def load_adjacency(
+    p_bits, num_nodes, node, size, j: tl.constexpr, i: tl.constexpr,
+    TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Block (j, i) of A, or of Aᵀ, of the graph that begins at `node`."""
+    if TRANSPOSE:
+        b_a = tl.trans(load_adjacency(p_bits, num_nodes, node, size, i, j, False, PRECISION))
+    else:
+        o, m = rows_of(size, j)
+        p_word = (p_bits + (num_nodes.to(tl.int64) * i + node + j * ROWS)).to(
+            tl.pointer_type(tl.int32)
+        )
+        o_word = o[:, None] * 2 + tl.arange(0, 2)[None, :]
+        b_a = spread_words(tl.load(p_word + o_word, mask=m[:, None], other=0), PRECISION)
+    return b_a
+
+
+@triton.jit
+def scaled(b, p_scale, node, size, j: tl.constexpr, NORMALIZE: tl.constexpr):
+    """D^{-1/2} of these nodes, a column, times block j."""
+    if NORMALIZE:
+        o, m = rows_of(size, j)
+        b = b * tl.load(p_scale + node + j * ROWS + o, mask=m, other=0).to(tl.float32)[:, None]
+    return b
+
+
+@triton.jit
+def hop(
+    b_z, p_bits, p_scale, num_nodes, node, size,
+    PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+    PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
+):  # fmt: skip
+    """Â Z (or Âᵀ Z), blocks in and blocks out."""
+    b_sum = zeros(PLANES, BO)
+    b_others = b_sum
+    for i in tl.static_range(PLANES):
+        b = scaled(b_z[i], p_scale, node, size, i, NORMALIZE)
+        finite = sources(b, PRECISION, "finite" if CAREFUL else "all")
+        b_next, b_more = (), ()
+        for j in tl.static_range(PLANES):
+            tl.debug_barrier()  # or all of A is spread at once, more than registers can hold
+            b_a = load_adjacency(p_bits, num_nodes, node, size, j, i, TRANSPOSE, PRECISION)
+            b_next = b_next + (add_sources(b_sum[j], b_a, finite, False),)
+            if CAREFUL:
+                others = sources(b, PRECISION, "others")
+                b_more = b_more + (add_sources(b_others[j], b_a, others, False),)
+        b_sum = b_next
+        if CAREFUL:
+            b_others = b_more
+    b_out = ()
+    for j in tl.static_range(PLANES):
+        b = add_others(b_sum[j], b_others[j]) if CAREFUL else b_sum[j]
+        b_out = b_out + (scaled(b, p_scale, node, size, j, NORMALIZE),)
+    return b_out
+
+
+@triton.jit
+def any_nan(b, PLANES: tl.constexpr):
+    """`has_nan` of all blocks; opposite infinities may pass for one."""
+    b_all = b[0]
+    for j in tl.static_range(1, PLANES):
+        b_all += b[j]
+    return has_nan(b_all)
 
 
 @triton.jit
@@ -116,70 +154,67 @@ def graph_input(
 
 
 @triton.jit
-def input_rows(p_code, node, o, m, CODED: tl.constexpr):
-    """The row of X, counted from `graph_input`, that each row of a graph takes."""
-    return tl.load(p_code + node + o, mask=m, other=0).to(tl.int64) if CODED else o
+def input_rows(p_x, p_code, node, size, j: tl.constexpr, H_IN: tl.constexpr, CODED: tl.constexpr):
+    """Where block j of X begins, which row from there each of its rows takes, which there are."""
+    o, m = rows_of(size, j)
+    if CODED:
+        o = tl.load(p_code + node + j * ROWS + o, mask=m, other=0).to(tl.int64)
+    else:
+        p_x += j * ROWS * H_IN
+    return p_x, o, m
 
 
 @triton.jit
-def load_scale(p_scale, o_node, m_row, NORMALIZE: tl.constexpr):
-    """D^{-1/2} of these nodes as a column, or 1."""
-    if NORMALIZE:
-        b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32)[:, None]
-    else:
-        b_scale = 1.0
-    return b_scale
+def add_products(
+    b_y, p_x, p_code, p_mask, p_weight, node, size, i_col,
+    H_IN: tl.constexpr, H_OUT: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
+    PLANES: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Blocks of Y + X W_k."""
+    for c in tl.static_range((H_IN + BI - 1) // BI):
+        b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
+        b_next = ()
+        for j in tl.static_range(PLANES):
+            tl.debug_barrier()  # or the blocks are mixed, more than registers can hold
+            p, o, m = input_rows(p_x, p_code, node, size, j, H_IN, CODED)
+            p_m = p_mask + j * ROWS * H_IN if RELU_IN else p_mask
+            b_x = load_gradient(p, p_m, o, m, c, RELU_IN, H_IN, BI)
+            b_next = b_next + (add_split_product(b_y[j], b_x, b_w, PARTS, PARTS, PRECISION),)
+        b_y = b_next
+    return b_y
 
 
 @triton.jit
 def convolve(
-    p_x, p_code, p_mask, p_weight, p_bias, p_y, p_scratch, p_bits, p_scale,
-    num_nodes, height, node, size, row, i_col,
+    p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
-    BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr,
-    NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, DATASET_X: tl.constexpr,
-    CODED: tl.constexpr, RELU_IN: tl.constexpr, BIAS: tl.constexpr, RELU: tl.constexpr,
+    BI: tl.constexpr, BO: tl.constexpr, PLANES: tl.constexpr,
+    NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
 ):  # fmt: skip
-    """The layer on one graph; the sum of Y's blocks, which has a NaN where Y has one.
+    """Σ_k Â^k X W_k of one graph, in blocks.
 
-    What is not finite makes NaN of a column of the whole graph, but where the hops are CAREFUL.
+    What is not finite makes NaN of a column of the whole graph, but where the sum is CAREFUL.
     """
     SPLIT: tl.constexpr = 0 if CAREFUL or ORDER == 1 else PARTS
-    p_x = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
-    if RELU_IN:
-        p_mask += row * H_IN
-    b_all = tl.zeros([ROWS, BO], tl.float32)
+    p_weight += (ORDER - 1) * H_IN * H_OUT
+    b_y = zeros(PLANES, BO)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
-        k = ORDER - 1 - i
-        p_from = p_scratch + (k + 1) % 2 * height * BO
-        for top in range(0, size, ROWS):
-            o = top + tl.arange(0, ROWS)
-            m = o < size
-            b_scale = load_scale(p_scale, node + o, m, NORMALIZE)
-            b_y = tl.zeros([ROWS, BO], tl.float32)
-            if i > 0:
-                b_y = b_scale * sum_sources(
-                    p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
-                    BO, ROWS, SOURCES, BO, False, TRANSPOSE, PRECISION, CAREFUL,
-                )  # fmt: skip
-            o_x = input_rows(p_code, node, o, m, CODED)
-            p_w = p_weight + k * (H_IN * H_OUT)
-            for c in range(0, H_IN, BI):
-                b_x = load_gradient(p_x, p_mask, o_x, m, c // BI, RELU_IN, H_IN, BI)
-                b_w = load_weight(p_w, c // BI, i_col, H_IN, H_OUT, BI, BO)
-                b_y = add_split_product(b_y, b_x, b_w, SPLIT, SPLIT, PRECISION)
-            if k > 0:
-                store_block(p_scratch + k % 2 * height * BO, b_y * b_scale, o, m, 0, BO, BO)
-            else:
-                b_all += b_y
-                b_y = finish(b_y, p_bias, i_col, BIAS, RELU, H_OUT, BO)
-                store_block(p_y + row * H_OUT, b_y, o, m, i_col, H_OUT, BO)
-        tl.debug_barrier()  # every row is written before any is read, and read before rewritten
-    return b_all
+        if i > 0:
+            b_y = hop(
+                b_y, p_bits, p_scale, num_nodes, node, size,
+                PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION, CAREFUL,
+            )  # fmt: skip
+        b_y = add_products(
+            b_y, p_x, p_code, p_mask, p_weight, node, size, i_col,
+            H_IN, H_OUT, BI, BO, PLANES, CODED, RELU_IN, SPLIT, PRECISION,
+        )  # fmt: skip
+        p_weight -= H_IN * H_OUT
+    return b_y
 
 
-@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height"])
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs"])
 def flex_conv_blocks(
     p_x,  # as in `flex_conv_tiles`
     p_code,
@@ -187,22 +222,18 @@ def flex_conv_blocks(
     p_weight,
     p_bias,
     p_y,
-    p_scratch,  # [programs, column blocks, 2, height, BO] float32
     p_ptr,
     p_bits,
     p_scale,
-    p_graph,  # [num_graphs] int64
-    p_row,  # [num_graphs] int64
+    p_graph,  # [2, num_graphs] int64: graphs, and their first rows in the batch
     num_nodes,
     num_graphs,
-    height,
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
     BI: tl.constexpr,
     BO: tl.constexpr,
-    ROWS: tl.constexpr,
-    SOURCES: tl.constexpr,
+    PLANES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     DATASET_X: tl.constexpr,
@@ -214,50 +245,85 @@ def flex_conv_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col = tl.program_id(1)
-    i_program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + i_col
-    p_scratch += i_program * (2 * height * BO)
-    for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
-        node, size, row = load_graph(p_ptr, p_graph, p_row, i_graph)
-        b_all = convolve(
-            p_x, p_code, p_mask, p_weight, p_bias, p_y, p_scratch, p_bits, p_scale,
-            num_nodes, height, node, size, row, i_col,
-            ORDER, H_IN, H_OUT, BI, BO, ROWS, SOURCES, NORMALIZE, TRANSPOSE, DATASET_X,
-            CODED, RELU_IN, BIAS, RELU, PARTS, PRECISION, False,
-        )  # fmt: skip
-        if ORDER > 1:
-            if has_nan(b_all):
-                convolve(
-                    p_x, p_code, p_mask, p_weight, p_bias, p_y, p_scratch, p_bits, p_scale,
-                    num_nodes, height, node, size, row, i_col,
-                    ORDER, H_IN, H_OUT, BI, BO, ROWS, SOURCES, NORMALIZE, TRANSPOSE, DATASET_X,
-                    CODED, RELU_IN, BIAS, RELU, PARTS, PRECISION, True,
-                )  # fmt: skip
+    node, size, row = load_graph(p_ptr, p_graph, tl.program_id(0), num_graphs)
+    p_x = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
+    if RELU_IN:
+        p_mask += row * H_IN
+    b_y = convolve(
+        p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+        ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
+        PARTS, PRECISION, False,
+    )  # fmt: skip
+    if ORDER > 1:
+        if any_nan(b_y, PLANES):
+            b_y = convolve(
+                p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+                ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
+                PARTS, PRECISION, True,
+            )  # fmt: skip
+    p_y += row * H_OUT
+    for j in tl.static_range(PLANES):
+        o, m = rows_of(size, j)
+        b = finish(b_y[j], p_bias, i_col, BIAS, RELU, H_OUT, BO)
+        store_block(p_y + j * ROWS * H_OUT, b, o, m, i_col, H_OUT, BO)
 
 
-@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "height", "first"])
+@triton.jit
+def add_weight_grad(
+    b_sum, p_x, p_code, b_g, node, size, i_in, j: tl.constexpr,
+    H_IN: tl.constexpr, BI: tl.constexpr, CODED: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A block of dW_k, and what block j of (Âᵀ)^k dY adds to it."""
+    tl.debug_barrier()  # or the blocks are mixed, more than registers can hold
+    p, o, m = input_rows(p_x, p_code, node, size, j, H_IN, CODED)
+    b_x = tl.trans(load_block(p, o, m, i_in, H_IN, BI))
+    return add_split_product(b_sum, b_x, b_g, PARTS, 3, PRECISION)
+
+
+@triton.jit
+def add_to(
+    p_sum, b_sum, i_in, i_col, m_more,
+    H_IN: tl.constexpr, H_OUT: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """Add a block of dW_k to what is there, or (not m_more) put it there."""
+    o = i_in * BI + tl.arange(0, BI)
+    b_sum += load_block(p_sum, o, (o < H_IN) & m_more, i_col, H_OUT, BO)
+    store_block(p_sum, b_sum, o, o < H_IN, i_col, H_OUT, BO)
+
+
+@triton.jit
+def output_grad(
+    p_dy, p_y, row, size, i_col, j: tl.constexpr,
+    RELU: tl.constexpr, H_OUT: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """Block j of a graph's `load_gradient`."""
+    o, m = rows_of(size, j)
+    o_first = (row + j * ROWS) * H_OUT
+    p_out = p_y + o_first if RELU else p_y
+    return load_gradient(p_dy + o_first, p_out, o, m, i_col, RELU, H_OUT, BO)
+
+
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "first"])
 def weight_grad_blocks(
     p_x,  # as in `weight_grad_tiles`
     p_code,
     p_dy,
     p_y,
     p_partial,
-    p_scratch,  # [programs, column blocks, input blocks, 2, height, BO] float32
     p_ptr,
     p_bits,
     p_scale,
-    p_graph,
-    p_row,
+    p_graph,  # as above
     num_nodes,
     num_graphs,
-    height,
     first,  # row of p_partial
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
     BI: tl.constexpr,
     BO: tl.constexpr,
-    ROWS: tl.constexpr,
-    SOURCES: tl.constexpr,
+    PLANES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     DATASET_X: tl.constexpr,
     CODED: tl.constexpr,
@@ -266,37 +332,40 @@ def weight_grad_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    i_program = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + i_col
-    p_scratch += (i_program * tl.num_programs(2) + i_in) * (2 * height * BO)
-    b_dw, b_db = no_sums(ORDER, BI, BO)
+    p_partial += (first + tl.program_id(0)).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
+    b_db = tl.zeros([BO], tl.float32)
     for i_graph in range(tl.program_id(0), num_graphs, tl.num_programs(0)):
-        node, size, row = load_graph(p_ptr, p_graph, p_row, i_graph)
+        m_more = i_graph > tl.program_id(0)
+        node, size, row = load_graph(p_ptr, p_graph, i_graph, num_graphs)
         p_input = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
-        p_grad = p_dy + row * H_OUT
-        p_out = p_y + row * H_OUT if RELU else p_y
-        b_next = ()
-        for k in tl.static_range(ORDER):
-            p_from = p_scratch + (k + 1) % 2 * height * BO
-            b_sum = b_dw[k]
-            for top in range(0, size, ROWS):
-                o = top + tl.arange(0, ROWS)
-                m = o < size
-                b_scale = load_scale(p_scale, node + o, m, NORMALIZE)
-                if k == 0:
-                    b_g = load_gradient(p_grad, p_out, o, m, i_col, RELU, H_OUT, BO)
-                    b_db += tl.sum(b_g, 0)
-                else:
-                    b_g = b_scale * sum_sources(
-                        p_from, p_bits, p_scale, num_nodes, node, size, top, 0, BO,
-                        BO, ROWS, SOURCES, BO, False, True, PRECISION, False,
-                    )  # fmt: skip
-                if k < ORDER - 1:
-                    store_block(p_scratch + k % 2 * height * BO, b_g * b_scale, o, m, 0, BO, BO)
-                o_x = input_rows(p_code, node, o, m, CODED)
-                b_x = tl.trans(load_block(p_input, o_x, m, i_in, H_IN, BI))
-                b_sum = add_split_product(b_sum, b_x, b_g, PARTS, 3, PRECISION)
-            b_next = b_next + (b_sum,)
+        b_sum = tl.zeros([BI, BO], tl.float32)
+        for j in tl.static_range(PLANES):
             tl.debug_barrier()
-        b_dw = b_next
-    i_program = first + tl.program_id(0)
-    store_sums(p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)
+            b = output_grad(p_dy, p_y, row, size, i_col, j, RELU, H_OUT, BO)
+            b_db += tl.sum(b, 0)
+            b_sum = add_weight_grad(
+                b_sum, p_input, p_code, b, node, size, i_in, j, H_IN, BI, CODED, PARTS, PRECISION
+            )
+        add_to(p_partial, b_sum, i_in, i_col, m_more, H_IN, H_OUT, BI, BO)
+        if ORDER > 1:
+            tl.debug_barrier()  # read again, as a hop wants it: both at once would be too much
+            b_g = ()
+            for j in tl.static_range(PLANES):
+                b_g = b_g + (output_grad(p_dy, p_y, row, size, i_col, j, RELU, H_OUT, BO),)
+            p_sum = p_partial
+            for _ in range(1, ORDER):
+                b_g = hop(
+                    b_g, p_bits, p_scale, num_nodes, node, size,
+                    PLANES, BO, NORMALIZE, True, PRECISION, False,
+                )  # fmt: skip
+                p_sum += H_IN * H_OUT
+                b_sum = tl.zeros([BI, BO], tl.float32)
+                for j in tl.static_range(PLANES):
+                    b_sum = add_weight_grad(
+                        b_sum, p_input, p_code, b_g[j], node, size, i_in, j,
+                        H_IN, BI, CODED, PARTS, PRECISION,
+                    )  # fmt: skip
+                add_to(p_sum, b_sum, i_in, i_col, m_more, H_IN, H_OUT, BI, BO)
+    o_col = i_col * BO + tl.arange(0, BO)
+    m_col = (o_col < H_OUT) & (i_in == 0)
+    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=m_col)

@@ -3,8 +3,9 @@
 A new kernel, or a new way to specialise one, is entered here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ class Configuration(NamedTuple):
     dtype: of the features, as Triton calls it.
     representative: compiled by `make test`, too.
     tf32: of float32 as a user wants it who allows TF32.
+    hopper: for targets that have (True) or have not (False) Hopper's matrix units; None for all.
     """
 
     words: str
@@ -27,6 +29,7 @@ class Configuration(NamedTuple):
     dtype: str = "fp32"
     representative: bool = False
     tf32: bool = False
+    hopper: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -119,11 +122,29 @@ LAYERS = (
     ),
 )
 
+#: The same of larger graphs by their planes: what a program does in a loop over the orders, one
+#: order but the first stands for, and what it does for each plane, the layers of most registers.
+BLOCK_LAYERS = {
+    1: tuple(layer for layer in LAYERS if layer.order <= 4 or layer.dtype != "fp32" or layer.place),
+    **dict.fromkeys(
+        (2, 3),
+        (
+            Layer(3, 27, 18, representative=True),
+            *(Layer(3, *widths) for widths in ((9, 27), (64, 16), (64, 64))),
+            Layer(3, 63, 33, place="kinds"),
+            Layer(3, 27, 18, "bf16"),
+        ),
+    ),
+}
+
+#: How many planes a graph may have, with Hopper's matrix units and without; see `tiles.most_nodes`.
+PLANES = ((1, True), (2, True), (3, True), (1, False), (2, False))
+
 _Shape = Callable[..., dict[str, int]]
 
 
-def _convolutions(shape: _Shape) -> Iterator[Configuration]:
-    for sizes in LAYERS:
+def _convolutions(layers: Iterable[Layer], shape: _Shape) -> Iterator[Configuration]:
+    for sizes in layers:
         order, h_in, h_out, full = *sizes[:3], not sizes.plain
         forward = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "BIAS": full, "RELU": full}
         forward |= {"TRANSPOSE": False, "RELU_IN": False}
@@ -135,11 +156,28 @@ def _convolutions(shape: _Shape) -> Iterator[Configuration]:
         yield sizes.configuration("dX", backward | shape(h_out, h_in))
 
 
-def _weight_gradients(shape: _Shape) -> Iterator[Configuration]:
-    for sizes in LAYERS:
+def _weight_gradients(layers: Iterable[Layer], shape: _Shape) -> Iterator[Configuration]:
+    for sizes in layers:
         order, h_in, h_out = sizes[:3]
         gradient = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "RELU": not sizes.plain}
-        yield sizes.configuration("dW", gradient | shape(h_out))
+        yield sizes.configuration("dW", gradient | shape(h_in, h_out))
+
+
+def _block_convolutions() -> Iterator[Configuration]:
+    for planes, hopper in PLANES:
+        shape = partial(layer.block_shape, planes=planes, hopper=hopper)
+        yield from _of(planes, hopper, _convolutions(BLOCK_LAYERS[planes], shape))
+
+
+def _block_weight_gradients() -> Iterator[Configuration]:
+    for planes, hopper in PLANES:
+        shape = partial(layer.block_grad_shape, planes=planes, hopper=hopper)
+        yield from _of(planes, hopper, _weight_gradients(BLOCK_LAYERS[planes], shape))
+
+
+def _of(planes: int, hopper: bool, rows: Iterable[Configuration]) -> Iterator[Configuration]:
+    for row in rows:
+        yield row._replace(words=f"{row.words}, to {64 * planes} nodes", hopper=hopper)
 
 
 #: What a hop of a wide layer is made of: its columns (one block of 16 or of 32, whole or not), the
@@ -151,8 +189,17 @@ _COLUMNS = (
 )
 
 
-def _hops(shape: _Shape, horner: bool) -> Iterator[Configuration]:
-    for (width, dtype, full), transpose in product(_COLUMNS, (False, True)):
+def _block_hops(horner: bool) -> Iterator[Configuration]:
+    for planes, hopper in PLANES:
+        columns = _COLUMNS if planes == 1 else ((16, "fp32", True), (44, "fp32", True))
+        shape = partial(wide.block_shape, planes=planes, hopper=hopper)
+        yield from _of(planes, hopper, _hops(shape, horner, columns))
+
+
+def _hops(
+    shape: _Shape, horner: bool, columns: Iterable[tuple[int, str, bool]] = _COLUMNS
+) -> Iterator[Configuration]:
+    for (width, dtype, full), transpose in product(columns, (False, True)):
         constants = {"WIDTH": width, "NORMALIZE": full, "TRANSPOSE": transpose} | shape(width)
         constants |= {"Y_STRIDE" if horner else "X_STRIDE": 4 * width}
         if horner:
@@ -266,7 +313,7 @@ _LAYOUT = {
 _GRAPHS = {
     **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
     **dict.fromkeys(("p_tile", "p_code"), "*i32"),
-    **dict.fromkeys(("p_scale", "p_partial", "p_scratch"), "*fp32"),  # whatever the features are
+    **dict.fromkeys(("p_scale", "p_partial"), "*fp32"),  # whatever the features are
 }
 
 _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
@@ -291,32 +338,33 @@ KERNELS = {
     for kernel in (
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
         Kernel(
-            fused.flex_conv_tiles, (*_convolutions(layer.tile_shape),), _TILE_ROWS, optional=_LAYER
+            fused.flex_conv_tiles,
+            (*_convolutions(LAYERS, layer.tile_shape),),
+            _TILE_ROWS,
+            optional=_LAYER,
         ),
         Kernel(
             fused.weight_grad_tiles,
-            (*_weight_gradients(layer.tile_grad_shape),),
+            (*_weight_gradients(LAYERS, lambda h_in, h_out: layer.tile_grad_shape(h_out)),),
             _TILE_ROWS,
             optional=_WEIGHTS,
         ),
         Kernel(
             blocks.flex_conv_blocks,
-            (*_convolutions(layer.block_shape),),
+            (*_block_convolutions(),),
             _GRAPHS,
             optional=_LAYER | _SCALE,
         ),
         Kernel(
             blocks.weight_grad_blocks,
-            (*_weight_gradients(layer.block_grad_shape),),
+            (*_block_weight_gradients(),),
             _GRAPHS,
             optional=_WEIGHTS | _SCALE,
         ),
         Kernel(hops.horner_tiles, (*_hops(wide.tile_shape, True),), _TILE_ROWS, True, _BIAS),
         Kernel(hops.powers_tiles, (*_hops(wide.tile_shape, False),), _TILE_ROWS, True),
-        Kernel(
-            hops.horner_blocks, (*_hops(wide.block_shape, True),), _GRAPHS, True, _BIAS | _SCALE
-        ),
-        Kernel(hops.powers_blocks, (*_hops(wide.block_shape, False),), _GRAPHS, True, _SCALE),
+        Kernel(hops.horner_blocks, (*_block_hops(True),), _GRAPHS, True, _BIAS | _SCALE),
+        Kernel(hops.powers_blocks, (*_block_hops(False),), _GRAPHS, True, _SCALE),
         Kernel(csr.spmm_rows, (*_rows(),), _CSR, optional=_BIAS | {"p_term": "TERM"}),
         Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),

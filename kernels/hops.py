@@ -4,29 +4,26 @@
     powers            Z = [X, ÂX, …, Â^{κ-1}X], then  Y = Z [W_0; …; W_{κ-1}]  or  dW = Zᵀ dY
 
 T and Z are workspaces [n, κ, WIDTH]: a row holds all orders of a node, some columns of them. A
-program takes BO columns of a tile of small graphs, as in `fused.py`, and keeps its state in
-registers; or of one larger graph, block by block as in `blocks.py`, where the workspace itself
-carries the state from hop to hop (for Horner's rule T_k becomes T_k + Â T_{k+1}).
+program takes BO columns of a tile of small graphs, as in `fused.py`, or of one larger graph, as in
+`blocks.py`, and keeps its state on chip.
 
             T_0    T_1    T_2   (κ = 3)               Z_0    Z_1    Z_2
       tile │ + ◄─Â─ + ◄─Â─ ∙ │                  tile │ ∙ ─Â─► ∙ ─Â─► ∙ │
 
-Bytes a node and column in float32, a node's bits, scale and tables (20 and less in all) aside:
+Bytes a node and column in float32, a node's bits, scale and tables (of tiles 12 a row; of larger
+graphs 8 for each plane and hop, 8 a hop and 32 a graph) aside:
 
-    kernel           must move       moves
-    horner_tiles     4 κ + 4         the same
-    powers_tiles     4 + 4 κ         the same
-    horner_blocks    4 κ + 4         the same, and 4 (κ-2) written; the caches serve the rest
-    powers_blocks    4 + 4 κ         the same; the caches serve the rest
-
-The rest: each hop of a larger graph reads ⌈n/ROWS⌉ times what the hop before has written.
+    kernel                             must move    moves
+    horner_tiles, horner_blocks        4 κ + 4      the same
+    powers_tiles, powers_blocks        4 + 4 κ      the same
 """
 
 # mypy: ignore-errors
 import triton
 import triton.language as tl
 
-from .blocks import load_graph, load_scale, sum_sources
+from . import blocks
+from .blocks import ROWS, any_nan, load_graph, rows_of
 from .fused import hop, load_tile
 from .tile import finish, has_nan, load_columns, store_columns
 
@@ -41,22 +38,46 @@ def hop_tile(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr
 
 
 @triton.jit
-def hop_rows(
-    p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr, SOURCES: tl.constexpr, BO: tl.constexpr,
-    SCALE: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+def hop_blocks(
+    b_z, p_bits, p_scale, num_nodes, node, size,
+    PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`blocks.sum_sources`; where it makes a NaN again, with care."""
-    b_sum = sum_sources(
-        p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
-        WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, False,
+    """`blocks.hop`; where it makes a NaN again, with care."""
+    b_sum = blocks.hop(
+        b_z, p_bits, p_scale, num_nodes, node, size,
+        PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION, False,
     )  # fmt: skip
-    if has_nan(b_sum):
-        b_sum = sum_sources(
-            p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, STRIDE,
-            WIDTH, ROWS, SOURCES, BO, SCALE, TRANSPOSE, PRECISION, True,
+    if any_nan(b_sum, PLANES):
+        b_sum = blocks.hop(
+            b_z, p_bits, p_scale, num_nodes, node, size,
+            PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION, True,
         )  # fmt: skip
     return b_sum
+
+
+@triton.jit
+def load_rows(
+    p, row, size, i_col, STRIDE,
+    WIDTH: tl.constexpr, BO: tl.constexpr, PLANES: tl.constexpr,
+):  # fmt: skip
+    """Columns of a graph's rows, which begin at `row` and are STRIDE numbers apart, in blocks."""
+    b = ()
+    for j in tl.static_range(PLANES):
+        o, m = rows_of(size, j)
+        b = b + (load_columns(p, row + j * ROWS + o, m, i_col, STRIDE, WIDTH, BO),)
+    return b
+
+
+@triton.jit
+def store_rows(
+    p, b, row, size, i_col, STRIDE,
+    WIDTH: tl.constexpr, BO: tl.constexpr, PLANES: tl.constexpr,
+):  # fmt: skip
+    """The reverse of `load_rows`."""
+    for j in tl.static_range(PLANES):
+        o, m = rows_of(size, j)
+        store_columns(p, b[j], row + j * ROWS + o, m, i_col, STRIDE, WIDTH, BO)
 
 
 @triton.jit(do_not_specialize=["order"])
@@ -123,23 +144,22 @@ def powers_tiles(
         store_columns(p_z, tl.trans(b_z), o_row, m_row, i_col, stride, WIDTH, BO)
 
 
-@triton.jit(do_not_specialize=["num_nodes", "order"])
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "order"])
 def horner_blocks(
-    p_t,  # as above; T_1 … T_{κ-2} are overwritten
+    p_t,  # as above
     p_bias,
     p_y,
     p_ptr,
     p_bits,
     p_scale,
-    p_graph,  # [graphs] int64
-    p_row,  # [graphs] int64
+    p_graph,  # as in `flex_conv_blocks`
     num_nodes,
+    num_graphs,
     order,
     WIDTH: tl.constexpr,
     Y_STRIDE: tl.constexpr,
     BO: tl.constexpr,
-    ROWS: tl.constexpr,
-    SOURCES: tl.constexpr,
+    PLANES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     BIAS: tl.constexpr,
@@ -147,29 +167,28 @@ def horner_blocks(
     PRECISION: tl.constexpr,
 ):
     i_col = tl.program_id(1)
-    node, size, row = load_graph(p_ptr, p_graph, p_row, tl.program_id(0))
+    node, size, row = load_graph(p_ptr, p_graph, tl.program_id(0), num_graphs)
     stride = order.to(tl.int64) * WIDTH
-    p_t += row * stride + (order - 1) * WIDTH
-    for i in range(1, order):
-        p_from = p_t
+    p_t += (order - 1) * WIDTH
+    b_y = load_rows(p_t, row, size, i_col, stride, WIDTH, BO, PLANES)
+    for _ in range(1, order):
         p_t -= WIDTH
-        for top in range(0, size, ROWS):
-            o = top + tl.arange(0, ROWS)
-            m = o < size
-            b_y = load_columns(p_t, o.to(tl.int64), m, i_col, stride, WIDTH, BO)
-            b_y += load_scale(p_scale, node + o, m, NORMALIZE) * hop_rows(
-                p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, stride,
-                WIDTH, ROWS, SOURCES, BO, NORMALIZE, TRANSPOSE, PRECISION,
-            )  # fmt: skip
-            if i < order - 1:
-                store_columns(p_t, b_y, o.to(tl.int64), m, i_col, stride, WIDTH, BO)
-            else:
-                b_y = finish(b_y, p_bias, i_col, BIAS, RELU, WIDTH, BO)
-                store_columns(p_y, b_y, row + o, m, i_col, Y_STRIDE, WIDTH, BO)
-        tl.debug_barrier()  # every row is written before any is read
+        b_y = hop_blocks(
+            b_y, p_bits, p_scale, num_nodes, node, size,
+            PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
+        )  # fmt: skip
+        b_t = load_rows(p_t, row, size, i_col, stride, WIDTH, BO, PLANES)
+        b_next = ()
+        for j in tl.static_range(PLANES):
+            b_next = b_next + (b_t[j] + b_y[j],)
+        b_y = b_next
+    b_out = ()
+    for j in tl.static_range(PLANES):
+        b_out = b_out + (finish(b_y[j], p_bias, i_col, BIAS, RELU, WIDTH, BO),)
+    store_rows(p_y, b_out, row, size, i_col, Y_STRIDE, WIDTH, BO, PLANES)
 
 
-@triton.jit(do_not_specialize=["num_nodes", "order"])
+@triton.jit(do_not_specialize=["num_nodes", "num_graphs", "order"])
 def powers_blocks(
     p_x,  # as above
     p_z,
@@ -177,35 +196,26 @@ def powers_blocks(
     p_bits,
     p_scale,
     p_graph,
-    p_row,
     num_nodes,
+    num_graphs,
     order,
     WIDTH: tl.constexpr,
     X_STRIDE: tl.constexpr,
     BO: tl.constexpr,
-    ROWS: tl.constexpr,
-    SOURCES: tl.constexpr,
+    PLANES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     TRANSPOSE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     i_col = tl.program_id(1)
-    node, size, row = load_graph(p_ptr, p_graph, p_row, tl.program_id(0))
+    node, size, row = load_graph(p_ptr, p_graph, tl.program_id(0), num_graphs)
     stride = order.to(tl.int64) * WIDTH
-    p_z += row * stride
-    for top in range(0, size, ROWS):
-        o = top + tl.arange(0, ROWS)
-        b_z = load_columns(p_x, row + o, o < size, i_col, X_STRIDE, WIDTH, BO)
-        store_columns(p_z, b_z, o.to(tl.int64), o < size, i_col, stride, WIDTH, BO)
+    b_z = load_rows(p_x, row, size, i_col, X_STRIDE, WIDTH, BO, PLANES)
+    store_rows(p_z, b_z, row, size, i_col, stride, WIDTH, BO, PLANES)
     for _ in range(1, order):
-        tl.debug_barrier()  # every row is written before any is read
-        p_from = p_z
         p_z += WIDTH
-        for top in range(0, size, ROWS):
-            o = top + tl.arange(0, ROWS)
-            m = o < size
-            b_z = load_scale(p_scale, node + o, m, NORMALIZE) * hop_rows(
-                p_from, p_bits, p_scale, num_nodes, node, size, top, i_col, stride,
-                WIDTH, ROWS, SOURCES, BO, NORMALIZE, TRANSPOSE, PRECISION,
-            )  # fmt: skip
-            store_columns(p_z, b_z, o.to(tl.int64), m, i_col, stride, WIDTH, BO)
+        b_z = hop_blocks(
+            b_z, p_bits, p_scale, num_nodes, node, size,
+            PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
+        )  # fmt: skip
+        store_rows(p_z, b_z, row, size, i_col, stride, WIDTH, BO, PLANES)

@@ -70,7 +70,8 @@ class Compiled:
 
 
 def jobs(targets: Iterable[str] = tuple(TARGETS), representative: bool = False) -> list[Job]:
-    """Everything to compile, or the part of it that `make test` does; TF32 is NVIDIA's alone."""
+    """Everything to compile, or the part of it that `make test` does; TF32 is NVIDIA's alone, and
+    what is `hopper` of those targets that are, or are not."""
     return [
         Job(name, place, target)
         for target in targets
@@ -78,6 +79,7 @@ def jobs(targets: Iterable[str] = tuple(TARGETS), representative: bool = False) 
         for place, configuration in enumerate(kernel.configurations)
         if configuration.representative or not representative
         if TARGETS[target][0].backend == "cuda" or not configuration.tf32
+        if configuration.hopper in (None, target == "sm_90")
     ]
 
 

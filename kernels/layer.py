@@ -4,17 +4,20 @@ Every choice here is a pure function of shapes, dtype and target, and none depen
 nodes or edges: a new batch compiles nothing.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
+from triton import cdiv
 
+from ..devices import has_hopper_units
 from ..tiles import TILE
 from . import blocks, fused
 from .launch import launch, parts, precision
 
-#: Programs that share the weights' gradient, and the larger graphs: about four a multiprocessor.
+#: Programs that share the weights' gradient of tiles, or of graphs of as many planes: about four a
+#: multiprocessor.
 PROGRAMS = 512
 
 
@@ -31,21 +34,13 @@ class Graphs(NamedTuple):
     row_scale: Tensor
     row: Tensor
     node: Tensor
-    large_graph: Tensor
-    large_row: Tensor
+    one_plane: Tensor
+    two_planes: Tensor
+    three_planes: Tensor
 
     @property
     def num_tiles(self) -> int:
         return self.row.shape[0] // TILE
-
-    @property
-    def num_large(self) -> int:
-        return self.large_graph.shape[0]
-
-    @property
-    def height(self) -> int:
-        """Rows that a larger graph may have."""
-        return 64 * self.bits.shape[0]
 
     @property
     def small(self) -> tuple[Tensor, ...]:
@@ -53,10 +48,12 @@ class Graphs(NamedTuple):
         return self.word, self.row_scale, self.row, self.node
 
     @property
-    def large(self) -> tuple[Tensor | int | None, ...]:
-        """What a kernel for larger graphs takes."""
-        tables = self.ptr, self.bits, self.scale, self.large_graph, self.large_row
-        return *tables, self.bits.shape[1]
+    def larger(self) -> Iterator[tuple[int, tuple[Tensor | int | None, ...]]]:
+        """Planes that larger graphs have, how many have so many, what a kernel takes of them."""
+        for planes, graph in enumerate((self.one_plane, self.two_planes, self.three_planes), 1):
+            if num_graphs := graph.shape[1]:
+                tables = self.ptr, self.bits, self.scale, graph, self.bits.shape[1]
+                yield planes, num_graphs, (*tables, num_graphs)
 
 
 def column_block(width: int) -> int:
@@ -64,12 +61,21 @@ def column_block(width: int) -> int:
     return 16 if width <= 16 else 32
 
 
+def columns_shape(h_in: int, h_out: int) -> dict[str, int]:
+    return {"BI": column_block(h_in), "BO": column_block(h_out)}
+
+
 def tile_shape(h_in: int, h_out: int) -> dict[str, int]:
-    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": TILE}
+    return columns_shape(h_in, h_out) | {"ROWS": TILE}
 
 
-def block_shape(h_in: int, h_out: int) -> dict[str, int]:
-    return {"BI": column_block(h_in), "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
+def block_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[str, int]:
+    """Matrix units before Hopper's want more registers for more columns than there are."""
+    shape = columns_shape(h_in, h_out) | {"PLANES": planes}
+    if not hopper:
+        shape["BO"] = 16
+        shape["BI"] = 16 if planes == 2 and h_in > 32 else shape["BI"]
+    return shape
 
 
 def tile_grad_shape(h_out: int) -> dict[str, int]:
@@ -77,8 +83,17 @@ def tile_grad_shape(h_out: int) -> dict[str, int]:
     return {"BI": 16, "BO": column_block(h_out), "ROWS": TILE}
 
 
-def block_grad_shape(h_out: int) -> dict[str, int]:
-    return {"BI": 16, "BO": column_block(h_out), "ROWS": 64, "SOURCES": 32}
+def block_grad_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[str, int]:
+    """What is within the registers of each target, as `grant-fast doctor --compile` shows.
+
+    Hopper's matrix units take 64 inputs at a time. More than 32 off 16 bytes have an address each.
+    """
+    inputs, columns = 16, 16 if planes == 2 else column_block(h_out)
+    if hopper:
+        inputs, columns = 64, 32 if planes == 3 else column_block(h_out)
+        if h_in > 32 and h_in % 4:
+            inputs, columns = 32 if planes == 1 else 64, 16
+    return {"BI": inputs, "BO": columns, "PLANES": planes}
 
 
 def forward(
@@ -120,23 +135,21 @@ def _convolve(
     dataset_x: bool,
 ) -> Tensor:
     x, code, mask, weight, bias, out = layer
-    order, h_in, h_out = weight.shape
+    h_in, h_out = weight.shape[1:]
     constants = _constants(x, code, weight.shape, graphs, dataset_x)
     constants |= {"TRANSPOSE": transpose, "RELU_IN": mask is not None}
     constants |= {"BIAS": bias is not None, "RELU": relu}
-    columns = triton.cdiv(h_out, column_block(h_out))
     if graphs.num_tiles:
+        shape = tile_shape(h_in, h_out)
         launch(
-            fused.flex_conv_tiles, (graphs.num_tiles, columns), *layer, *graphs.small,
-            written=(out,), **constants, **tile_shape(h_in, h_out),
+            fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])), *layer,
+            *graphs.small, written=(out,), **constants, **shape,
         )  # fmt: skip
-    if graphs.num_large:
-        shape = block_shape(h_in, h_out)
-        grid = (min(PROGRAMS, graphs.num_large), columns)
-        scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
+    for planes, num_graphs, tables in graphs.larger:
+        shape = block_shape(h_in, h_out, planes, has_hopper_units(x.device))
         launch(
-            blocks.flex_conv_blocks, grid, *layer, scratch, *graphs.large,
-            graphs.num_large, graphs.height, written=(out, scratch), **constants, **shape,
+            blocks.flex_conv_blocks, (num_graphs, cdiv(h_out, shape["BO"])), *layer, *tables,
+            written=(out,), **constants, **shape,
         )  # fmt: skip
     return out
 
@@ -157,29 +170,29 @@ def weight_grad(
     then added in their order.
     """
     h_in, h_out = x.shape[1], dy.shape[1]
-    tiles_each = max(1, triton.cdiv(graphs.num_tiles, PROGRAMS))
-    tile_programs = triton.cdiv(graphs.num_tiles, tiles_each)
-    large_programs = min(PROGRAMS, graphs.num_large)
-    size = (tile_programs + large_programs, order * h_in + 1, h_out)
+    tiles_each = max(1, cdiv(graphs.num_tiles, PROGRAMS))
+    tile_programs = cdiv(graphs.num_tiles, tiles_each)
+    programs = tile_programs + sum(min(PROGRAMS, many) for _, many, _ in graphs.larger)
+    size = (programs, order * h_in + 1, h_out)
     partial = x.new_empty(size, dtype=torch.float32)
     constants = _constants(x, code, (order, h_in, h_out), graphs, dataset_x)
     constants["RELU"] = y is not None
     if graphs.num_tiles:
         shape = tile_grad_shape(h_out)
-        grid = (tile_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
+        grid = (tile_programs, cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"]))
         launch(
             fused.weight_grad_tiles, grid, x, code, dy, y, partial, *graphs.small,
             graphs.num_tiles, tiles_each, written=(partial,), **constants, **shape,
         )  # fmt: skip
-    if graphs.num_large:
-        shape = block_grad_shape(h_out)
-        grid = (large_programs, triton.cdiv(h_out, shape["BO"]), triton.cdiv(h_in, shape["BI"]))
-        scratch = _scratch(x, graphs.height, shape["BO"], order, *grid)
+    first = tile_programs
+    for planes, num_graphs, tables in graphs.larger:
+        shape = block_grad_shape(h_in, h_out, planes, has_hopper_units(x.device))
+        grid = (min(PROGRAMS, num_graphs), cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"]))
         launch(
-            blocks.weight_grad_blocks, grid, x, code, dy, y, partial, scratch, *graphs.large,
-            graphs.num_large, graphs.height, tile_programs, written=(partial, scratch),
-            **constants, **shape,
+            blocks.weight_grad_blocks, grid, x, code, dy, y, partial, *tables, first,
+            written=(partial,), **constants, **shape,
         )  # fmt: skip
+        first += grid[0]
     total = partial.sum(0)
     return total[:-1].view(order, h_in, h_out), total[-1]
 
@@ -197,8 +210,3 @@ def _constants(
         "PARTS": parts(x.dtype, exact),
         "PRECISION": exact,
     }
-
-
-def _scratch(x: Tensor, height: int, columns: int, order: int, *programs: int) -> Tensor:
-    size = (*programs, 2, height, columns) if order > 1 else (0,)
-    return x.new_empty(size, dtype=torch.float32)

@@ -11,9 +11,10 @@ products read X c times and write T (4 κ h_out), or read Z (4 κ h_in) and read
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
+from triton import cdiv
 
+from ..devices import has_hopper_units
 from ..reference import backward_hops_at_output_width
 from ..tiles import TILE
 from . import hops
@@ -26,8 +27,8 @@ def tile_shape(width: int) -> dict[str, int]:
     return {"BO": column_block(width), "ROWS": TILE}
 
 
-def block_shape(width: int) -> dict[str, int]:
-    return {"BO": column_block(width), "ROWS": 64, "SOURCES": 32}
+def block_shape(width: int, planes: int, hopper: bool) -> dict[str, int]:
+    return {"BO": column_block(width) if hopper or planes == 1 else 16, "PLANES": planes}
 
 
 def forward(
@@ -142,14 +143,15 @@ def _launch(
     width = constants["WIDTH"]
     constants["NORMALIZE"] = graphs.scale is not None
     constants["PRECISION"] = hop_precision(written[0].device)
-    columns = triton.cdiv(width, column_block(width))
     if graphs.num_tiles:
+        shape = tile_shape(width)
         launch(
-            small, (graphs.num_tiles, columns), *operands, *graphs.small[:3], order,
-            written=written, **constants, **tile_shape(width),
+            small, (graphs.num_tiles, cdiv(width, shape["BO"])), *operands, *graphs.small[:3],
+            order, written=written, **constants, **shape,
         )  # fmt: skip
-    if graphs.num_large:
+    for planes, num_graphs, tables in graphs.larger:
+        shape = block_shape(width, planes, has_hopper_units(written[0].device))
         launch(
-            large, (graphs.num_large, columns), *operands, *graphs.large, order,
-            written=written, **constants, **block_shape(width),
+            large, (num_graphs, cdiv(width, shape["BO"])), *operands, *tables, order,
+            written=written, **constants, **shape,
         )  # fmt: skip

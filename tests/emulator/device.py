@@ -8,8 +8,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver
 
-from grant_fast import dispatch
-from grant_fast.kernels import launch
+from grant_fast import devices, dispatch
 
 from .. import emulator as package
 from . import arithmetic, warps  # noqa: F401  # enter their operations
@@ -47,7 +46,7 @@ def emulate(target: str) -> None:
     CompiledKernel.launch_metadata = lambda kernel, *arguments: None
     CompiledKernel.run = property(lambda kernel: lambda *launched: _launch(kernel, *launched))
     dispatch.is_interpreting = lambda: True
-    launch.has_nvidia_matrix_units = lambda device: True
+    devices.nvidia_major = lambda device: TARGETS[target].arch // 10
 
 
 def _launch(kernel: CompiledKernel, x: int, y: int, z: int, *rest: Any) -> None:

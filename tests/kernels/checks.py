@@ -91,7 +91,10 @@ def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: st
 def moved(graphs: layer.Graphs, far: int) -> layer.Graphs:
     """The same graphs, `far` rows further down in the batch."""
     row = torch.where(graphs.row >= 0, graphs.row + far, -1)
-    return graphs._replace(row=row, large_row=graphs.large_row + far)
+    further = torch.tensor([[0], [far]], device=row.device)
+    names = "one_plane", "two_planes", "three_planes"
+    larger = {name: getattr(graphs, name) + further for name in names}
+    return graphs._replace(row=row, **larger)
 
 
 def close(got: Tensor, want: Tensor, tolerance: float) -> None:

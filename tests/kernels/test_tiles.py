@@ -28,7 +28,7 @@ def test_bits_hold_the_edges_of_every_graph_without_repeats(chunk, monkeypatch):
         case.x, case.edge_index.unique(dim=1), case.batch, num_graphs=case.num_graphs
     )
     assert graphs.bits.bits.shape == (3, case.num_nodes)
-    assert graphs.bits.fits.tolist() == [size <= tiles.LARGEST for size in case.sizes]
+    assert graphs.bits.fits.tolist() == [size <= tiles.PLANES[-1] for size in case.sizes]
     for graph in range(9):
         batch = graphs.batch([graph])
         rowptr, col, value = batch.adjacency(False).csr
@@ -91,7 +91,8 @@ def test_a_batch_is_laid_out_by_graph_id_and_batch_row():
     assert layout.graph.tolist() == [4, 3, 0]
     assert layout.row.tolist() == [300, 372, 377]
     assert layout.tile.tolist() == [0, 1, 3]
-    assert (layout.large_graph.tolist(), layout.large_row.tolist()) == ([2], [332])
+    assert layout.one_plane.tolist() == [[2], [332]]
+    assert layout.two_planes.tolist() == layout.three_planes.tolist() == [[], []]
     assert layout.rest.tolist() == [0]
 
 
