@@ -7,8 +7,7 @@ import torch
 
 @cache
 def nvidia_major(device: torch.device) -> int:
-    """Major version of an NVIDIA GPU's architecture, whose matrix units take bfloat16 and TF32, but
-    no float32; 0 of any other device."""
+    """Major version of an NVIDIA GPU's architecture; 0 of any other device."""
     if device.type != "cuda" or torch.version.hip:
         return 0
     return torch.cuda.get_device_properties(device).major

@@ -129,9 +129,6 @@ def tile_batch(
     """
     n, fit = sizes.numpy(), fits[positions].numpy()
     small = np.flatnonzero(fit & (n > 0) & (n <= TILE))
-    larger = [
-        np.flatnonzero(fit & (least < n) & (n <= most)) for least, most in pairwise((TILE, *PLANES))
-    ]
     rest = torch.from_numpy(np.flatnonzero(~fit & (n > 0)))
     order, tile = pack(n[small], TILE, SLOTS)
     order = small[order]
@@ -139,11 +136,16 @@ def tile_batch(
     def pick(values: Tensor, where: np.ndarray) -> Tensor:
         return upload(values[..., torch.from_numpy(where)], device)
 
+    bounds = pairwise((TILE, *PLANES))
+    larger = (np.flatnonzero(fit & (least < n) & (n <= most)) for least, most in bounds)
+    one, two, three = (pick(torch.stack((positions, first_rows)), where) for where in larger)
     return Tiles(
         upload(torch.from_numpy(tile), device),
         pick(positions, order),
         pick(first_rows, order),
-        *(pick(torch.stack((positions, first_rows)), where) for where in larger),
+        one,
+        two,
+        three,
         rest if rest.numel() else None,
     )
 

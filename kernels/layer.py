@@ -48,7 +48,7 @@ class Graphs(NamedTuple):
         return self.word, self.row_scale, self.row, self.node
 
     @property
-    def larger(self) -> Iterator[tuple[int, tuple[Tensor | int | None, ...]]]:
+    def larger(self) -> Iterator[tuple[int, int, tuple[Tensor | int | None, ...]]]:
         """Planes that larger graphs have, how many have so many, what a kernel takes of them."""
         for planes, graph in enumerate((self.one_plane, self.two_planes, self.three_planes), 1):
             if num_graphs := graph.shape[1]:

@@ -9,6 +9,7 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver
 
 from grant_fast import devices, dispatch
+from grant_fast.kernels import launch
 
 from .. import emulator as package
 from . import arithmetic, warps  # noqa: F401  # enter their operations
@@ -38,7 +39,8 @@ class Emulator:
 def emulate(target: str) -> None:
     """From now on kernels are compiled for `target` and take CPU tensors, as on such a GPU.
 
-    The kernels must not have been imported with TRITON_INTERPRET=1.
+    The kernels must not have been imported with TRITON_INTERPRET=1. Graphs keep as many bits as on
+    Hopper.
     """
     package.TARGET = target
     driver.set_active(Emulator(TARGETS[target]))
@@ -47,6 +49,7 @@ def emulate(target: str) -> None:
     CompiledKernel.run = property(lambda kernel: lambda *launched: _launch(kernel, *launched))
     dispatch.is_interpreting = lambda: True
     devices.nvidia_major = lambda device: TARGETS[target].arch // 10
+    launch.has_nvidia_matrix_units = lambda device: True
 
 
 def _launch(kernel: CompiledKernel, x: int, y: int, z: int, *rest: Any) -> None:

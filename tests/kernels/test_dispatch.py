@@ -131,7 +131,7 @@ def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kerne
         "layer 4 (4 → 1, order 2): pooled first, then one product a graph (PyTorch)",
     ]
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    tiles = "2 graphs in 1 tiles, 1 larger graphs block by block"
+    tiles = "2 graphs in 1 tiles, 1 larger graphs one by one"
     rest = "1 with repeated edges or too large over CSR"
     assert [line.split("Triton: ")[1] for line in explain(model, batch)[1:4]] == [
         f"products by the BLAS, hops of {tiles}, {rest}",
