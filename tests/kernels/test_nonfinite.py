@@ -34,8 +34,9 @@ def way(request, monkeypatch):
 
 @pytest.fixture
 def batch(way):
-    """Graphs that share a tile, larger ones, and one without bits; or all over CSR."""
-    graphs = dense_graphs((5, 9, 12, 1, 3, 40, 70), 4)
+    """Graphs that share a tile, ones of one, two and three planes, and one without bits; or all
+    over CSR."""
+    graphs = dense_graphs((5, 9, 12, 1, 3, 40, 70, 135), 4)
     case = Case(sizes=(6,), num_features=4, weighted=way[0] == "csr")
     repeated = PackedGraphs.from_arrays(
         case.x, case.edge_index, case.batch, edge_weight=case.edge_weight
@@ -55,9 +56,9 @@ def assert_close(got, want, way, tolerance=1e-5):
 FULL_NAN = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
 
 BAD = {
-    "NaN": {(7, 1): torch.nan, (40, 1): torch.nan},
+    "NaN": {(7, 1): torch.nan, (40, 1): torch.nan, (143, 1): torch.nan},
     "NaN of all ones": {(7, 1): FULL_NAN, (40, 1): FULL_NAN},
-    "inf": {(7, 1): torch.inf, (40, 1): torch.inf, (143, 0): torch.inf},
+    "inf": {(7, 1): torch.inf, (75, 1): torch.inf, (143, 2): torch.inf, (278, 0): torch.inf},
     "both infinities": {(40, 0): torch.inf, (41, 0): -torch.inf, (8, 2): -torch.inf},
     "an overflow": {(7, 1): 3e38, (8, 1): -3e38, (35, 1): 3e38, (36, 1): 3e38},
 }
@@ -85,7 +86,7 @@ def test_the_layer_equals_the_sparse_product(batch, bad, normalize, h_out, way):
 def test_the_gradient_equals_that_of_the_sparse_product(batch, bad, way):
     adjacency = batch.adjacency(True)
     weight, grad = torch.ones(3, 4, 3), torch.randn(batch.num_nodes, 3)
-    grad[7, 1] = grad[40, 1] = bad
+    grad[7, 1] = grad[40, 1] = grad[75, 1] = bad
     want, got = [], []
     for backend, grads in (("torch", want), ("triton", got)):
         x, w = batch.x.clone().requires_grad_(), weight.clone().requires_grad_()
