@@ -125,14 +125,17 @@ LAYERS = (
 #: The same of larger graphs by their planes: what a program does in a loop over the orders, one
 #: order but the first stands for, and what it does for each plane, the layers of most registers.
 BLOCK_LAYERS = {
-    1: tuple(layer for layer in LAYERS if layer.order <= 4 or layer.dtype != "fp32" or layer.place),
+    1: tuple(
+        layer
+        for layer in LAYERS
+        if layer.order in (1, 3, 4) or layer.plain or layer.place or layer.dtype != "fp32"
+    ),
     **dict.fromkeys(
         (2, 3),
         (
             Layer(3, 27, 18, representative=True),
-            *(Layer(3, *widths) for widths in ((9, 27), (64, 16), (64, 64))),
+            *(Layer(3, *widths) for widths in ((9, 27), (64, 64))),
             Layer(3, 63, 33, place="kinds"),
-            Layer(3, 27, 18, "bf16"),
         ),
     ),
 }
@@ -191,7 +194,7 @@ _COLUMNS = (
 
 def _block_hops(horner: bool) -> Iterator[Configuration]:
     for planes, hopper in PLANES:
-        columns = _COLUMNS if planes == 1 else ((16, "fp32", True), (44, "fp32", True))
+        columns = _COLUMNS if planes == 1 else ((44, "fp32", True),)  # the most registers
         shape = partial(wide.block_shape, planes=planes, hopper=hopper)
         yield from _of(planes, hopper, _hops(shape, horner, columns))
 
