@@ -1,16 +1,24 @@
 """What a device is to the kernels."""
 
-from functools import cache
-
 import torch
 
 
-@cache
 def nvidia_major(device: torch.device) -> int:
     """Major version of an NVIDIA GPU's architecture; 0 of any other device."""
     if device.type != "cuda" or torch.version.hip:
         return 0
+    # Not `get_device_capability`, of which torch.compile cannot make a constant.
     return torch.cuda.get_device_properties(device).major
+
+
+def is_before_ampere(device: torch.device) -> bool:
+    """Whether an NVIDIA GPU has no matrix units for bfloat16 and TF32."""
+    return 0 < nvidia_major(device) < 8
+
+
+def has_nvidia_units(device: torch.device) -> bool:
+    """Whether matrix units take bfloat16 and TF32, but no float32."""
+    return nvidia_major(device) >= 8
 
 
 def has_hopper_units(device: torch.device) -> bool:

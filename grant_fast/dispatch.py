@@ -8,6 +8,7 @@ from torch import Tensor
 
 from . import native
 from .adjacency import Adjacency
+from .devices import is_before_ampere
 from .errors import InputError
 
 BACKENDS = ("auto", "triton", "torch")
@@ -83,7 +84,7 @@ def why_not(x: Tensor) -> str | None:
         return f"x is on the {device.type}, not on a GPU"
     if not HAS_TRITON:
         return "triton is not installed"
-    if device.type == "cuda" and not torch.version.hip and _major(device) < 8:
+    if is_before_ampere(device):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
@@ -102,8 +103,3 @@ def is_fused(weight: Tensor) -> bool:
 def is_interpreting() -> bool:
     """Whether Triton's interpreter stands in for a GPU: how the kernels are tested without one."""
     return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-def _major(device: torch.device) -> int:
-    # Not `get_device_capability`, of which torch.compile cannot make a constant.
-    return torch.cuda.get_device_properties(device).major

@@ -46,6 +46,7 @@ from .tile import (
     load_weight,
     sources,
     spread_words,
+    store_bias_sum,
     store_block,
 )
 
@@ -288,7 +289,7 @@ def add_to(
 ):  # fmt: skip
     """Add a block of dW_k to what is there, or (not m_more) put it there."""
     o = i_in * BI + tl.arange(0, BI)
-    b_sum += load_block(p_sum, o, (o < H_IN) & m_more, i_col, H_OUT, BO)
+    b_sum += load_block(p_sum, o, o < tl.where(m_more, H_IN, 0), i_col, H_OUT, BO)
     store_block(p_sum, b_sum, o, o < H_IN, i_col, H_OUT, BO)
 
 
@@ -366,6 +367,4 @@ def weight_grad_blocks(
                         H_IN, BI, CODED, PARTS, PRECISION,
                     )  # fmt: skip
                 add_to(p_sum, b_sum, i_in, i_col, m_more, H_IN, H_OUT, BI, BO)
-    o_col = i_col * BO + tl.arange(0, BO)
-    m_col = (o_col < H_OUT) & (i_in == 0)
-    tl.store(p_partial + ORDER * H_IN * H_OUT + o_col, b_db, mask=m_col)
+    store_bias_sum(p_partial + ORDER * H_IN * H_OUT, b_db, i_in, i_col, H_OUT, BO)

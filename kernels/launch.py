@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import has_nvidia_units
+
 #: Warps of each kernel; those that are not here have one for each 16 columns that they hold.
 WARPS = {
     "flex_conv_blocks": 4,
@@ -63,7 +65,7 @@ def precision(dtype: torch.dtype, device: torch.device) -> str:
     one, or three, where the user allowed TF32 through PyTorch; and float32's own matrix
     instructions on AMD. Half precision is exact in TF32.
     """
-    if not has_nvidia_matrix_units(device):
+    if not has_nvidia_units(device):
         return "ieee"
     return "tf32" if dtype != torch.float32 or allows_tf32() else "tf32x3"
 
@@ -73,11 +75,6 @@ def parts(dtype: torch.dtype, precision: str) -> int:
     if dtype == torch.bfloat16:
         return 1
     return 3 if precision == "tf32x3" else 2
-
-
-def has_nvidia_matrix_units(device: torch.device) -> bool:
-    """Whether its matrix units take bfloat16 and TF32, but no float32."""
-    return device.type == "cuda" and not torch.version.hip
 
 
 def allows_tf32() -> bool:
@@ -94,7 +91,7 @@ def hop_precision(device: torch.device) -> str:
 
     They wait for memory, so that the third product of a hop is free.
     """
-    return "tf32x3" if has_nvidia_matrix_units(device) else "ieee"
+    return "tf32x3" if has_nvidia_units(device) else "ieee"
 
 
 def launch(

@@ -9,7 +9,6 @@ from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver
 
 from grant_fast import devices, dispatch
-from grant_fast.kernels import launch
 
 from .. import emulator as package
 from . import arithmetic, warps  # noqa: F401  # enter their operations
@@ -49,7 +48,6 @@ def emulate(target: str) -> None:
     CompiledKernel.run = property(lambda kernel: lambda *launched: _launch(kernel, *launched))
     dispatch.is_interpreting = lambda: True
     devices.nvidia_major = lambda device: TARGETS[target].arch // 10
-    launch.has_nvidia_matrix_units = lambda device: True
 
 
 def _launch(kernel: CompiledKernel, x: int, y: int, z: int, *rest: Any) -> None:

@@ -302,7 +302,13 @@ def load(machine: Machine, statement: Statement) -> Step:
 def store(machine: Machine, statement: Statement) -> Step:
     place, source = statement.operands
     space, kind = statement.modifiers[0], statement.modifiers[-1]
-    values = [machine.register(name) for name in names(source)]
+
+    def constant(operand):
+        return np.broadcast_to(machine.source(operand, kind), machine.lanes)
+
+    values = [
+        machine.register(name) if name.startswith("%") else constant(name) for name in names(source)
+    ]
     address, dtype = machine.address(place), TYPES[kind]
 
     def step(mask):
@@ -313,10 +319,10 @@ def store(machine: Machine, statement: Statement) -> Step:
     return step
 
 
-@operation("atom")
+@operation("atom", "red")
 def atomic_add(machine: Machine, statement: Statement) -> Step:
     """What was there before is not given back: no kernel asks for it."""
-    _, place, source = statement.operands
+    *_, place, source = statement.operands
     space, kind = statement.modifiers[0], statement.modifiers[-1]
     address, addend = machine.address(place), machine.source(source, kind)
 

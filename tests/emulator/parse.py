@@ -66,7 +66,7 @@ def parse(text: str) -> Program:
 
 def _statement(text: str, place: str) -> Statement:
     guard, operation, operands = re.match(r"(?:@(!?%p\d+)\s+)?([\w.:]+)\s*(.*)", text).groups()
-    name, *modifiers = operation.split(".")
+    name, *modifiers = operation.removesuffix("::cta").replace("::cta.", ".").split(".")
     # At commas that are in no braces: registers of a vector stay together.
     parts = re.findall(r"\s*(\{[^}]*\}|[^,]+)", operands)
     return Statement(guard or "", name, tuple(modifiers), tuple(p.strip() for p in parts), place)

@@ -9,6 +9,9 @@ import triton.language as tl
 
 pytestmark = pytest.mark.emulated
 
+#: As `launch.options` says it: triton 3.9 warns where nobody says whether products may be fused.
+FUSED = {"enable_fp_fusion": True}
+
 
 @pytest.fixture
 def noticed() -> Callable[[], list[str]]:
@@ -49,7 +52,7 @@ def multiply(
 def test_matrices_are_multiplied(shape, dtype, warps, turned, noticed):
     m, n, k = shape
     a, b, c = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype), torch.empty(m, n)
-    multiply[1,](a, b.T.contiguous() if turned else b, c, m, n, k, turned, num_warps=warps)
+    multiply[1,](a, b.T.contiguous() if turned else b, c, m, n, k, turned, num_warps=warps, **FUSED)
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=2e-3, atol=2e-2)
     assert not noticed()
 
@@ -67,7 +70,7 @@ def count_up(p_n, p_out, LANES: tl.constexpr):
 
 def test_programs_that_take_different_ways_meet_again(noticed):
     n, out = torch.tensor([0, 3, 100, 1, 8], dtype=torch.int32), torch.empty(5, 64).int()
-    count_up[5,](n, out, 64, num_warps=2)
+    count_up[5,](n, out, 64, num_warps=2, **FUSED)
     even = torch.tensor([sum(range(0, int(end), 2)) for end in n])
     assert torch.equal(out, (even[:, None] * torch.arange(64)).int())
     assert not noticed()
@@ -84,10 +87,10 @@ def turn_round(p_x, p_y, SIZE: tl.constexpr, BARRIER: tl.constexpr):
 
 def test_a_race_between_warps_is_noticed_and_none_behind_a_barrier(noticed):
     x, y = torch.zeros(256).int(), torch.zeros(256).int()
-    turn_round[1,](x, y, 256, True, num_warps=4)
+    turn_round[1,](x, y, 256, True, num_warps=4, **FUSED)
     assert y.tolist() == list(range(256))[::-1]
     assert not noticed()
-    turn_round[1,](x, y, 256, False, num_warps=4)
+    turn_round[1,](x, y, 256, False, num_warps=4, **FUSED)
     assert noticed() == ["a warp reads what another wrote in global memory, unsynchronised"]
 
 
@@ -97,7 +100,7 @@ def stamp(p_x, SIZE: tl.constexpr):
 
 
 def test_a_race_between_programs_is_noticed(noticed):
-    stamp[2,](torch.zeros(64).int(), 64, num_warps=1)
+    stamp[2,](torch.zeros(64).int(), 64, num_warps=1, **FUSED)
     assert "threads store different numbers to one place at once" in noticed()
 
 
@@ -111,9 +114,9 @@ def test_an_access_out_of_bounds_is_a_fault():
     from tests.emulator.memory import Fault
 
     x, y = numbers(200), numbers(201)
-    copy[1,](x, y, 200, 256)
+    copy[1,](x, y, 200, 256, **FUSED)
     assert torch.equal(x, y[:200])
     with pytest.raises(Fault, match=r"copy: ld.global.*threads out of the bounds of every tensor"):
-        copy[1,](x, y, 201, 256)
+        copy[1,](x, y, 201, 256, **FUSED)
     with pytest.raises(Fault, match=r"copy: st.global.*threads out of the bounds of every tensor"):
-        copy[1,](y, x, 201, 256)
+        copy[1,](y, x, 201, 256, **FUSED)
