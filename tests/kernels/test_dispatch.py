@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from grant_fast import FlexGCN, InputError, PackedGraphs, explain, ops
+from grant_fast import FlexGCN, InputError, PackedGraphs, devices, explain, ops
 from grant_fast.adjacency import Adjacency
 from grant_fast.dispatch import takes_kernels
 from grant_fast.kernels import launch
@@ -156,8 +157,22 @@ def test_a_model_trains_the_same_on_either_backend(monkeypatch):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
 
 
-def test_tf32_is_allowed_by_either_of_pytorchs_switches():
+@pytest.mark.parametrize(("major", "refused"), [(7, True), (8, False), (9, False), (0, False)])
+def test_a_gpu_without_the_matrix_units_is_refused(monkeypatch, major, refused):
+    monkeypatch.setattr(devices, "nvidia_major", lambda device: major)  # 0: not NVIDIA's
+    with FakeTensorMode():
+        x = torch.empty(2, 3, device="cuda")
+    assert not takes_kernels(x, "torch")
+    if refused:
+        with pytest.raises(InputError, match="older than Ampere"):
+            takes_kernels(x, "triton")
+    else:
+        assert takes_kernels(x, "triton")
+
+
+def test_tf32_is_allowed_by_either_of_pytorchs_switches(monkeypatch):
     """The older one raises where the newer one was used."""
+    monkeypatch.setattr(devices, "nvidia_major", lambda device: 9)
     cuda, matmul = torch.device("cuda"), torch.backends.cuda.matmul
     try:
         assert launch.precision(torch.float32, cuda) == "tf32x3"
