@@ -21,6 +21,8 @@ AUTO_TAKES_KERNELS = False
 MAX_WIDTH, MAX_ORDER = 64, 5
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
+#: GPU builds of torch bring the triton that fits them, and older ones cannot compile the kernels.
+TORCH, OLDEST_TORCH = tuple(map(int, torch.__version__.split(".")[:2])), (2, 8)
 try:
     HAS_TRITON = find_spec("triton") is not None
 except ModuleNotFoundError:  # an import hook refuses it
@@ -84,6 +86,8 @@ def why_not(x: Tensor) -> str | None:
         return f"x is on the {device.type}, not on a GPU"
     if not HAS_TRITON:
         return "triton is not installed"
+    if device.type == "cuda" and TORCH < OLDEST_TORCH:
+        return f"torch {torch.__version__} brings a triton that cannot compile them (torch 2.8 can)"
     if is_before_ampere(device):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if x.dtype not in DTYPES:

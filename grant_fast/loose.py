@@ -26,8 +26,9 @@ class LooseGraphs:
         batch: Tensor | None,
         batch_size: int | None,
     ) -> None:
-        for name, value in (("x", x), ("batch", batch)):
-            if not isinstance(value, Tensor | None):
+        given = {"x": x} if batch is None else {"x": x, "batch": batch}
+        for name, value in given.items():
+            if not isinstance(value, Tensor):
                 raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
         self.x, self._edges, self._edge_weight = x, edges, edge_weight
         if batch is None:

@@ -79,20 +79,26 @@ def zeros(PLANES: tl.constexpr, BO: tl.constexpr):
 
 
 @triton.jit
+def spread_block(
+    p_bits, num_nodes, node, size, j: tl.constexpr, i: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Block (j, i) of A of the graph that begins at `node`."""
+    o, m = rows_of(size, j)
+    p_word = (p_bits + (num_nodes.to(tl.int64) * i + node + j * ROWS)).to(tl.pointer_type(tl.int32))
+    o_word = o[:, None] * 2 + tl.arange(0, 2)[None, :]
+    return spread_words(tl.load(p_word + o_word, mask=m[:, None], other=0), PRECISION)
+
+
+@triton.jit
 def load_adjacency(
     p_bits, num_nodes, node, size, j: tl.constexpr, i: tl.constexpr,
     TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Block (j, i) of A, or of Aᵀ, of the graph that begins at `node`."""
+    """Block (j, i) of A, or of Aᵀ."""
     if TRANSPOSE:
-        b_a = tl.trans(load_adjacency(p_bits, num_nodes, node, size, i, j, False, PRECISION))
+        b_a = tl.trans(spread_block(p_bits, num_nodes, node, size, i, j, PRECISION))
     else:
-        o, m = rows_of(size, j)
-        p_word = (p_bits + (num_nodes.to(tl.int64) * i + node + j * ROWS)).to(
-            tl.pointer_type(tl.int32)
-        )
-        o_word = o[:, None] * 2 + tl.arange(0, 2)[None, :]
-        b_a = spread_words(tl.load(p_word + o_word, mask=m[:, None], other=0), PRECISION)
+        b_a = spread_block(p_bits, num_nodes, node, size, j, i, PRECISION)
     return b_a
 
 

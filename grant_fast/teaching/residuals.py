@@ -17,6 +17,8 @@ from ..tasks import NOT_MEASURED, Task
 
 ResidualKind = Literal["gradient", "raw"]
 Reduction = Literal["mean", "sum"]
+# Not asked of the types where they are checked: older compilers cannot look into those.
+RESIDUAL_KINDS, REDUCTIONS = get_args(ResidualKind), get_args(Reduction)
 
 
 def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> Tensor:
@@ -39,7 +41,7 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
     Raises:
         InputError: the shapes or dtypes do not fit the task.
     """
-    if reduction not in get_args(Reduction):
+    if reduction not in REDUCTIONS:
         raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
     pred, y = _aligned(pred, y, task)
     if task.kind == "multiclass":
@@ -224,7 +226,7 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
 
 def check_residual(kind: str) -> None:
     """Refuse an unknown kind of residual (InputError)."""
-    if kind not in get_args(ResidualKind):
+    if kind not in RESIDUAL_KINDS:
         raise InputError(f"unknown residual {kind!r}: choose 'gradient' or 'raw'")
 
 

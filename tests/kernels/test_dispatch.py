@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from grant_fast import FlexGCN, InputError, PackedGraphs, devices, explain, ops
+from grant_fast import FlexGCN, InputError, PackedGraphs, devices, dispatch, explain, ops
 from grant_fast.adjacency import Adjacency
 from grant_fast.dispatch import takes_kernels
 from grant_fast.kernels import launch
@@ -155,6 +155,16 @@ def test_a_model_trains_the_same_on_either_backend(monkeypatch):
         gradients.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
     for want, got in zip(*gradients, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+def test_a_torch_whose_triton_is_too_old_is_refused_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "nvidia_major", lambda device: 9)
+    monkeypatch.setattr(dispatch, "TORCH", (2, 7))
+    with FakeTensorMode():
+        x = torch.empty(2, 3, device="cuda")
+    with pytest.raises(InputError, match=r"cannot compile them \(torch 2.8 can\): choose 'auto'"):
+        takes_kernels(x, "triton")
+    assert takes_kernels(torch.empty(2, 3), "triton")  # the interpreter can
 
 
 @pytest.mark.parametrize(("major", "refused"), [(7, True), (8, False), (9, False), (0, False)])
