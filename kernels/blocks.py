@@ -295,7 +295,8 @@ def add_to(
 ):  # fmt: skip
     """Add a block of dW_k to what is there, or (not m_more) put it there."""
     o = i_in * BI + tl.arange(0, BI)
-    b_sum += load_block(p_sum, o, o < tl.where(m_more, H_IN, 0), i_col, H_OUT, BO)
+    m = ((o < H_IN) & m_more) != 0  # triton 3.9's interpreter makes numbers of the truths
+    b_sum += load_block(p_sum, o, m, i_col, H_OUT, BO)
     store_block(p_sum, b_sum, o, o < H_IN, i_col, H_OUT, BO)
 
 
