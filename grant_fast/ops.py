@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from . import dispatch, native, pooled, reference
 from .adjacency import Adjacency
@@ -19,6 +18,7 @@ from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .errors import InputError
 from .indexing import take
+from .registration import operator
 from .sparse import MATRIX, flex_conv_csr, require_transpose, transposed_if_needed
 from .tiled import flex_conv_in_dataset, flex_conv_tiles
 
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from .flat import FlatGraphs
 
 
-@custom_op(
-    "grant_fast::flex_conv",
-    mutates_args=(),
-    schema=f"(Tensor x, Tensor weight, Tensor? bias, {MATRIX}) -> Tensor",
+@operator(
+    "flex_conv",
+    f"(Tensor x, Tensor weight, Tensor? bias, {MATRIX}) -> Tensor",
 )
 def _flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, *csr: Tensor) -> Tensor:
     return reference.flex_conv(x, weight, bias, *csr[:3])
@@ -40,10 +39,9 @@ def _(x, weight, bias, *csr):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
-@custom_op(
-    "grant_fast::flex_conv_backward",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor x, Tensor weight, bool needs_dx, bool needs_dvalue, "
+@operator(
+    "flex_conv_backward",
+    "(Tensor grad, Tensor x, Tensor weight, bool needs_dx, bool needs_dvalue, "
     f"{MATRIX}) -> (Tensor, Tensor, Tensor)",
 )
 def _flex_conv_backward(
@@ -82,10 +80,10 @@ def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
     return dx if needs_dx else None, dw, db, None, None, dvalue, None, None, None
 
 
-_flex_conv.register_autograd(_flex_conv_grad, setup_context=_flex_conv_setup)
+_flex_conv.register_autograd(_flex_conv_grad, _flex_conv_setup)
 
 
-@custom_op("grant_fast::spmm", mutates_args=(), schema=f"(Tensor x, {MATRIX}) -> Tensor")
+@operator("spmm", f"(Tensor x, {MATRIX}) -> Tensor")
 def _spmm(x: Tensor, *csr: Tensor) -> Tensor:
     rowptr, col, value = csr[:3]
     return reference.spmm(rowptr, col, value, x.contiguous())
@@ -105,7 +103,7 @@ def _spmm_grad(ctx, grad):  # type: ignore[no-untyped-def]
     return dx, None, None, None, None, None, None
 
 
-_spmm.register_autograd(_spmm_grad, setup_context=_spmm_setup)
+_spmm.register_autograd(_spmm_grad, _spmm_setup)
 
 
 def flex_conv(

@@ -6,12 +6,16 @@ are imported when it first runs.
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from .batch import GraphBatch
+from .registration import operator
 
 
-@custom_op("grant_fast::readout", mutates_args=())
+@operator(
+    "readout",
+    "(Tensor x, Tensor weights, Tensor ptr, Tensor start, Tensor graph, Tensor? graph_ptr) "
+    "-> Tensor",
+)
 def _readout(
     x: Tensor,
     weights: Tensor,
@@ -32,7 +36,10 @@ def _(x, weights, ptr, start, graph, graph_ptr):  # type: ignore[no-untyped-def]
     return x.new_empty(graphs, weights.shape[0] * x.shape[1])
 
 
-@custom_op("grant_fast::readout_backward", mutates_args=())
+@operator(
+    "readout_backward",
+    "(Tensor grad, Tensor weights, Tensor ptr, Tensor start, Tensor graph, SymInt rows) -> Tensor",
+)
 def _readout_backward(
     grad: Tensor, weights: Tensor, ptr: Tensor, start: Tensor, graph: Tensor, rows: int
 ) -> Tensor:
@@ -58,7 +65,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     return dx, None, None, None, None, None
 
 
-_readout.register_autograd(_grad, setup_context=_setup)
+_readout.register_autograd(_grad, _setup)
 
 
 def readout(x: Tensor, batch: GraphBatch, order: int, normalize: bool, mean: bool) -> Tensor:

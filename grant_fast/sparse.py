@@ -6,18 +6,17 @@ are imported when it first runs.
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from .adjacency import Adjacency
+from .registration import operator
 
 #: What an operator takes of a matrix: its CSR, and that of its transpose for a backward pass.
 MATRIX = "Tensor rowptr, Tensor col, Tensor value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 
 
-@custom_op(
-    "grant_fast::flex_conv_csr",
-    mutates_args=(),
-    schema=f"(Tensor x, Tensor weight, Tensor? bias, bool relu, {MATRIX}) -> Tensor",
+@operator(
+    "flex_conv_csr",
+    f"(Tensor x, Tensor weight, Tensor? bias, bool relu, {MATRIX}) -> Tensor",
 )
 def _flex_conv_csr(
     x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, *csr: Tensor
@@ -35,10 +34,9 @@ def _(x, weight, *others):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
-@custom_op(
-    "grant_fast::flex_conv_csr_backward",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor x, Tensor? y, Tensor weight, bool needs_dx, bool needs_dvalue, "
+@operator(
+    "flex_conv_csr_backward",
+    "(Tensor grad, Tensor x, Tensor? y, Tensor weight, bool needs_dx, bool needs_dvalue, "
     f"{MATRIX}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _flex_conv_csr_backward(
@@ -102,7 +100,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     )
 
 
-_flex_conv_csr.register_autograd(_grad, setup_context=_setup)
+_flex_conv_csr.register_autograd(_grad, _setup)
 
 
 def require_transpose(rowptr_t: Tensor | None) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused
 from .indexing import take
+from .registration import operator
 from .sparse import masked, require_transpose, transposed_if_needed
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ STRUCTURE = (
 _GRAPHS = 10  # of them are `layer.Graphs`
 
 
-@custom_op(
-    "grant_fast::flex_conv_tiles",
-    mutates_args=(),
-    schema="(Tensor x, Tensor? code, Tensor? index, Tensor weight, Tensor? bias, "
+@operator(
+    "flex_conv_tiles",
+    "(Tensor x, Tensor? code, Tensor? index, Tensor weight, Tensor? bias, "
     f"int? rows, bool relu, {STRUCTURE}) -> Tensor",
 )
 def _flex_conv_tiles(
@@ -79,10 +78,9 @@ def _(x, code, index, weight, bias, rows, relu, *structure):  # type: ignore[no-
     return x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
 
 
-@custom_op(
-    "grant_fast::flex_conv_tiles_backward",
-    mutates_args=(),
-    schema="(Tensor grad, Tensor x, Tensor? code, Tensor? index, Tensor? y, Tensor weight, "
+@operator(
+    "flex_conv_tiles_backward",
+    "(Tensor grad, Tensor x, Tensor? code, Tensor? index, Tensor? y, Tensor weight, "
     "bool in_dataset, bool needs_dx, bool needs_dw, "
     f"{STRUCTURE}) -> (Tensor, Tensor, Tensor)",
 )
@@ -170,7 +168,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     )
 
 
-_flex_conv_tiles.register_autograd(_grad, setup_context=_setup)
+_flex_conv_tiles.register_autograd(_grad, _setup)
 
 
 def flex_conv_tiles(
