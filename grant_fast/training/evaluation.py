@@ -9,8 +9,10 @@ from ..batch import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..teaching.residuals import loss
+from ..teaching.scoring import evaluating
 from .metrics import evaluate
-from .model import ModelSpec, batches_of, fitting_size, predictions
+from .model import ModelSpec, batches_of, fitting_size, outputs
+from .recording import Recorder
 from .targets import constant_prediction, measured, targets_of
 
 
@@ -22,6 +24,7 @@ class Evaluator:
         split: positions of the "train", "valid" and "test" graphs.
         metric: name of the metric.
         spec: how a model's outputs relate to the targets.
+        recorder: of what is evaluated again and again; None records nothing.
     """
 
     def __init__(
@@ -30,11 +33,13 @@ class Evaluator:
         split: Mapping[str, Tensor],
         metric: str,
         spec: ModelSpec,
+        recorder: Recorder[Tensor] | None = None,
     ) -> None:
         self._graphs, self._split, self._metric = graphs, split, metric
         self._spec = spec
         self._y = {name: targets_of(graphs, ids) for name, ids in split.items()}
-        self._whole: dict[str, GraphBatch] = {}
+        self._whole: dict[str, list[GraphBatch]] = {}
+        self._recorder = recorder or Recorder(None)
 
     def __call__(self, model: nn.Module, part: str) -> tuple[float, float]:
         """Loss (on the training scale) and metric of `model` over a split; NaN without labels.
@@ -45,7 +50,9 @@ class Evaluator:
         y, task = self._y[part], self._spec.task
         if not measured(y, task).any():
             return math.nan, math.nan
-        pred = predictions(model, self._batches(part))
+        batches = self._batches(part)
+        with evaluating(model):
+            pred = self._recorder(lambda: outputs(model, batches), model, batches)
         if not pred.isfinite().all():
             raise InputError(f"a prediction for the {part} split is not finite")
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
@@ -56,8 +63,8 @@ class Evaluator:
         if len(ids) > fitting_size(self._graphs):
             return batches_of(self._graphs, ids)
         if part not in self._whole:
-            self._whole[part] = self._graphs.batch(ids)
-        return [self._whole[part]]
+            self._whole[part] = [self._graphs.batch(ids)]
+        return self._whole[part]
 
     def constant_loss(self, part: str) -> float:
         """The loss of the best prediction that ignores the graph; NaN without labels."""

@@ -97,7 +97,12 @@ def predictions(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
         [rows, num_outputs] on the graphs' device; rows are graphs, or their nodes.
     """
     with evaluating(model):
-        return torch.cat([model(batch) for batch in batches])
+        return outputs(model, batches)
+
+
+def outputs(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
+    """`predictions` in whatever mode the model is."""
+    return torch.cat([model(batch) for batch in batches])
 
 
 def batches_of(graphs: PackedGraphs, ids: Tensor) -> Iterator[GraphBatch]:

@@ -1,7 +1,7 @@
 """Which graphs go through the network together in an epoch."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,9 @@ from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.sampler import GraNTSampler
 from .config import RunConfig
 from .model import fitting_size
+
+#: Positions in the dataset, and the graphs there.
+Pass = tuple[Tensor, GraphBatch]
 
 
 class Passes:
@@ -40,27 +43,28 @@ class Passes:
         self._mixes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         if config.step_every == "epoch" and not self._mixes:
             self._size = config.pass_size or fitting_size(graphs)
-        self._last: tuple[Tensor, GraphBatch] | None = None
+        self._last: list[Pass] | None = None
 
-    def __call__(self, visits: int | None) -> Iterator[tuple[Tensor, GraphBatch]]:
-        """The positions in each pass, and the graphs there: all of the epoch, or so many visits."""
+    def __call__(self, visits: int | None) -> Iterable[Pass]:
+        """The positions in each pass, and the graphs there: all of the epoch, or so many visits.
+
+        An epoch of one pass is the same list again until something else is selected.
+        """
         if self._size is None:
-            yield from map(self._pass, _first(self._sampler, visits))
-            return
+            return map(self._pass, _first(self._sampler, visits))
         ids = self._sampler.selected
         whole = visits is None or visits >= len(ids)
         if whole and len(ids) <= self._size:
             # The teacher picks anew only now and then: until then this epoch's pass is the last's.
-            if self._last is None or not torch.equal(self._last[0], ids):
+            if self._last is None or not torch.equal(self._last[0][0], ids):
                 self._last = None  # before the next one takes memory
-                self._last = self._pass(ids)
-            yield self._last
-            return
+                self._last = [self._pass(ids)]
+            return self._last
         if self._mixes or not whole:  # then it matters who is with whom, or who comes first
             ids = torch.tensor(list(itertools.chain.from_iterable(self._sampler)))[:visits]
-        yield from map(self._pass, ids.split(self._size))
+        return map(self._pass, ids.split(self._size))
 
-    def _pass(self, ids: Tensor) -> tuple[Tensor, GraphBatch]:
+    def _pass(self, ids: Tensor) -> Pass:
         return ids, self._graphs.batch(ids)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,15 @@ from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
-from .config import INFOBATCH, PROPORTIONAL, RunConfig
+from .config import INFOBATCH, ON_REQUEST, PROPORTIONAL, RunConfig
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
 from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
-from .passes import Passes
+from .passes import Pass, Passes
 from .rates import LearningRate
+from .recording import Recorder, recording_device
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, measured, targets_of, with_targets
 
@@ -42,6 +43,9 @@ _MODES: dict[str, Any] = {
     "grant-global": "global",
     PROPORTIONAL: "proportional",
 }
+
+#: Graphs visited, the sum of their labels' losses, how many labels, each parameter's gradient.
+Gradient = tuple[int, Tensor, Tensor, list[Tensor | None]]
 
 
 @dataclasses.dataclass
@@ -99,7 +103,6 @@ class Trainer:
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
         self.spec = ModelSpec(graphs.num_features, dataset.encoder, self.task, scaling)
         split = {name: ids.cpu() for name, ids in dataset.split.items()}
-        self._evaluator = Evaluator(graphs, split, self.metric, self.spec)
         self._graphs = with_targets(graphs, self.spec.encode)
         self.model = build_model(config, self.spec).to(self._device)
         self._optimizer = torch.optim.AdamW(
@@ -108,6 +111,11 @@ class Trainer:
         self._rate = LearningRate(self._optimizer, config, self._higher_is_better)
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
+        on = recording_device(self.model)
+        self._evaluator = Evaluator(graphs, split, self.metric, self.spec, Recorder(on))
+        # Weights of graphs come from the host: an epoch with them is not the same each time.
+        weighted = config.arm in ON_REQUEST
+        self._recorder: Recorder[Gradient] = Recorder(None if weighted else on)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
@@ -192,31 +200,49 @@ class Trainer:
         Nothing in the loop waits for the device; the loss is read once, at the end.
         """
         self.model.train()
-        by_batch = self.config.step_every == "batch"
-        total = torch.zeros((), dtype=torch.float64, device=self._device)
-        count = torch.zeros_like(total)
-        seen = 0
-        self._optimizer.zero_grad()
-        for ids, batch in self._passes(self._visits_left):
-            part, labels = self._summed_loss(ids, batch)
-            if by_batch:
-                (part / labels.clamp(min=1)).backward()
-                self._step()
-            else:
-                part.backward()
-            total += part.detach()
-            count += labels
-            seen += len(ids)
-        count.clamp_(min=1)
-        if not by_batch:
-            # The gradient of the mean over all selected labels, not a mean of batch means.
-            grads = [p.grad for p in self.model.parameters() if p.grad is not None]
-            torch._foreach_div_(grads, count)
+        passes = self._passes(self._visits_left)
+        if self.config.step_every == "batch":
+            seen, total, count = self._sum(passes, self._step_after)
+        else:
+            seen, total, count, grads = self._recorder(lambda: self._gradient(passes), passes)
+            for parameter, grad in zip(self.model.parameters(), grads, strict=True):
+                parameter.grad = grad
             self._step()
         mean = float(total / count)
         if not math.isfinite(mean):
             raise self._diverged(f"the training loss is {mean}")
         return seen, mean
+
+    def _sum(
+        self, passes: Iterable[Pass], backward: Callable[[Tensor, Tensor], None]
+    ) -> tuple[int, Tensor, Tensor]:
+        """Graphs visited, the sum of the losses of their labels, and how many labels (1 at least).
+
+        Args:
+            backward: is given the sum and the number of each pass.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self._device)
+        count = torch.zeros_like(total)
+        seen = 0
+        for ids, batch in passes:
+            part, labels = self._summed_loss(ids, batch)
+            backward(part, labels)
+            total += part.detach()
+            count += labels
+            seen += len(ids)
+        return seen, total, count.clamp_(min=1)
+
+    def _step_after(self, part: Tensor, labels: Tensor) -> None:
+        (part / labels.clamp(min=1)).backward()
+        self._step()
+
+    def _gradient(self, passes: Iterable[Pass]) -> Gradient:
+        """What `_sum` gives, and the parameters' gradients of the mean over all selected labels."""
+        self._optimizer.zero_grad()
+        seen, total, count = self._sum(passes, lambda part, _: part.backward())
+        grads = [parameter.grad for parameter in self.model.parameters()]
+        torch._foreach_div_([grad for grad in grads if grad is not None], count)
+        return seen, total, count, grads
 
     def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
