@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from grant_fast.training.model import fitting_size
+from grant_fast.training.recording import record
 
 from .gradients import accumulate, gradients
 from .gradients import exact as gradients_exactly
@@ -31,14 +32,13 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
     graphs, device = setting.graphs, setting.graphs.device
 
     def ours(name: str, recorded: bool = False) -> Callable[[], Side]:
-        keep = _recorded if recorded else lambda run: run
-
         def make() -> Side:
             size, last = fitting_size(graphs), len(setting.ids)
             kept = [graphs.batch(slice(a, min(a + size, last))) for a in range(0, last, size)]
             # Recording takes steps, and the other sides start from the same weights.
             model = copy.deepcopy(setting.model) if recorded else setting.model
-            run = keep(through(name, _epoch(model, lambda: kept, setting)))
+            run = through(name, _epoch(model, lambda: kept, setting))
+            run = _recorded(run, device) if recorded else run
             return Side(run, through(name, lambda: gradients(setting.model, kept, setting)))
 
         return make
@@ -95,15 +95,9 @@ def _epoch(model: nn.Module, batches: _Batches, setting: Setting) -> Callable[[]
     return run
 
 
-def _recorded(run: Callable[[], None]) -> Callable[[], None]:
+def _recorded(run: Callable[[], None], device: torch.device) -> Callable[[], None]:
     """The same work as a CUDA graph, recorded once."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):  # whatever is made at first must not be recorded
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    for _ in range(3):  # whatever is made at first must not be recorded
         run()
+    graph, _ = record(run, device)
     return graph.replay

@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import cdiv, launch
 
 
 @triton.jit
@@ -173,7 +173,7 @@ def spmm(
     if not rows or not width:
         return out
     shape = spmm_shape(width)
-    grid = (triton.cdiv(rows, shape["ROWS"]), triton.cdiv(width, shape["BLOCK"]))
+    grid = (cdiv(rows, shape["ROWS"]), triton.cdiv(width, shape["BLOCK"]))
     launch(
         spmm_rows, grid, *csr, z, term, bias, out, rows, written=(out,),
         WIDTH=width, Z_STRIDE=z.stride(0), OUT_STRIDE=out.stride(0),
@@ -194,7 +194,7 @@ def value_grad(csr: CSR, dz: Tensor, z: Tensor, out: Tensor, *, add: bool) -> No
         return
     shape = value_grad_shape(width)
     launch(
-        value_grad_rows, (triton.cdiv(rows, shape["ROWS"]),),
+        value_grad_rows, (cdiv(rows, shape["ROWS"]),),
         csr.rowptr, csr.col, dz, z, out, rows, written=(out,),
         WIDTH=width, DZ_STRIDE=dz.stride(0), Z_STRIDE=z.stride(0), ADD=add, **shape,
     )  # fmt: skip

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from triton import cdiv
 
 from ..devices import has_hopper_units
 from ..tiles import TILE
 from . import blocks, fused
-from .launch import launch, parts, precision
+from .launch import cdiv, launch, parts, precision
 
 #: Programs that share the weights' gradient of tiles, or of graphs of as many planes: about four a
 #: multiprocessor.

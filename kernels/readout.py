@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import cdiv, launch
 
 
 @triton.jit
@@ -164,6 +164,6 @@ def _launch(
     shape = readout_shape(width)
     order, num_nodes = operands[1].shape
     launch(
-        kernel, (segments, triton.cdiv(width, shape["BLOCK"])), *operands, num_nodes,
+        kernel, (segments, cdiv(width, shape["BLOCK"])), *operands, num_nodes,
         written=(out,), ORDER=order, WIDTH=width, **shape,
     )  # fmt: skip

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import launch
+from .launch import cdiv, launch
 
 #: Bins of a histogram: 16 bits.
 BINS = 1 << 16
@@ -155,7 +155,7 @@ def empty_counts(device: torch.device) -> Tensor:
 def count_leading(scores: Tensor, counts: Tensor) -> None:
     """Add scores, [N] float32, to the first histogram."""
     if len(scores):
-        grid = (triton.cdiv(len(scores), BLOCK),)
+        grid = (cdiv(len(scores), BLOCK),)
         operands = (scores, counts, counts, len(scores))
         launch(count_digits, grid, *operands, written=(counts,), TRAILING=False, BLOCK=BLOCK)
 
@@ -176,7 +176,7 @@ def largest(scores: Tensor, m: int, counts: Tensor | None = None) -> Tensor:
         counts = empty_counts(scores.device)
         count_leading(scores, counts)
     found = torch.empty(4, dtype=torch.int32, device=scores.device)
-    blocks = triton.cdiv(size, BLOCK)
+    blocks = cdiv(size, BLOCK)
     sums = torch.empty(2, blocks, dtype=torch.int32, device=scores.device)
     once, each = (1,), (blocks,)
     launch(find_digit, once, counts, found, m, written=(found,), TRAILING=False, COLUMNS=COLUMNS)

@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from triton import cdiv
 
 from ..devices import has_hopper_units
 from ..reference import backward_hops_at_output_width
 from ..tiles import TILE
 from . import hops
 from .csr_layer import affine, column_chunks, propagates_first
-from .launch import hop_precision, launch
+from .launch import cdiv, hop_precision, launch
 from .layer import Graphs, column_block
 
 
