@@ -13,7 +13,7 @@ demo: .venv/package
 	$(BIN)/grant-fast compare gen-reg --graphs 2000 --seeds 3 --out runs/demo --overwrite
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 # Leave the machine alone meanwhile: under 10 minutes on 2 cores, and nothing left out.
 bench: .venv/development

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from grant_fast import PackedGraphs
+from grant_fast.tiles import PLANES
 
 #: Nodes of each graph: empty ones first, within and last; single nodes; word and tile boundaries.
 AWKWARD_SIZES = (0, 1, 2, 15, 0, 16, 17, 1, 63, 64, 65, 0)
@@ -29,11 +30,12 @@ def random_edges(sizes: tuple[int, ...], generator: torch.Generator, symmetric: 
 def dense_graphs(
     sizes: tuple[int, ...], num_features: int, symmetric: bool = False, seed: int = 0
 ) -> PackedGraphs:
-    """Random graphs without repeated edges: a fifth of all pairs, self loops among them."""
+    """Random graphs without repeated edges, self loops among them: a fifth of all pairs, and about
+    four a node where bits cannot hold the graph."""
     generator = torch.Generator().manual_seed(seed)
     edges, start = [torch.empty(2, 0, dtype=torch.long)], 0
     for size in sizes:
-        a = torch.rand(size, size, generator=generator) < 0.2
+        a = torch.rand(size, size, generator=generator) < (0.2 if size <= PLANES[-1] else 4 / size)
         edges.append((a | a.T if symmetric else a).nonzero().T + start)
         start += size
     batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))

@@ -22,8 +22,16 @@ def random_matrix(sizes: tuple[int, ...], seed: int = 0, **kind: bool) -> Adjace
     return Adjacency.from_edge_index(edges, weight, sum(sizes), torch.float32)
 
 
-def check(adjacency: Adjacency, order: int, h_in: int, h_out: int, relu: bool = False) -> None:
-    """Y, dX, dW, db and dvalue equal those of the definition."""
+def check(
+    adjacency: Adjacency,
+    order: int,
+    h_in: int,
+    h_out: int,
+    relu: bool = False,
+    learned: tuple[int, ...] = (0, 1, 2, 3),
+) -> None:
+    """Y equals that of the definition, and so does the gradient of what is learned of X, W, b and
+    the values."""
     rowptr, col, value = adjacency.csr
     nodes = adjacency.num_nodes
     inputs = [
@@ -32,28 +40,19 @@ def check(adjacency: Adjacency, order: int, h_in: int, h_out: int, relu: bool = 
         torch.randn(h_out),
         value / 2,
     ]
-    exact = [t.double().requires_grad_() for t in inputs]
-    mine = [t.clone().requires_grad_() for t in inputs]
+    exact, mine = [t.double() for t in inputs], [t.clone() for t in inputs]
+    leaves = [[tensors[i].requires_grad_() for i in learned] for tensors in (mine, exact)]
     want = reference.dense_flex_conv(*exact[:3], to_dense(rowptr, col, exact[3], nodes))
     want = want.relu() if relu else want
     got = flex_conv_csr(*mine[:3], Adjacency(rowptr, col, mine[3], nodes), relu)
     close(got, want, 4e-6)
     grad = torch.randn(h_out, 1).expand(h_out, nodes).T  # expanded and strided
     grad = grad * (want.detach().abs() > 1e-3) if relu else grad
-    for leaves in ([0, 1, 2, 3], [0, 1, 2], [1]):
-        of_mine, of_exact = [mine[i] for i in leaves], [exact[i] for i in leaves]
-        if len(leaves) < 4:
-            got = flex_conv_csr(
-                mine[0] if 0 in leaves else mine[0].detach(),
-                *mine[1:3],
-                Adjacency(rowptr, col, mine[3].detach(), nodes),
-                relu,
-            )
-        unused = {"allow_unused": True, "materialize_grads": True}  # the values, in order 1
-        got_grads = torch.autograd.grad(got, of_mine, grad, **unused)
-        want_grads = torch.autograd.grad(want, of_exact, grad.double(), retain_graph=True, **unused)
-        for g, w in zip(got_grads, want_grads, strict=True):
-            close(g, w, 1e-5)
+    unused = {"allow_unused": True, "materialize_grads": True}  # the values, in order 1
+    got_grads = torch.autograd.grad(got, leaves[0], grad, **unused)
+    want_grads = torch.autograd.grad(want, leaves[1], grad.double(), **unused)
+    for g, w in zip(got_grads, want_grads, strict=True):
+        close(g, w, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +71,17 @@ def check(adjacency: Adjacency, order: int, h_in: int, h_out: int, relu: bool = 
 )
 def test_every_order_and_width(order, h_in, h_out):
     check(random_matrix(SIZES), order, h_in, h_out, relu=order % 2 == 0)
+
+
+@pytest.mark.parametrize("learned", [(0, 1, 2), (1,), (0,), (3,)], ids=str)
+@pytest.mark.parametrize(("h_in", "h_out"), [(9, 4), (4, 9)], ids=str)
+def test_some_of_a_layer_is_learned(h_in, h_out, learned):
+    check(random_matrix((5, 0, 17)), 3, h_in, h_out, relu=True, learned=learned)
+
+
+@pytest.mark.parametrize("learned", [(0, 1, 2), (1,), (0,)], ids=str)
+def test_some_of_a_layer_without_hops_is_learned(learned):
+    check(random_matrix((5, 0, 17)), 1, 9, 4, learned=learned)
 
 
 @pytest.mark.parametrize("widths", [(300, 5), (4, 512)], ids=str)
