@@ -113,7 +113,8 @@ def launch(
     is written is ours, and its beginnings are chosen.
     """
     device, hip = written[0].device, torch.version.hip is not None
-    operands = tuple(_aligned(operand, written) for operand in operands)
+    if any(isinstance(operand, Tensor) and operand.data_ptr() % 16 for operand in operands):
+        operands = tuple(_aligned(operand, written) for operand in operands)
     constants |= options(kernel.fn.__name__, hip, constants)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](*operands, **constants)
