@@ -1,4 +1,4 @@
-"""What follows the layers, against float64: readouts, gradients of edges, scores and the choice."""
+"""What is not a layer, against float64: readouts, norms, edges' gradients, scores, the choice."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from grant_fast import FlexConv, FlexGCN, Task, ops, score_graphs, select_graphs
+from grant_fast.dispatch import takes_kernels
 from grant_fast.nn import AtomEncoder
+from grant_fast.normed import batch_norm
 from grant_fast.teaching import fused, graph_residuals
 from grant_fast.teaching.scoring import evaluating
 
@@ -24,6 +27,10 @@ def of(backend: str) -> Iterator[Any]:
     for width, order, mean in ((9, 2, True), (27, 3, False), (64, 5, True), (300, 3, True)):
         yield Readout(backend, width, order, mean)
     yield Readout(backend, 27, 3, True, torch.bfloat16)
+    for width in (9, 27, 64, 300):
+        yield Norm(backend, 1000, width)
+    yield Norm(backend, 200_000, 27)
+    yield Norm(backend, 1000, 27, torch.bfloat16)
     yield EdgeGradients(backend, 9, 27, 3)
     yield EdgeGradients(backend, 70, 9, 3)
     for hidden in ((27, 18), (70, 64)):  # one kernel for the network, then layer by layer
@@ -72,6 +79,48 @@ class Readout:
         exact = both(graphs.to(dtype=torch.float64), x.double(), grad.double(), "torch")
         operands = (graphs.to(device), x.to(device), grad.to(device), self.backend)
         return lambda: both(*operands), dict(zip(("pooled", "dX"), exact, strict=True))
+
+
+NORM = "Y", "dX", "dw", "db"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A batch of `rows` rows, normalised and rectified, and its gradients."""
+
+    backend: str
+    rows: int
+    width: int
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def name(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.backend} norm {self.rows} × {self.width} {dtype}"
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.dtype]
+
+    def prepare(self, device: torch.device) -> Prepared:
+        x, weight, bias = _normal(self.rows, self.width), *_normal(2, self.width)
+        x = (x + 3).to(self.dtype)
+        grad = _normal(self.rows, self.width)
+        exact = F.batch_norm(x.double(), None, None, weight.double(), bias.double(), training=True)
+        grad = (grad * (exact.abs() > 0.05)).to(self.dtype)  # rounding decides no ReLU
+
+        def both(backend: str, grad: Tensor, *tensors: Tensor) -> list[Tensor]:
+            leaves = x, weight, bias = [tensor.clone().requires_grad_() for tensor in tensors]
+            if takes_kernels(x, backend):
+                y, _ = batch_norm(x, weight, bias, 1e-5, relu=True)
+            else:
+                y = F.batch_norm(x, None, None, weight, bias, training=True).relu()
+            return [y.detach(), *torch.autograd.grad(y, leaves, grad)]
+
+        given = grad, x, weight, bias
+        want = both("torch", *(tensor.double() for tensor in given))
+        operands = [tensor.to(device) for tensor in given]
+        return lambda: both(self.backend, *operands), dict(zip(NORM, want, strict=True))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..tiles import SLOTS, TILE
-from . import blocks, csr, fused, hops, layer, readout, score, select, tables, tail, wide
+from . import blocks, csr, fused, hops, layer, norm, readout, score, select, tables, tail, wide
 
 
 class Configuration(NamedTuple):
@@ -249,6 +249,25 @@ def _readouts() -> Iterator[Configuration]:
         yield Configuration(f"κ={order} {width} {dtype}", constants, dtype, usual)
 
 
+#: Widths of a batch that is normalised: of one block of columns, full or not, and of several.
+_NORMED = (*product((1, 9, 27, 64, 300), ("fp32",)), *product((27, 64), ("bf16", "fp16")))
+
+
+def _norms(*, relu: bool) -> Iterator[Configuration]:
+    for (width, dtype), rectified in product(_NORMED, (True, False) if relu else (None,)):
+        constants = {"WIDTH": width} | norm.norm_shape(width)
+        constants |= {} if rectified is None else {"RELU": rectified}
+        words = f"{width} {dtype}{' plain' if rectified is False else ''}"
+        usual = (width, dtype) == (27, "fp32") and rectified is not False
+        yield Configuration(words, constants, dtype, usual)
+
+
+def _merges() -> Iterator[Configuration]:
+    for width in (1, 27, 300):
+        constants = {"WIDTH": width} | norm.merge_shape()
+        yield Configuration(f"{width}", constants, "fp32", width == 27)
+
+
 #: Networks that one kernel scores, by widths and orders: the usual ones, and those with most blocks
 #: of columns, most hops, most outputs and most layers that `teaching.fused` lets through.
 _NETWORKS = (
@@ -322,6 +341,8 @@ _GRAPHS = {
 _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
 _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
 
+_NORM = dict.fromkeys(("p_partial", "p_stats", "p_weight", "p_bias", "p_sums"), "*fp32")
+
 _NETWORK_TYPES = {"p_count": "*i32"}
 _TAIL_TYPES = {
     **dict.fromkeys(("p_weight", "p_bias", "p_pool", "p_y", "p_score"), "*fp32"),
@@ -372,6 +393,11 @@ KERNELS = {
         Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
         Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
+        Kernel(norm.norm_moments, (*_norms(relu=False),), _NORM),
+        Kernel(norm.merge_moments, (*_merges(),), _NORM | {"eps": "fp32"}),
+        Kernel(norm.norm_rows, (*_norms(relu=True),), _NORM),
+        Kernel(norm.norm_grad_sums, (*_norms(relu=True),), _NORM),
+        Kernel(norm.norm_grad_rows, (*_norms(relu=True),), _NORM),
         Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES, optional=_NETWORK),
         Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES, optional=_TAIL),
         Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),

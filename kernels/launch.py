@@ -22,7 +22,8 @@ WARPS = {
     "lay_out_tiles": 1,
     "score_rows": 1,
     **dict.fromkeys(("count_digits", "count_picked", "write_picked"), 4),
-    "find_digit": 8,
+    **dict.fromkeys(("norm_moments", "norm_rows", "norm_grad_sums", "norm_grad_rows"), 4),
+    **dict.fromkeys(("find_digit", "merge_moments"), 8),
 }
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
@@ -40,7 +41,10 @@ SEVERAL_REGISTERS = {"weight_grad_tiles": 248}
 #: Kernels that sum products over the lanes of a warp, each lane all of them. Fused with an addition
 #: a product is not rounded: two lanes that add each other's would end with different sums, and
 #: which of them is stored nobody says.
-UNFUSED = ("readout_rows", "value_grad_rows", "score_tiles", "score_rows")
+UNFUSED = (
+    *("readout_rows", "value_grad_rows", "score_tiles", "score_rows"),
+    *("norm_moments", "merge_moments", "norm_grad_sums"),
+)
 
 
 def cdiv(a: int, b: int) -> int:

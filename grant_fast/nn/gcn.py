@@ -188,7 +188,14 @@ class FlexGCN(nn.Module):
             x = self._encode(graphs) if h is None else h
             adjacency = graphs.adjacency(self.normalize)
             y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
-        return y if relu else dropout(self.act(y if plain else norm(y)))
+        if relu:
+            return y
+        normed = None
+        if isinstance(norm, BatchNorm) and not plain:
+            normed = norm.by_kernels(y, rectified, conv.backend)
+        if normed is None:
+            return dropout(self.act(y if plain else norm(y)))
+        return dropout(normed if rectified else self.act(normed))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv = self._conv(-1)

@@ -9,12 +9,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..caching import kept
+from ..dispatch import takes_kernels
 from ..errors import InputError
 from ..flat import FlatGraphs
+from ..normed import batch_norm
 from .checks import check_positive
 
 #: Up to so many kinds of nodes, `AtomEncoder.of_kinds` is a product.
 MOST_KINDS = 1024
+#: From so many rows on a GPU should gain more by a batch norm's kernels than Python loses by
+#: starting five of them: an estimate, since no device has run them.
+MANY_ROWS = 1 << 16
 _counts: WeakKeyDictionary[FlatGraphs, dict[tuple[tuple[int, ...], torch.dtype], Tensor]]
 _counts = WeakKeyDictionary()
 
@@ -33,6 +38,29 @@ class BatchNorm(nn.BatchNorm1d):
             stats = (self.running_mean, self.running_var)
             return F.batch_norm(x, *stats, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
+
+    def by_kernels(self, x: Tensor, relu: bool, backend: str | None) -> Tensor | None:
+        """act(self(x)), [n, h], by the Triton kernels; None where it is PyTorch's.
+
+        Which it is of fewer than `MANY_ROWS`, and where a compiler makes kernels of its own.
+
+        Args:
+            relu: act is a ReLU instead of the identity.
+            backend: as for `FlexConv`.
+        """
+        usual = self.affine and self.track_running_stats and self.momentum is not None
+        if torch.compiler.is_compiling() or not (usual and self.training):
+            return None
+        if x.shape[0] < MANY_ROWS or self.weight.dtype != torch.float32:
+            return None
+        if not takes_kernels(x, backend):
+            return None
+        out, (mean, _, variance) = batch_norm(x, self.weight, self.bias, self.eps, relu)
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None and self.momentum is not None
+        self.num_batches_tracked.add_(1)
+        torch._foreach_lerp_([self.running_mean, self.running_var], [mean, variance], self.momentum)
+        return out
 
     def folded_into(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weights [κ, h_in, h] and bias [h] of a convolution with this norm behind it."""

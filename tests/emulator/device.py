@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
@@ -50,6 +51,13 @@ def emulate(target: str) -> None:
     devices.nvidia_major = lambda device: TARGETS[target].arch // 10
 
 
+def _bits(argument: torch.Tensor | float) -> int:
+    """A parameter as an integer: an address, a whole number, or the bits of a float32."""
+    if isinstance(argument, float):
+        return int(np.float32(argument).view(np.uint32))
+    return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
+
+
 def _launch(kernel: CompiledKernel, x: int, y: int, z: int, *rest: Any) -> None:
     """After the grid come the stream and five more of the driver's, then the arguments."""
     taken = [
@@ -61,7 +69,7 @@ def _launch(kernel: CompiledKernel, x: int, y: int, z: int, *rest: Any) -> None:
     run(
         kernel.asm["ptx"],
         (x, y, z),
-        [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in taken],
+        list(map(_bits, taken)),
         [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages if s.nbytes()],
         kernel.metadata.shared,
         HAZARDS,

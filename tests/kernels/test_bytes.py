@@ -8,7 +8,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
 from grant_fast import ops
-from grant_fast.kernels import csr, layer, readout, score, select, tables, tail, wide
+from grant_fast.kernels import csr, layer, norm, readout, score, select, tables, tail, wide
 from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 
@@ -411,3 +411,25 @@ def test_the_readout_reads_x_once_and_its_gradient_writes_dx_once(order, traffic
     assert seen.of(grad) == 4 * order * width * b
     assert seen.of(dx) == 4 * width * n
     assert seen.total() == 4 * (width + order) * n + (4 * order * width + 32) * b
+
+
+@pytest.mark.parametrize("width", [27, 70])
+def test_a_batch_is_normalised_in_three_readings_and_one_writing_less_than_by_pytorch(
+    width, traffic
+):
+    n = 300
+    x, grad, weight, bias = torch.randn(n, width), torch.randn(n, width), *torch.randn(2, width)
+    rows = norm.norm_shape(width)["ROWS"]
+    shares = blocks = column_blocks(n, rows)  # so few rows that a share is a block
+    seen = traffic()
+    y, stats = norm.batch_norm(x, weight, bias, 1e-5, relu=True)
+    assert seen.of(x) == 2 * 4 * n * width
+    assert seen.of(y) == 4 * n * width
+    stated = 12 * n * width + 16 * shares * width + 12 * width + 16 * width * blocks
+    assert seen.total() == stated
+    seen = traffic()
+    dx, _ = norm.batch_norm_grad(grad, x, stats, weight, bias, relu=True)
+    assert seen.of(x) == seen.of(grad) == 2 * 4 * n * width
+    assert seen.of(dx) == 4 * n * width
+    stated = 20 * n * width + (8 + 16) * shares * width + 24 * width * blocks
+    assert seen.total() == stated

@@ -19,7 +19,7 @@ from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
 from tests import emulator
 from tests.cases import Case, dense_graphs
-from tests.kernels import test_in_dataset, test_score
+from tests.kernels import test_in_dataset, test_norm, test_score
 from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer, close
 
 #: CPU tensors are what an emulated GPU takes.
@@ -119,6 +119,12 @@ def test_the_gradient_of_edge_weights(widths, dtype):
         grads.append(torch.autograd.grad(out.square().sum(), weight)[0].cpu().double())
     size = grads[1].abs().max().item()
     torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[dtype] * size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [1, 9, 27, 64, 300])
+def test_a_batch_is_normalised(width, dtype):
+    test_norm.check(torch.randn(3000, width).to(dtype), device=DEVICE, tolerance=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,4 @@
-"""Offsets beyond 2^31 in the kernels over CSR, for wide layers and for the readout.
+"""Offsets beyond 2^31 in the kernels over CSR, for wide layers, the readout and the norm.
 
 What lies far away is computed as what lies near: in sparse files of any size, or rows of huge
 strides.
@@ -6,8 +6,9 @@ strides.
 
 import pytest
 import torch
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from grant_fast.kernels import csr, readout, wide
+from grant_fast.kernels import csr, norm, readout, wide
 from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import moved
@@ -87,3 +88,40 @@ def test_nodes_and_rows_of_the_readout(untouched):
     want = readout.readout_grad(want, near, ptr, start, graph, torch.empty_like(graphs.x))
     readout.readout_grad(got, weights, ptr + FAR, start + nodes, graph, dx)
     assert torch.equal(dx[FAR:], want)
+
+
+def test_rows_and_shares_of_a_norm(untouched, monkeypatch):
+    """The last rows' program alone: the interpreter would not be done with all the others."""
+    first, get = 0, InterpreterBuilder.create_get_program_id
+
+    def shifted(builder, axis):
+        i = get(builder, axis)
+        return TensorHandle(i.data + first, i.dtype) if axis == 0 else i
+
+    monkeypatch.setattr(InterpreterBuilder, "create_get_program_id", shifted)
+    rows = {"WIDTH": 64, "ROWS": 32, "BLOCK": 64}
+    weight, bias = torch.rand(64), torch.randn(64)
+    stats, sums = torch.rand(3, 64), torch.zeros(2, 64)  # or they were of another number of rows
+
+    def run(x, grad, y, dx, partial, sizes):
+        norm.launch(norm.norm_moments, (1, 1), x, partial, *sizes, written=(partial,), **rows)
+        moments = partial[-1].clone()
+        operands, rest = (grad, x, stats, weight, bias), {"RELU": True, **rows}
+        norm.launch(
+            norm.norm_grad_sums, (1, 1), *operands, partial, *sizes, written=(partial,), **rest
+        )
+        norm.launch(norm.norm_rows, (1, 1), *operands[1:], y, sizes[0], written=(y,), **rest)
+        norm.launch(
+            norm.norm_grad_rows, (1, 1), *operands, sums, dx, sizes[0], written=(dx,), **rest
+        )
+        return moments, partial[-1], y[-32:], dx[-32:]
+
+    near = [torch.randn(32, 64), torch.randn(32, 64), *torch.empty(2, 32, 64)]
+    want = run(*near, torch.empty(1, 2, 64), (32, 32))
+    far = [untouched(torch.float32, FAR + 32, 64) for _ in range(4)]
+    for there, here in zip(far[:2], near, strict=False):
+        there[FAR:] = here
+    first = FAR // 32
+    got = run(*far, untouched(torch.float32, first + 1, 2, 64), (FAR + 32, 32))
+    for there, here in zip(got, want, strict=True):
+        assert torch.equal(there, here)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from grant_fast import FlexGCN, ops, pooled, sparse, tiled
+from grant_fast import FlexGCN, normed, ops, pooled, sparse, tiled
 from grant_fast.batch import GraphBatch
 from grant_fast.indexing import take
 from grant_fast.registration import Operator
@@ -108,6 +108,16 @@ def readout_backward() -> tuple[Any, ...]:
     return grad, weights, ptr, start, graph, batch.num_nodes
 
 
+def batch_norm() -> tuple[Any, ...]:
+    return *leaves(some_batch(), (5,), (5,)), 1e-5, True
+
+
+def batch_norm_backward() -> tuple[Any, ...]:
+    x = some_batch().x
+    grad, stats = torch.randn(5, len(x)).T, torch.stack([x.mean(0), x.std(0), x.var(0)])
+    return grad, x, stats, torch.rand(5), torch.randn(5), True
+
+
 ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
     make.__name__: make
     for make in (
@@ -122,13 +132,15 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
         flex_conv_tiles_backward_of_kinds,
         readout,
         readout_backward,
+        batch_norm,
+        batch_norm_backward,
     )
 }
 
 
 OPERATORS = {
     value.name: value
-    for module in (ops, pooled, sparse, tiled)
+    for module in (normed, ops, pooled, sparse, tiled)
     for value in vars(module).values()
     if isinstance(value, Operator)
 }

@@ -1,0 +1,272 @@
+"""Batch normalisation of a batch in training, with the ReLU behind it: act(w (x − μ) / σ + b).
+
+The moments of each column are those of all rows. A program takes them of its share of the rows, by
+Welford's update in each place of its block, so that no square of a large mean is lost in rounding;
+shares are merged by Chan's formula, in one order:
+
+    x ──► norm_moments ──► mean, Σ (x − mean)² of each share ──► merge_moments ──► μ, 1/σ, variance
+    x, μ, 1/σ ──► norm_rows ──► y
+    dy, x, μ, 1/σ ──► norm_grad_sums ──► Σ g, Σ g x̂ ──► norm_grad_rows ──► dx
+
+where x̂ = (x − μ) / σ, and g is dy where the ReLU let its input by. Nothing is kept for the backward
+pass but x and μ, 1/σ: what else it needs is made of them.
+
+Bytes in float32 for n rows of width h, and at most 512 shares S of them:
+
+    kernel           must move     moves
+    norm_moments     4 n h         4 n h + 8 S h
+    merge_moments    –             8 S h + 12 h
+    norm_rows        8 n h         8 n h + 16 h for each block of rows, from the cache
+    norm_grad_sums   8 n h         8 n h + (8 + 16) S h
+    norm_grad_rows   12 n h        12 n h + 24 h for each block of rows, from the cache
+
+PyTorch reads and writes y once more for a ReLU, and dy twice.
+"""
+
+# mypy: ignore-errors
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import cdiv, launch
+from .tile import load_block, store_block
+
+#: Programs that share the rows of a block of columns: about four a multiprocessor.
+SHARES = 512
+
+
+@triton.jit
+def load_row(p, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of one row of numbers, [1, BLOCK]."""
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    return tl.load(p + o_col, mask=o_col < WIDTH, other=0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def store_row(p, b, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    o_col = i_col * BLOCK + tl.arange(0, BLOCK)
+    tl.store(p + o_col, b, mask=o_col < WIDTH)
+
+
+@triton.jit
+def load_norm(p_stats, p_weight, p_bias, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """μ, 1/σ, w and b of a block of columns, [1, BLOCK] each."""
+    b_mu = load_row(p_stats, i_col, WIDTH, BLOCK)
+    b_rstd = load_row(p_stats + WIDTH, i_col, WIDTH, BLOCK)
+    b_weight = load_row(p_weight, i_col, WIDTH, BLOCK)
+    return b_mu, b_rstd, b_weight, load_row(p_bias, i_col, WIDTH, BLOCK)
+
+
+@triton.jit
+def let_by(b_grad, b_x, b_weight, b_bias, RELU: tl.constexpr):
+    """g, from dy and x̂."""
+    if RELU:
+        b_grad = tl.where(b_x * b_weight + b_bias <= 0, 0, b_grad)  # lets a NaN by, as torch does
+    return b_grad
+
+
+@triton.jit(do_not_specialize=["num_rows", "share"])
+def norm_moments(
+    p_x,  # [num_rows, WIDTH]
+    p_partial,  # [shares, 2, WIDTH]: mean, Σ (x − mean)²
+    num_rows,
+    share,  # rows of a program
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_share, i_col = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    first = i_share * share
+    b_mean, b_sum = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
+    b_count = tl.zeros([ROWS], tl.float32)
+    for i in range(0, share, ROWS):
+        o = first + i + tl.arange(0, ROWS)
+        m = (i + tl.arange(0, ROWS) < share) & (o < num_rows)
+        b_x = load_block(p_x, o, m, i_col, WIDTH, BLOCK)
+        b_d = tl.where(m[:, None], b_x - b_mean, 0)
+        b_count += m.to(tl.float32)
+        b_mean += b_d / (i // ROWS + 1)
+        b_sum += tl.where(m[:, None], b_d * (b_x - b_mean), 0)
+    b_total, b_all = merged(b_mean, b_sum, b_count)
+    p_partial += i_share * (2 * WIDTH)
+    store_row(p_partial, b_total, i_col, WIDTH, BLOCK)
+    store_row(p_partial + WIDTH, b_all, i_col, WIDTH, BLOCK)
+
+
+@triton.jit
+def merged(b_mean, b_sum, b_count):
+    """Mean and Σ (x − mean)² of all that is counted, [BLOCK] each, from those of the rows."""
+    b_many = b_count[:, None]
+    b_total = tl.sum(b_mean * b_many, 0) / tl.maximum(tl.sum(b_count, 0), 1)
+    b_d = b_mean - b_total[None, :]
+    return b_total, tl.sum(b_sum + b_many * b_d * b_d, 0)
+
+
+@triton.jit(do_not_specialize=["num_rows", "share", "shares"])
+def merge_moments(
+    p_partial,
+    p_stats,  # [3, WIDTH]: μ, 1/σ, and the variance without bias
+    num_rows,
+    share,
+    shares,
+    eps,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_col, o = tl.program_id(0), tl.arange(0, ROWS)
+    b_mean = load_block(p_partial, 2 * o, o < shares, i_col, WIDTH, BLOCK)
+    b_sum = load_block(p_partial, 2 * o + 1, o < shares, i_col, WIDTH, BLOCK)
+    b_count = tl.where(o < shares, tl.minimum(share, num_rows - o.to(tl.int64) * share), 0)
+    b_mu, b_all = merged(b_mean, b_sum, b_count.to(tl.float32))
+    rows = num_rows.to(tl.float32)
+    store_row(p_stats, b_mu, i_col, WIDTH, BLOCK)
+    store_row(p_stats + WIDTH, 1 / tl.sqrt(b_all / rows + eps), i_col, WIDTH, BLOCK)
+    store_row(p_stats + 2 * WIDTH, b_all / (rows - 1), i_col, WIDTH, BLOCK)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def norm_rows(
+    p_x,  # [num_rows, WIDTH]
+    p_stats,  # as above
+    p_weight,  # [WIDTH]
+    p_bias,  # [WIDTH]
+    p_out,  # [num_rows, WIDTH]
+    num_rows,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_col = tl.program_id(1)
+    o = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
+    b_x = load_block(p_x, o, o < num_rows, i_col, WIDTH, BLOCK)
+    b_y = (b_x - b_mu) * b_rstd * b_weight + b_bias
+    if RELU:
+        b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    store_block(p_out, b_y, o, o < num_rows, i_col, WIDTH, BLOCK)
+
+
+@triton.jit(do_not_specialize=["num_rows", "share"])
+def norm_grad_sums(
+    p_grad,  # [num_rows, WIDTH]
+    p_x,
+    p_stats,
+    p_weight,
+    p_bias,
+    p_partial,  # [shares, 2, WIDTH]: Σ g, Σ g x̂
+    num_rows,
+    share,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_share, i_col = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    first = i_share * share
+    b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
+    b_db, b_dw = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
+    for i in range(0, share, ROWS):
+        o = first + i + tl.arange(0, ROWS)
+        m = (i + tl.arange(0, ROWS) < share) & (o < num_rows)
+        b_x = (load_block(p_x, o, m, i_col, WIDTH, BLOCK) - b_mu) * b_rstd
+        b_g = load_block(p_grad, o, m, i_col, WIDTH, BLOCK)
+        b_g = let_by(b_g, b_x, b_weight, b_bias, RELU)
+        b_db += b_g
+        b_dw += tl.where(m[:, None], b_g * b_x, 0)
+    p_partial += i_share * (2 * WIDTH)
+    store_row(p_partial, tl.sum(b_db, 0), i_col, WIDTH, BLOCK)
+    store_row(p_partial + WIDTH, tl.sum(b_dw, 0), i_col, WIDTH, BLOCK)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def norm_grad_rows(
+    p_grad,
+    p_x,
+    p_stats,
+    p_weight,
+    p_bias,
+    p_sums,  # [2, WIDTH]: Σ g, Σ g x̂
+    p_dx,  # [num_rows, WIDTH]
+    num_rows,
+    RELU: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    i_col = tl.program_id(1)
+    o = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
+    b_x = (load_block(p_x, o, o < num_rows, i_col, WIDTH, BLOCK) - b_mu) * b_rstd
+    b_g = load_block(p_grad, o, o < num_rows, i_col, WIDTH, BLOCK)
+    b_g = let_by(b_g, b_x, b_weight, b_bias, RELU)
+    rows = num_rows.to(tl.float32)
+    b_g -= load_row(p_sums, i_col, WIDTH, BLOCK) / rows
+    b_g -= b_x * (load_row(p_sums + WIDTH, i_col, WIDTH, BLOCK) / rows)
+    store_block(p_dx, b_g * (b_rstd * b_weight), o, o < num_rows, i_col, WIDTH, BLOCK)
+
+
+def norm_shape(width: int) -> dict[str, int]:
+    """2,048 numbers at a time, 16 a thread."""
+    block = min(64, triton.next_power_of_2(width))
+    return {"ROWS": min(128, 2048 // block), "BLOCK": block}
+
+
+def merge_shape() -> dict[str, int]:
+    return {"ROWS": SHARES, "BLOCK": 8}
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """Y [n, h] in the dtype of `x`, and [3, h] float32: μ, 1/σ, and the variance without bias.
+
+    Args:
+        x: [n, h], contiguous; two rows at least.
+        weight, bias: [h], contiguous.
+    """
+    rows, width = x.shape
+    grid, sizes, constants, partial = _shares(x)
+    launch(norm_moments, grid, x, partial, *sizes, written=(partial,), **constants)
+    stats = partial.new_empty(3, width)
+    shape = merge_shape()
+    launch(
+        merge_moments, (cdiv(width, shape["BLOCK"]),), partial, stats, *sizes, len(partial), eps,
+        written=(stats,), WIDTH=width, **shape,
+    )  # fmt: skip
+    out = torch.empty_like(x)
+    launch(
+        norm_rows, (cdiv(rows, constants["ROWS"]), grid[1]), x, stats, weight, bias, out, rows,
+        written=(out,), RELU=relu, **constants,
+    )  # fmt: skip
+    return out, stats
+
+
+def batch_norm_grad(
+    grad: Tensor, x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, *, relu: bool
+) -> tuple[Tensor, Tensor]:
+    """dX [n, h], and [2, h] float32: db, dw. Operands are as in, and of, `batch_norm`."""
+    grid, sizes, constants, partial = _shares(x)
+    operands = grad, x, stats, weight, bias
+    launch(
+        norm_grad_sums, grid, *operands, partial, *sizes, written=(partial,), RELU=relu, **constants
+    )
+    sums, out = partial.sum(0), torch.empty_like(x)
+    launch(
+        norm_grad_rows, (cdiv(x.shape[0], constants["ROWS"]), grid[1]), *operands, sums, out,
+        x.shape[0], written=(out,), RELU=relu, **constants,
+    )  # fmt: skip
+    return out, sums
+
+
+def _shares(x: Tensor) -> tuple[tuple[int, int], tuple[int, int], dict[str, int], Tensor]:
+    """The grid of shares; rows in all and of a share; constants; a workspace for two sums each."""
+    rows, width = x.shape
+    constants = {"WIDTH": width, **norm_shape(width)}
+    share = cdiv(cdiv(rows, SHARES), constants["ROWS"]) * constants["ROWS"]
+    shares = cdiv(rows, share)
+    partial = x.new_empty((shares, 2, width), dtype=torch.float32)
+    grid = shares, cdiv(width, constants["BLOCK"])
+    return grid, (rows, share), constants, partial
