@@ -48,7 +48,7 @@ UNFUSED = (
 
 
 def cdiv(a: int, b: int) -> int:
-    """⌈a / b⌉. Triton's own is for kernels, too, and takes the host 6 µs a call."""
+    """⌈a / b⌉. Triton's own is for kernels, too, and takes the host many times as long."""
     return -(-a // b)
 
 

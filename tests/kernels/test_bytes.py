@@ -414,9 +414,7 @@ def test_the_readout_reads_x_once_and_its_gradient_writes_dx_once(order, traffic
 
 
 @pytest.mark.parametrize("width", [27, 70])
-def test_a_batch_is_normalised_in_three_readings_and_one_writing_less_than_by_pytorch(
-    width, traffic
-):
+def test_a_batch_norm_reads_x_twice_and_its_gradient_reads_x_and_dy_twice(width, traffic):
     n = 300
     x, grad, weight, bias = torch.randn(n, width), torch.randn(n, width), *torch.randn(2, width)
     rows = norm.norm_shape(width)["ROWS"]
