@@ -1,7 +1,7 @@
 """How an operator is registered: as by `torch.library.custom_op`, without most of what that costs.
 
 Called with 20 arguments, a custom operator with a gradient formula spends most of its time to look
-for defaults in its schema, more than a GPU needs for the layer of a batch of molecules. So the
+for defaults in its schema, longer than a GPU should need for a layer of small graphs. So the
 formula is registered by hand.
 """
 
