@@ -1,7 +1,7 @@
 """Batch normalisation in training as an operator: what the Triton kernels compute of it.
 
-Registered with a fake and an autograd formula, so that `torch.compile` takes it whole. The kernels
-are imported when it first runs.
+Registered as the other operators are. The kernels are imported when it first runs. Where a compiler
+is at work it is not asked for: that makes kernels of its own (`nn.modules.BatchNorm`).
 """
 
 import torch

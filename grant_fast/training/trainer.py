@@ -200,6 +200,7 @@ class Trainer:
         Nothing in the loop waits for the device; the loss is read once, at the end.
         """
         self.model.train()
+        self._optimizer.zero_grad()
         passes = self._passes(self._visits_left)
         if self.config.step_every == "batch":
             seen, total, count = self._sum(passes, self._step_after)
@@ -238,7 +239,6 @@ class Trainer:
 
     def _gradient(self, passes: Iterable[Pass]) -> Gradient:
         """What `_sum` gives, and the parameters' gradients of the mean over all selected labels."""
-        self._optimizer.zero_grad()
         seen, total, count = self._sum(passes, lambda part, _: part.backward())
         grads = [parameter.grad for parameter in self.model.parameters()]
         torch._foreach_div_([grad for grad in grads if grad is not None], count)
