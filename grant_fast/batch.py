@@ -31,6 +31,9 @@ class GraphBatch:
         x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
     """
 
+    #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
+    node_count: Tensor | None = None
+
     def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
         self._positions = positions
@@ -119,6 +122,10 @@ class GraphBatch:
             return slice(first, first + self.num_nodes)
         small = index_dtype(self.graphs.num_nodes)
         return spans(*self._host[:2], self._host_ptr, self.num_nodes, small, self.device)
+
+    def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
+        """What `values` [N] holds for each row, [n]; `otherwise` for one that is no node's."""
+        return take(values, self.nodes)
 
     @kept_property
     def edges(self) -> Tensor | slice:

@@ -79,6 +79,11 @@ class FlatGraphs:
         return self.ptr.cpu()
 
     @kept_property
+    def kernel_ptr(self) -> Tensor:
+        """`ptr`, and an empty graph more after the last: where there is room for one, and none."""
+        return torch.cat([self.ptr, self.ptr[-1:]])
+
+    @kept_property
     def max_nodes(self) -> int:
         """Nodes of the largest graph."""
         return int(self.host_ptr.diff().max()) if self.num_graphs else 0

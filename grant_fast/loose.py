@@ -12,11 +12,15 @@ from .errors import InputError
 class LooseGraphs:
     """The same view of graphs given as plain PyG tensors: no dataset, so nothing is cached.
 
+    node_count: as of a `GraphBatch`.
+
     Args:
         x: [n, F].  edges, edge_weight: see `Adjacency.from_any`.
         batch: [n], the graph of every node, in any order; None for a single graph.
         batch_size: number of graphs; read off `batch` (with a host synchronisation) where None.
     """
+
+    node_count: None = None
 
     def __init__(
         self,

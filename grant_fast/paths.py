@@ -87,8 +87,7 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
         return "Triton: products by the BLAS, hops over CSR"
     how = "" if is_fused(conv.weight) else "products by the BLAS, hops of "
     small = tiles.graph.shape[0]
-    larger = tiles.one_plane, tiles.two_planes, tiles.three_planes
-    large = sum(table.shape[1] for table in larger)
+    large = sum(table.shape[1] for table in tiles.larger)
     rest = 0 if tiles.rest is None else tiles.rest.shape[0]
     parts = [
         f"{small} graphs in {tiles.tile.shape[0] - 1} tiles" if small else "",

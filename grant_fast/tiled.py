@@ -13,7 +13,6 @@ from torch import Tensor
 from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused
-from .indexing import take
 from .registration import operator
 from .sparse import masked, require_transpose, transposed_if_needed
 
@@ -130,7 +129,8 @@ def _flex_conv_tiles_backward(
             if is_fused(weight):  # whose own sum has the other rows alone
                 db += g.sum(0)
     if needs_dx and index is not None:
-        dx = torch.ops.aten.embedding_dense_backward(dx, index, x.shape[0], -1, False)
+        # A row of a kind that is past the last is no node's (`PaddedBatch`), and left out.
+        dx = torch.ops.aten.embedding_dense_backward(dx, index, len(x), len(x), False)
     return dx, dw, db
 
 
@@ -200,7 +200,7 @@ def flex_conv_in_dataset(
     if learned or batch.rest is not None:
         nodes = batch.nodes
         if code is not None:
-            index = take(code, nodes)
+            index = batch.of_nodes(code, len(x))
         elif isinstance(nodes, slice):
             return flex_conv_tiles(x[nodes], weight, bias, adjacency, relu)
         else:
@@ -218,8 +218,8 @@ def kernel_graphs(batch: GraphBatch, normalize: bool) -> "layer.Graphs":
     assert graphs.bits is not None and tiles is not None and rows is not None
     scale = graphs.scale if normalize else None
     word, row_scale, row, node = rows
-    larger = tiles.one_plane, tiles.two_planes, tiles.three_planes
-    return layer.Graphs(scale, graphs.ptr, graphs.bits.bits, word, row_scale, row, node, *larger)
+    tables = graphs.bits.bits, word, row_scale, row, node
+    return layer.Graphs(scale, graphs.kernel_ptr, *tables, *tiles.larger)
 
 
 def structure(adjacency: BatchAdjacency) -> tuple[Tensor | None, ...]:

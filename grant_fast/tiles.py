@@ -23,6 +23,8 @@ TILE = 32
 SLOTS = 8
 #: Nodes of the largest graphs kept as bits in one plane, in two, and in three.
 PLANES = (64, 128, 192)
+#: More nodes than this, and at most so many, have the graphs of one plane, of two and of three.
+LARGER = tuple(pairwise((TILE, *PLANES)))
 #: Nodes that one program of the readout adds up.
 SEGMENT = 2048
 
@@ -102,6 +104,10 @@ class Tiles(NamedTuple):
     three_planes: Tensor
     rest: Tensor | None
 
+    @property
+    def larger(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.one_plane, self.two_planes, self.three_planes
+
 
 class TileRows(NamedTuple):
     """Each row of a batch's tiles, [tiles · TILE] each, on the device; see `kernels/tables.py`.
@@ -136,8 +142,7 @@ def tile_batch(
     def pick(values: Tensor, where: np.ndarray) -> Tensor:
         return upload(values[..., torch.from_numpy(where)], device)
 
-    bounds = pairwise((TILE, *PLANES))
-    larger = (np.flatnonzero(fit & (least < n) & (n <= most)) for least, most in bounds)
+    larger = (np.flatnonzero(fit & (least < n) & (n <= most)) for least, most in LARGER)
     one, two, three = (pick(torch.stack((positions, first_rows)), where) for where in larger)
     return Tiles(
         upload(torch.from_numpy(tile), device),

@@ -342,6 +342,7 @@ _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
 _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
 
 _NORM = dict.fromkeys(("p_partial", "p_stats", "p_weight", "p_bias", "p_sums"), "*fp32")
+_NORM |= {"p_count": "*i64"}
 
 _NETWORK_TYPES = {"p_count": "*i32"}
 _TAIL_TYPES = {

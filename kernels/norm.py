@@ -20,6 +20,7 @@ Bytes in float32 for n rows of width h, and at most 512 shares S of them:
     norm_grad_sums   8 n h         8 n h + (8 + 16) S h
     norm_grad_rows   12 n h        12 n h + 24 h for each block of rows, from the cache
 
+and 8 for each program, from the cache: how many rows there are, which the device alone may know.
 PyTorch reads and writes y once more for a ReLU, and dy twice.
 """
 
@@ -66,18 +67,18 @@ def let_by(b_grad, b_x, b_weight, b_bias, RELU: tl.constexpr):
     return b_grad
 
 
-@triton.jit(do_not_specialize=["num_rows", "share"])
+@triton.jit(do_not_specialize=["share"])
 def norm_moments(
-    p_x,  # [num_rows, WIDTH]
+    p_x,  # [n, WIDTH]
     p_partial,  # [shares, 2, WIDTH]: mean, Σ (x − mean)²
-    num_rows,
+    p_count,  # int64: how many of the n rows there are
     share,  # rows of a program
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     i_share, i_col = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    first = i_share * share
+    first, num_rows = i_share * share, tl.load(p_count)
     b_mean, b_sum = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
     b_count = tl.zeros([ROWS], tl.float32)
     for i in range(0, share, ROWS):
@@ -103,11 +104,11 @@ def merged(b_mean, b_sum, b_count):
     return b_total, tl.sum(b_sum + b_many * b_d * b_d, 0)
 
 
-@triton.jit(do_not_specialize=["num_rows", "share", "shares"])
+@triton.jit(do_not_specialize=["share", "shares"])
 def merge_moments(
     p_partial,
     p_stats,  # [3, WIDTH]: μ, 1/σ, and the variance without bias
-    num_rows,
+    p_count,
     share,
     shares,
     eps,
@@ -115,31 +116,31 @@ def merge_moments(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    i_col, o = tl.program_id(0), tl.arange(0, ROWS)
+    i_col, o, num_rows = tl.program_id(0), tl.arange(0, ROWS), tl.load(p_count)
     b_mean = load_block(p_partial, 2 * o, o < shares, i_col, WIDTH, BLOCK)
     b_sum = load_block(p_partial, 2 * o + 1, o < shares, i_col, WIDTH, BLOCK)
-    b_count = tl.where(o < shares, tl.minimum(share, num_rows - o.to(tl.int64) * share), 0)
-    b_mu, b_all = merged(b_mean, b_sum, b_count.to(tl.float32))
+    b_count = tl.maximum(tl.minimum(share, num_rows - o.to(tl.int64) * share), 0)
+    b_mu, b_all = merged(b_mean, b_sum, tl.where(o < shares, b_count, 0).to(tl.float32))
     rows = num_rows.to(tl.float32)
     store_row(p_stats, b_mu, i_col, WIDTH, BLOCK)
     store_row(p_stats + WIDTH, 1 / tl.sqrt(b_all / rows + eps), i_col, WIDTH, BLOCK)
     store_row(p_stats + 2 * WIDTH, b_all / (rows - 1), i_col, WIDTH, BLOCK)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit
 def norm_rows(
-    p_x,  # [num_rows, WIDTH]
+    p_x,  # [n, WIDTH]
     p_stats,  # as above
     p_weight,  # [WIDTH]
     p_bias,  # [WIDTH]
-    p_out,  # [num_rows, WIDTH]
-    num_rows,
+    p_out,  # [n, WIDTH]
+    p_count,
     RELU: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    i_col = tl.program_id(1)
+    i_col, num_rows = tl.program_id(1), tl.load(p_count)
     o = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
     b_x = load_block(p_x, o, o < num_rows, i_col, WIDTH, BLOCK)
@@ -149,15 +150,15 @@ def norm_rows(
     store_block(p_out, b_y, o, o < num_rows, i_col, WIDTH, BLOCK)
 
 
-@triton.jit(do_not_specialize=["num_rows", "share"])
+@triton.jit(do_not_specialize=["share"])
 def norm_grad_sums(
-    p_grad,  # [num_rows, WIDTH]
+    p_grad,  # [n, WIDTH]
     p_x,
     p_stats,
     p_weight,
     p_bias,
     p_partial,  # [shares, 2, WIDTH]: Σ g, Σ g x̂
-    num_rows,
+    p_count,
     share,
     RELU: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -165,7 +166,7 @@ def norm_grad_sums(
     BLOCK: tl.constexpr,
 ):
     i_share, i_col = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    first = i_share * share
+    first, num_rows = i_share * share, tl.load(p_count)
     b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
     b_db, b_dw = tl.zeros([ROWS, BLOCK], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
     for i in range(0, share, ROWS):
@@ -181,7 +182,7 @@ def norm_grad_sums(
     store_row(p_partial + WIDTH, tl.sum(b_dw, 0), i_col, WIDTH, BLOCK)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit
 def norm_grad_rows(
     p_grad,
     p_x,
@@ -189,14 +190,14 @@ def norm_grad_rows(
     p_weight,
     p_bias,
     p_sums,  # [2, WIDTH]: Σ g, Σ g x̂
-    p_dx,  # [num_rows, WIDTH]
-    num_rows,
+    p_dx,  # [n, WIDTH]
+    p_count,
     RELU: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    i_col = tl.program_id(1)
+    i_col, num_rows = tl.program_id(1), tl.load(p_count)
     o = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
     b_x = (load_block(p_x, o, o < num_rows, i_col, WIDTH, BLOCK) - b_mu) * b_rstd
@@ -219,54 +220,68 @@ def merge_shape() -> dict[str, int]:
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, relu: bool
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, count: Tensor | None, *, relu: bool
 ) -> tuple[Tensor, Tensor]:
     """Y [n, h] in the dtype of `x`, and [3, h] float32: μ, 1/σ, and the variance without bias.
 
     Args:
         x: [n, h], contiguous; two rows at least.
         weight, bias: [h], contiguous.
+        count: [1] int64, how many rows there are, two at least: the last of the n are then left
+            out, and nothing is written to theirs of Y. None: there are all.
     """
-    rows, width = x.shape
-    grid, sizes, constants, partial = _shares(x)
-    launch(norm_moments, grid, x, partial, *sizes, written=(partial,), **constants)
+    width, grid, share, constants, partial = _shares(x)
+    count = _rows(x, count)
+    launch(norm_moments, grid, x, partial, count, share, written=(partial,), **constants)
     stats = partial.new_empty(3, width)
     shape = merge_shape()
     launch(
-        merge_moments, (cdiv(width, shape["BLOCK"]),), partial, stats, *sizes, len(partial), eps,
-        written=(stats,), WIDTH=width, **shape,
+        merge_moments, (cdiv(width, shape["BLOCK"]),), partial, stats, count, share, len(partial),
+        eps, written=(stats,), WIDTH=width, **shape,
     )  # fmt: skip
     out = torch.empty_like(x)
     launch(
-        norm_rows, (cdiv(rows, constants["ROWS"]), grid[1]), x, stats, weight, bias, out, rows,
+        norm_rows, (cdiv(len(x), constants["ROWS"]), grid[1]), x, stats, weight, bias, out, count,
         written=(out,), RELU=relu, **constants,
     )  # fmt: skip
     return out, stats
 
 
 def batch_norm_grad(
-    grad: Tensor, x: Tensor, stats: Tensor, weight: Tensor, bias: Tensor, *, relu: bool
+    grad: Tensor,
+    x: Tensor,
+    stats: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    count: Tensor | None,
+    *,
+    relu: bool,
 ) -> tuple[Tensor, Tensor]:
     """dX [n, h], and [2, h] float32: db, dw. Operands are as in, and of, `batch_norm`."""
-    grid, sizes, constants, partial = _shares(x)
-    operands = grad, x, stats, weight, bias
+    _, grid, share, constants, partial = _shares(x)
+    count, operands = _rows(x, count), (grad, x, stats, weight, bias)
     launch(
-        norm_grad_sums, grid, *operands, partial, *sizes, written=(partial,), RELU=relu, **constants
-    )
+        norm_grad_sums, grid, *operands, partial, count, share,
+        written=(partial,), RELU=relu, **constants,
+    )  # fmt: skip
     sums, out = partial.sum(0), torch.empty_like(x)
     launch(
-        norm_grad_rows, (cdiv(x.shape[0], constants["ROWS"]), grid[1]), *operands, sums, out,
-        x.shape[0], written=(out,), RELU=relu, **constants,
+        norm_grad_rows, (cdiv(len(x), constants["ROWS"]), grid[1]), *operands, sums, out, count,
+        written=(out,), RELU=relu, **constants,
     )  # fmt: skip
     return out, sums
 
 
-def _shares(x: Tensor) -> tuple[tuple[int, int], tuple[int, int], dict[str, int], Tensor]:
-    """The grid of shares; rows in all and of a share; constants; a workspace for two sums each."""
+def _rows(x: Tensor, count: Tensor | None) -> Tensor:
+    return x.new_full((1,), len(x), dtype=torch.int64) if count is None else count
+
+
+def _shares(x: Tensor) -> tuple[int, tuple[int, int], int, dict[str, int], Tensor]:
+    """Columns; the grid of shares; rows of one; constants; a workspace for two sums of each."""
     rows, width = x.shape
     constants = {"WIDTH": width, **norm_shape(width)}
     share = cdiv(cdiv(rows, SHARES), constants["ROWS"]) * constants["ROWS"]
     shares = cdiv(rows, share)
     partial = x.new_empty((shares, 2, width), dtype=torch.float32)
     grid = shares, cdiv(width, constants["BLOCK"])
-    return grid, (rows, share), constants, partial
+    return width, grid, share, constants, partial

@@ -1,9 +1,10 @@
 """What a CUDA graph can record, judged operator by operator, and one on the CPU."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 READS_VALUES = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -37,7 +38,8 @@ class Tape(Recording):
     """A CUDA graph on the CPU: what is recorded is undone, and a replay runs it in its memory.
 
     As of a CUDA graph, a replay takes new values from the tensors of the recording, and new random
-    numbers; and it knows nothing of what the recorded work did beside operators.
+    numbers; and it knows nothing of what the recorded work did beside operators, but for kernels
+    that were started through `starting`.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,12 @@ class Tape(Recording):
         self._own |= {storage.data_ptr() for storage in _memory(out)} - self._before.keys()
         self._steps.append((func, args, kwargs or {}, _tensors(out)))
         return out
+
+    def starting(self, start: Callable[[], None]) -> None:
+        """Start a kernel outside any operator; it must write memory alone that the tape made."""
+        with _disable_current_modes():
+            start()
+        self._steps.append((start, (), {}, []))
 
     def __exit__(self, *error):
         super().__exit__(*error)

@@ -192,7 +192,7 @@ class FlexGCN(nn.Module):
             return y
         normed = None
         if isinstance(norm, BatchNorm) and not plain:
-            normed = norm.by_kernels(y, rectified, conv.backend)
+            normed = norm.by_kernels(y, rectified, conv.backend, graphs.node_count)
         if normed is None:
             return dropout(self.act(y if plain else norm(y)))
         return dropout(normed if rectified else self.act(normed))

@@ -39,23 +39,27 @@ class BatchNorm(nn.BatchNorm1d):
             return F.batch_norm(x, *stats, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
-    def by_kernels(self, x: Tensor, relu: bool, backend: str | None) -> Tensor | None:
+    def by_kernels(
+        self, x: Tensor, relu: bool, backend: str | None, count: Tensor | None = None
+    ) -> Tensor | None:
         """act(self(x)), [n, h], by the Triton kernels; None where it is PyTorch's.
 
-        Which it is of fewer than `MANY_ROWS`, and where a compiler makes kernels of its own.
+        Which it is of fewer than `MANY_ROWS` without a count, and where a compiler makes kernels
+        of its own.
 
         Args:
             relu: act is a ReLU instead of the identity.
             backend: as for `FlexConv`.
+            count: see `GraphBatch.node_count`.
         """
         usual = self.affine and self.track_running_stats and self.momentum is not None
         if torch.compiler.is_compiling() or not (usual and self.training):
             return None
-        if x.shape[0] < MANY_ROWS or self.weight.dtype != torch.float32:
+        if (count is None and x.shape[0] < MANY_ROWS) or self.weight.dtype != torch.float32:
             return None
         if not takes_kernels(x, backend):
             return None
-        out, (mean, _, variance) = batch_norm(x, self.weight, self.bias, self.eps, relu)
+        out, (mean, _, variance) = batch_norm(x, self.weight, self.bias, self.eps, relu, count)
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None and self.momentum is not None
         self.num_batches_tracked.add_(1)

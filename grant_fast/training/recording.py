@@ -1,17 +1,21 @@
 """Work for a GPU that is the same again and again: recorded once, as a CUDA graph, then replayed.
 
 By the bytes that it moves, an epoch of one step over a few ten thousand molecules should take a GPU
-less than Python takes to start its kernels one by one.
+less than Python takes to start its kernels one by one; a step over some hundred, far less. Those
+are other graphs each time, but the same work on one memory, once it has room for any of them.
 """
 
 from collections.abc import Callable
 from operator import is_not
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
+from torch import Tensor, nn
 
-from ..dispatch import takes_kernels
-from ..nn import FlexGCN
+from ..dispatch import is_fused, takes_kernels
+from ..graphs import PackedGraphs
+from ..nn import AtomEncoder, BatchNorm, FlexGCN
+from ..padded import PaddedBatch
 
 Result = TypeVar("Result")
 
@@ -53,6 +57,26 @@ def recording_device(model: FlexGCN) -> torch.device | None:
     weight = model.convs[0].weight
     assert isinstance(weight, torch.Tensor)
     return weight.device if weight.is_cuda and takes_kernels(weight, model.backend) else None
+
+
+def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> PaddedBatch | None:
+    """Room for any `size` of the graphs at `ids`, to train a `build_model` by the kernels.
+
+    None where another than they would add rows up, and so those that are no node's: where targets
+    are by node, layers wide or no convolutions, X is gathered, or a norm is of other things.
+    """
+    weights = [cast(Tensor, conv.weight) for conv in model.convs[:-1]]
+    if type(model) is not FlexGCN or not weights or not all(map(is_fused, weights)):
+        return None
+    if graphs.bits is None or graphs.y_level != "graph" or model.pool not in ("mean", "sum"):
+        return None
+    if not all(isinstance(norm, BatchNorm | nn.Identity) for norm in model.norms):
+        return None
+    if model.encoder is None:
+        in_place = graphs.x.dtype == weights[0].dtype
+    else:
+        in_place = isinstance(model.encoder, AtomEncoder) and graphs.kinds is not None
+    return PaddedBatch(graphs, ids, size) if in_place else None
 
 
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:

@@ -29,7 +29,7 @@ from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
 from .passes import Pass, Passes
 from .rates import LearningRate
-from .recording import Recorder, recording_device
+from .recording import Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, measured, targets_of, with_targets
 
@@ -44,8 +44,9 @@ _MODES: dict[str, Any] = {
     PROPORTIONAL: "proportional",
 }
 
-#: Graphs visited, the sum of their labels' losses, how many labels, each parameter's gradient.
-Gradient = tuple[int, Tensor, Tensor, list[Tensor | None]]
+#: The sum of the losses of some graphs' labels, and how many labels there are.
+Sums = tuple[Tensor, Tensor]
+Gradients = list[Tensor | None]  # of each parameter
 
 
 @dataclasses.dataclass
@@ -113,9 +114,14 @@ class Trainer:
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
         on = recording_device(self.model)
         self._evaluator = Evaluator(graphs, split, self.metric, self.spec, Recorder(on))
-        # Weights of graphs come from the host: an epoch with them is not the same each time.
-        weighted = config.arm in ON_REQUEST
-        self._recorder: Recorder[Gradient] = Recorder(None if weighted else on)
+        # Weights of graphs come from the host: work with them is not the same each time.
+        on = None if config.arm in ON_REQUEST else on
+        self._epochs: Recorder[tuple[int, Sums, Gradients]] = Recorder(on)
+        self._steps: Recorder[tuple[Sums, Gradients]] = Recorder(on)
+        self._room = None
+        if on is not None and config.step_every == "batch":
+            size = min(config.batch_size, len(self._train_ids))
+            self._room = room_for(self.model, self._graphs, self._train_ids, size)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
@@ -203,48 +209,62 @@ class Trainer:
         self._optimizer.zero_grad()
         passes = self._passes(self._visits_left)
         if self.config.step_every == "batch":
-            seen, total, count = self._sum(passes, self._step_after)
+            seen, (total, count) = self._sum(passes, self._step_on)
         else:
-            seen, total, count, grads = self._recorder(lambda: self._gradient(passes), passes)
-            for parameter, grad in zip(self.model.parameters(), grads, strict=True):
-                parameter.grad = grad
-            self._step()
+            seen, (total, count), grads = self._epochs(lambda: self._gradient(passes), passes)
+            self._step(grads)
         mean = float(total / count)
         if not math.isfinite(mean):
             raise self._diverged(f"the training loss is {mean}")
         return seen, mean
 
     def _sum(
-        self, passes: Iterable[Pass], backward: Callable[[Tensor, Tensor], None]
-    ) -> tuple[int, Tensor, Tensor]:
-        """Graphs visited, the sum of the losses of their labels, and how many labels (1 at least).
-
-        Args:
-            backward: is given the sum and the number of each pass.
-        """
+        self, passes: Iterable[Pass], visit: Callable[[Tensor, GraphBatch], Sums]
+    ) -> tuple[int, Sums]:
+        """Graphs visited, and what the visits of the passes add up to (1 label at least)."""
         total = torch.zeros((), dtype=torch.float64, device=self._device)
         count = torch.zeros_like(total)
         seen = 0
         for ids, batch in passes:
-            part, labels = self._summed_loss(ids, batch)
-            backward(part, labels)
-            total += part.detach()
+            part, labels = visit(ids, batch)
+            total += part
             count += labels
             seen += len(ids)
-        return seen, total, count.clamp_(min=1)
+        return seen, (total, count.clamp_(min=1))
 
-    def _step_after(self, part: Tensor, labels: Tensor) -> None:
+    def _step_on(self, ids: Tensor, batch: GraphBatch) -> Sums:
+        """A step by one batch; recorded where it fits into the room for all of them."""
+        room = self._room
+        if room is not None and room.fill(ids):
+            sums, grads = self._steps(lambda: self._mean_gradient(ids, room), room)
+        else:
+            sums, grads = self._mean_gradient(ids, batch)
+        self._step(grads)
+        return sums
+
+    def _mean_gradient(self, ids: Tensor, batch: GraphBatch) -> tuple[Sums, Gradients]:
+        """A batch's sums, and the gradients of their mean."""
+        part, labels = self._summed_loss(ids, batch)
         (part / labels.clamp(min=1)).backward()
-        self._step()
+        return (part.detach(), labels), self._gradients()
 
-    def _gradient(self, passes: Iterable[Pass]) -> Gradient:
-        """What `_sum` gives, and the parameters' gradients of the mean over all selected labels."""
-        seen, total, count = self._sum(passes, lambda part, _: part.backward())
-        grads = [parameter.grad for parameter in self.model.parameters()]
-        torch._foreach_div_([grad for grad in grads if grad is not None], count)
-        return seen, total, count, grads
+    def _gradient(self, passes: Iterable[Pass]) -> tuple[int, Sums, Gradients]:
+        """What `_sum` gives, and the gradients of the mean over all selected labels."""
 
-    def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> tuple[Tensor, Tensor]:
+        def visit(ids: Tensor, batch: GraphBatch) -> Sums:
+            part, labels = self._summed_loss(ids, batch)
+            part.backward()
+            return part.detach(), labels
+
+        seen, sums = self._sum(passes, visit)
+        grads = self._gradients()
+        torch._foreach_div_([grad for grad in grads if grad is not None], sums[1])
+        return seen, sums, grads
+
+    def _gradients(self) -> Gradients:
+        return [parameter.grad for parameter in self.model.parameters()]
+
+    def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> Sums:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
         assert y is not None  # or the constructor had refused the dataset
@@ -257,7 +277,9 @@ class Trainer:
         weights = upload(weights, self._device)
         return (weights * losses).sum(), (weights * labels).sum()
 
-    def _step(self) -> None:
+    def _step(self, grads: Gradients) -> None:
+        for parameter, grad in zip(self.model.parameters(), grads, strict=True):
+            parameter.grad = grad
         if self.config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self._optimizer.step()

@@ -419,15 +419,16 @@ def test_a_batch_norm_reads_x_twice_and_its_gradient_reads_x_and_dy_twice(width,
     x, grad, weight, bias = torch.randn(n, width), torch.randn(n, width), *torch.randn(2, width)
     rows = norm.norm_shape(width)["ROWS"]
     shares = blocks = column_blocks(n, rows)  # so few rows that a share is a block
+    columns, merges = column_blocks(width, 64), column_blocks(width, norm.merge_shape()["BLOCK"])
     seen = traffic()
-    y, stats = norm.batch_norm(x, weight, bias, 1e-5, relu=True)
+    y, stats = norm.batch_norm(x, weight, bias, 1e-5, None, relu=True)
     assert seen.of(x) == 2 * 4 * n * width
     assert seen.of(y) == 4 * n * width
     stated = 12 * n * width + 16 * shares * width + 12 * width + 16 * width * blocks
-    assert seen.total() == stated
+    assert seen.total() == stated + 8 * (shares * columns + merges + blocks * columns)
     seen = traffic()
-    dx, _ = norm.batch_norm_grad(grad, x, stats, weight, bias, relu=True)
+    dx, _ = norm.batch_norm_grad(grad, x, stats, weight, bias, None, relu=True)
     assert seen.of(x) == seen.of(grad) == 2 * 4 * n * width
     assert seen.of(dx) == 4 * n * width
     stated = 20 * n * width + (8 + 16) * shares * width + 24 * width * blocks
-    assert seen.total() == stated
+    assert seen.total() == stated + 8 * (shares + blocks) * columns

@@ -106,6 +106,25 @@ def test_what_is_not_finite_spoils_its_column_alone(bad):
     torch.testing.assert_close(*pair, equal_nan=True, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("count", [2, 31, 32, 33, 128, 200])
+@pytest.mark.parametrize("shares", [1, 4, 512])
+def test_the_last_rows_may_be_left_out(shares, count, monkeypatch):
+    """As those of a `PaddedBatch` are: they hold anything, and it changes nothing."""
+    monkeypatch.setattr(norm, "SHARES", shares)
+    x, weight, bias = torch.randn(200, 70), torch.rand(70), torch.randn(70)
+    grad = torch.randn(200, 70)
+    x[count:], grad[count:] = torch.nan, torch.inf
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    y, stats = batch_norm(*leaves, 1e-5, True, torch.tensor([count]))
+    got = [y[:count], stats, *torch.autograd.grad(y, leaves, grad)]
+    got[2] = got[2][:count]
+    part = [t.detach()[:count].clone().requires_grad_() for t in leaves[:1]] + leaves[1:]
+    y, stats = batch_norm(*part, 1e-5, True)
+    want = [y, stats, *torch.autograd.grad(y, part, grad[:count])]
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_strided_inputs_and_gradients_are_taken_as_they_are():
     x, weight, bias = torch.randn(5, 40).T, torch.rand(5, 2)[:, 0], torch.randn(1).expand(5)
     grads = []

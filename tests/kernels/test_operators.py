@@ -109,13 +109,14 @@ def readout_backward() -> tuple[Any, ...]:
 
 
 def batch_norm() -> tuple[Any, ...]:
-    return *leaves(some_batch(), (5,), (5,)), 1e-5, True
+    x, weight, bias = leaves(some_batch(), (5,), (5,))
+    return x, weight, bias, 1e-5, torch.tensor([len(x)]), True
 
 
 def batch_norm_backward() -> tuple[Any, ...]:
     x = some_batch().x
     grad, stats = torch.randn(5, len(x)).T, torch.stack([x.mean(0), x.std(0), x.var(0)])
-    return grad, x, stats, torch.rand(5), torch.randn(5), True
+    return grad, x, stats, torch.rand(5), torch.randn(5), torch.tensor([len(x)]), True
 
 
 ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {

@@ -1,13 +1,17 @@
-"""Recorded epochs are the epochs that they record: on the CPU, where a tape is the CUDA graph."""
+"""Recorded work is the work that it records: on the CPU, where a tape is the CUDA graph."""
+
+from functools import partial
 
 import pytest
 import torch
 from rings import make_dataset
 from test_trainer import InterruptAt, same, untimed
 
-from grant_fast import dispatch
+from grant_fast import FlexGCN, PackedGraphs, dispatch
+from grant_fast.kernels import tables
+from grant_fast.padded import PaddedBatch
 from grant_fast.training import recording
-from grant_fast.training.recording import Recorder
+from grant_fast.training.recording import Recorder, room_for
 from grant_fast.training.trainer import Trainer
 from tests.recording import Tape
 
@@ -25,9 +29,13 @@ def tapes(monkeypatch):
 
     def record(work, device):
         out.append(tape := Tape())
-        with tape:
+        through_it = lambda *args, **kwargs: tape.starting(partial(launch, *args, **kwargs))  # noqa: E731
+        with tape, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tables, "launch", through_it)
             result = work()
         return tape, result
+
+    launch = tables.launch
 
     def on_this_device(model):
         return model.convs[0].weight.device
@@ -111,18 +119,96 @@ def test_a_tape_is_undone_and_replayed_with_new_values():
     assert total.tolist() == [12, 12] and y.tolist() == [6, 6] and noise != first
 
 
+STEPS = {
+    "plain": {},
+    "dropout": {"norm": "batch_norm", "dropout": (0.3,), "clip": 1.0},
+    "deep": {"hidden_channels": (6, 4), "orders": (3, 2, 2), "act": "elu", "pool": "sum"},
+}
+
+
+@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, kind, settings):
+    """Bit for bit as in the same room unrecorded, and to rounding as without a room."""
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    chosen = config(**{"interval": 2, "epochs": 4, "start_ratio": 0.5} | settings)
+    plain = Trainer(make_dataset(kind), chosen, tmp_path / "plain")
+    plain.fit()
+    assert plain._room is None
+    tapes = request.getfixturevalue("tapes")
+    recorded = Trainer(make_dataset(kind), chosen, tmp_path / "recorded")
+    recorded.fit()
+    assert len(tapes) == 3  # of steps, of the validation, and of the test
+    monkeypatch.setattr(Recorder, "__call__", lambda self, work, *subjects: work())
+    unrecorded = Trainer(make_dataset(kind), chosen, tmp_path / "unrecorded")
+    unrecorded.fit()
+    assert unrecorded._room is not None and len(tapes) == 3
+    assert same(unrecorded.model.state_dict(), recorded.model.state_dict())
+    assert untimed(unrecorded.history) == untimed(recorded.history)
+    if "dropout" not in settings:  # of other numbers, since there are more rows
+        for name, value in plain.model.state_dict().items():
+            torch.testing.assert_close(recorded.model.state_dict()[name], value, msg=name)
+
+
+def test_interrupted_recorded_steps_resume_to_the_same_result(tmp_path, config, monkeypatch, tapes):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    chosen = config(norm="batch_norm", dropout=(0.3,), interval=2, epochs=4)
+    whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
+    whole.fit()
+    broken = Trainer(make_dataset(), chosen, tmp_path / "broken")
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit(InterruptAt(2))
+    resumed = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
+    resumed.fit()
+    assert same(whole.model.state_dict(), resumed.model.state_dict())
+    assert untimed(whole.history) == untimed(resumed.history)
+
+
+def test_there_is_room_only_where_the_kernels_do_all_that_mixes_rows():
+    graphs = make_dataset().graphs
+    ids = torch.arange(20)
+
+    def room(graphs: PackedGraphs = graphs, **changes) -> PaddedBatch | None:
+        settings = {"hidden_channels": 4, "orders": [3, 2]} | changes
+        return room_for(FlexGCN(3, out_channels=2, **settings), graphs, ids, 5)
+
+    assert room() is not None and room(norm="batch_norm", act="silu", pool="sum") is not None
+    node = make_dataset(level="node").graphs
+    weighted = PackedGraphs.from_arrays(
+        graphs.x, graphs.batch(slice(None)).edge_index, graphs.batch(slice(None)).batch, graphs.y,
+        torch.rand(graphs.num_edges), missing_labels=True,
+    )  # fmt: skip
+    refused = {
+        "one layer": room(orders=[2], hidden_channels=[]),
+        "wide": room(hidden_channels=65),
+        "of high order": room(orders=[6, 2]),
+        "max": room(pool="max"),
+        "by node": room(node, pool=None),
+        "layer norm": room(norm="layer_norm"),
+        "encoded": room(encoder=torch.nn.Linear(3, 3)),
+        "atoms without kinds": room(encoder="atom"),
+        "another dtype": room(graphs.to(dtype=torch.float64)),
+        "weighted": room(weighted),
+    }
+    assert set(refused.values()) == {None}, refused
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 @pytest.mark.skipif(dispatch.is_interpreting(), reason="kernels are interpreted here")
 @pytest.mark.filterwarnings("default")  # a driver's remarks are no failure of ours
-def test_on_a_gpu_a_recorded_run_equals_a_plain_one(tmp_path, config, monkeypatch):
+@pytest.mark.parametrize(
+    "settings", [{"step_every": "epoch", "pass_size": 1000}, {}], ids=["epochs", "steps"]
+)
+def test_on_a_gpu_a_recorded_run_equals_a_plain_one(tmp_path, config, monkeypatch, settings):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    settings = {"step_every": "epoch", "interval": 4, "norm": "batch_norm", "dropout": (0.3,)}
-    chosen = config(**settings, pass_size=1000, epochs=11, device="cuda")
+    settings = {"interval": 4, "norm": "batch_norm", "dropout": (0.3,), "epochs": 11} | settings
+    chosen = config(**settings, device="cuda")
     recorded = Trainer(make_dataset(), chosen, tmp_path / "recorded")
     recorded.fit()
-    assert recorded._recorder._recorded is not None
-    monkeypatch.setattr("grant_fast.training.trainer.recording_device", lambda model: None)
+    recorder = recorded._steps if recorded._room else recorded._epochs
+    assert recorder._recorded is not None
+    monkeypatch.setattr(Recorder, "__call__", lambda self, work, *subjects: work())
     plain = Trainer(make_dataset(), chosen, tmp_path / "plain")
     plain.fit()
     assert same(plain.model.state_dict(), recorded.model.state_dict())

@@ -1,0 +1,145 @@
+"""A batch with room: filled with other graphs, its tensors stay where they are, and as large.
+
+So a GPU can be told once what to do with a batch, and do it with each (`training.recording`):
+
+    rows of the batch    │ graph 7 │ graph 2 │ graph 9 │ no node's │    `node_count` of them count
+    tiles                │ 7 2 │ 9 │ none │ none │ none            │
+    a larger graph each  │ 31 │ 4 │ the empty graph after the dataset's last │
+
+The kernels neither read nor write a row that is no node's, which may hold anything. So whoever adds
+rows up must be one of them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .batch import GraphBatch
+from .indexing import sizes_to_ptr, spans, take, upload
+from .tiles import LARGER, Segments, Tiles, tile_batch
+
+if TYPE_CHECKING:
+    from .flat import FlatGraphs
+
+
+class _Tables(NamedTuple):
+    """What a filling changes, all of it parts of one tensor, that one copy may bring it."""
+
+    positions: Tensor
+    sizes: Tensor
+    ptr: Tensor
+    first_nodes: Tensor
+    node_count: Tensor
+    graph: Tensor  # this and what follows: `Tiles`
+    row: Tensor
+    one_plane: Tensor
+    two_planes: Tensor
+    three_planes: Tensor
+    tile: Tensor
+    nodes: Tensor
+
+    @classmethod
+    def of(cls, table: Tensor, shapes: Sequence[tuple[int, ...]]) -> "_Tables":
+        """Parts of `table`, int64, of these shapes; of the last two, int32, the bytes count."""
+        parts, begin = [], 0
+        for shape in shapes:
+            parts.append(table[begin : begin + math.prod(shape)].view(shape))
+            begin += _int64s(shape)
+        return cls(*parts[:-2], *(part.view(torch.int32) for part in parts[-2:]))
+
+
+class PaddedBatch(GraphBatch):
+    """Room for `size` graphs of a dataset. Nothing is in it until it is filled.
+
+    The kernels take it in training, and nobody else.
+
+    Args:
+        graphs: kept as bits, with targets by graph.
+        ids: on the CPU, the graphs that batches are drawn from. There is room for half as many
+            nodes again as so many of them have on average, and for twice as many larger graphs.
+        size: graphs in a batch.
+    """
+
+    def __init__(self, graphs: "FlatGraphs", ids: Tensor, size: int) -> None:
+        assert graphs.bits is not None
+        super().__init__(graphs, ids[:0])
+        nodes = take(graphs.host_ptr.diff(), ids)
+        rows = _room(nodes, size, 1.5)
+        larger = [(2, _room((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER]
+        one, count, halves = (size,), (1,), ((size // 2 + 1,), (rows // 2 + 1,))
+        self._shapes = (one, one, (size + 1,), one, count, one, one, *larger, *halves)
+        total = sum(map(_int64s, self._shapes))
+        self._table = torch.zeros(total, dtype=torch.int64, device=graphs.device)
+        here = _Tables.of(self._table, self._shapes)
+        which = torch.arange(size, device=graphs.device)
+        # All this lies where `GraphBatch` keeps what it derives, and so is not derived.
+        self._fixed = vars(self) | {
+            "num_graphs": size,
+            "num_nodes": rows,
+            "node_count": here.node_count,
+            "_rows": here.positions,
+            "sizes": here.sizes,
+            "ptr": here.ptr,
+            "nodes": here.nodes[:rows],
+            "tiles": Tiles(here.tile[: size + 1], *here[5:10], None),
+            "segments": Segments(here.ptr, here.first_nodes, which, None),
+            "rest": None,
+        }
+        self._hold(ids[:0])
+
+    def fill(self, positions: Tensor) -> bool:
+        """Hold the graphs at these positions, [size] int64 on the CPU; False where they do not fit.
+
+        Nothing waits for the device. What it was given before is done with the graphs of before.
+        """
+        graphs, fixed = self.graphs, self._fixed
+        assert graphs.bits is not None
+        fits = graphs.bits.fits
+        if len(positions) != fixed["num_graphs"] or not bool(fits[positions].all()):
+            return False
+        first = take(graphs.host_ptr, positions)
+        sizes = take(graphs.host_ptr, positions + 1) - first
+        ptr = sizes_to_ptr(sizes)
+        count = int(ptr[-1])
+        tiles = tile_batch(sizes, positions, ptr[:-1], fits, positions.device)
+        rooms = zip(tiles.larger, fixed["tiles"].larger, strict=True)
+        too_many = any(found.shape[1] > room.shape[1] for found, room in rooms)
+        if too_many or not 2 <= count <= fixed["num_nodes"]:
+            return False
+        table = torch.zeros(self._table.shape, dtype=torch.int64)
+        new = _Tables.of(table, self._shapes)
+        for room in (new.one_plane, new.two_planes, new.three_planes):
+            room[0] = graphs.num_graphs
+        new.tile[:] = len(tiles.graph)
+        nodes = spans(first, sizes, ptr, count, torch.int32, positions.device)
+        values = positions, sizes, ptr, first, ptr[-1:], *tiles[1:6], tiles.tile, nodes
+        for part, value in zip(new, values, strict=True):
+            part[..., : value.shape[-1]] = value
+        self._table.copy_(upload(table, graphs.device), non_blocking=True)
+        self._hold(positions)
+        return True
+
+    def _hold(self, positions: Tensor) -> None:
+        """Forget what was derived from the positions before."""
+        self.__dict__ = self._fixed | {"_fixed": self._fixed, "_positions": positions}
+
+    def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
+        assert self.node_count is not None
+        there = torch.arange(self.num_nodes, device=self.device) < self.node_count
+        return torch.where(there, super().of_nodes(values, otherwise), otherwise)
+
+
+def _room(values: Tensor, size: int, times: float) -> int:
+    """For so many times what `size` of these add up to on average, or for the most they can."""
+    values = values.double()
+    most = values.topk(min(size, len(values))).values.sum()
+    usual = size * values.mean() + 6 * math.sqrt(size) * values.std(correction=0)
+    return math.ceil(min(most, times * usual))
+
+
+def _int64s(shape: tuple[int, ...]) -> int:
+    """Numbers until the next part: each begins at a multiple of 16 bytes, as the kernels want."""
+    return -(-math.prod(shape) // 2) * 2
