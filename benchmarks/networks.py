@@ -1,5 +1,6 @@
 """A recipe's network in batches: training steps and scoring passes."""
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -8,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grant_fast import PackedGraphs, Task
+from grant_fast import GraphBatch, PackedGraphs, Task
 from grant_fast.teaching import loss
+from grant_fast.training.recording import BatchRecorder, room_for
 
 from .gradients import exact as exact_gradients
 from .gradients import gradients
@@ -21,7 +23,8 @@ _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches fro
 
 def step_work(setting: Setting) -> Work:
     """A training step, of shuffled batches put together within the timing: forward, backward and
-    an Adam step. What is checked is the gradient."""
+    an Adam step. What is checked is the gradient. On a GPU ours is recorded besides, as the trainer
+    records it."""
     first = setting.graphs.batch(slice(0, min(CHECKED, len(setting.ids))))
 
     def answer(model: nn.Module) -> list[Tensor]:
@@ -29,7 +32,38 @@ def step_work(setting: Setting) -> Work:
         return gradients(model, [batch], setting)
 
     kind = lambda model, batches: _step(model, batches, setting.task)  # noqa: E731
-    return _beside_pyg(setting, kind, answer, partial(exact_gradients, setting))
+    work = _beside_pyg(setting, kind, answer, partial(exact_gradients, setting))
+    if "triton" in setting.backends:
+        work.sides["triton, CUDA graph"] = partial(recorded_step, setting)
+    return work
+
+
+def recorded_step(setting: Setting) -> Side:
+    """Batches that are put into one room, with what is done there recorded."""
+    graphs, ids, task = setting.graphs, setting.ids, setting.task
+    model = copy.deepcopy(setting.model)  # the other sides start from the same weights
+    size, few = min(setting.config.batch_size, len(ids)), min(CHECKED, len(ids))
+    room, checked = room_for(model, graphs, ids, size), room_for(model, graphs, ids, few)
+    if room is None or checked is None or not checked.fill(ids[:few]):
+        raise ValueError("the network is not one for the kernels alone, and so not recorded")
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    step: BatchRecorder[list[Tensor | None]] = BatchRecorder(graphs.device, room)
+    batches = _shuffled(graphs, ids, size)
+
+    def gradient(batch: GraphBatch) -> list[Tensor | None]:
+        assert batch.y is not None
+        loss(model(batch), batch.y, task).backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    def run() -> None:
+        model.train()
+        optimizer.zero_grad()
+        for parameter, grad in zip(model.parameters(), step(gradient, next(batches)), strict=True):
+            parameter.grad = grad
+        optimizer.step()
+
+    answer = partial(gradients, model, [checked], setting)
+    return Side(through("triton", run), through("triton", answer))
 
 
 def infer_work(setting: Setting) -> Work:

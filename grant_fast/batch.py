@@ -203,7 +203,7 @@ class GraphBatch:
         if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
             return None
         sizes, first_rows = self._host[1], self._host_ptr[:-1]
-        return tile_batch(sizes, self._host_positions, first_rows, bits.fits, self.device)
+        return tile_batch(sizes, self.positions, first_rows, bits.fits, self.device)
 
     @kept_property
     def tile_rows(self) -> TileRows | None:
@@ -221,7 +221,8 @@ class GraphBatch:
         return segment_batch(self._host[1], self._host[0], self.device)
 
     @kept_property
-    def _host_positions(self) -> Tensor:
+    def positions(self) -> Tensor:
+        """Which graphs of the dataset these are, [B] int64, on the CPU."""
         if isinstance(self._positions, slice):
             return torch.arange(self._positions.start, self._positions.stop, device="cpu")
         return self._positions.cpu()
@@ -232,7 +233,7 @@ class GraphBatch:
         if self.tiles is None or self.tiles.rest is None:
             return None
         where = self.tiles.rest
-        others = GraphBatch(self.graphs, take(self._host_positions, where))
+        others = GraphBatch(self.graphs, take(self.positions, where))
         first, total = take(self._host_ptr, where), others.num_nodes
         rows = spans(first, others._host[1], others._host_ptr, total, torch.int64, self.device)
         return others, rows

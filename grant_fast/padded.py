@@ -12,8 +12,9 @@ rows up must be one of them.
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,29 +27,30 @@ if TYPE_CHECKING:
 
 
 class _Tables(NamedTuple):
-    """What a filling changes, all of it parts of one tensor, that one copy may bring it."""
+    """What a filling changes, all of it parts of one table, that one copy may bring it."""
 
-    positions: Tensor
-    sizes: Tensor
-    ptr: Tensor
-    first_nodes: Tensor
-    node_count: Tensor
-    graph: Tensor  # this and what follows: `Tiles`
-    row: Tensor
-    one_plane: Tensor
-    two_planes: Tensor
-    three_planes: Tensor
-    tile: Tensor
-    nodes: Tensor
+    positions: Any
+    sizes: Any
+    ptr: Any
+    first_nodes: Any
+    node_count: Any
+    graph: Any  # this and what follows: `Tiles`
+    row: Any
+    one_plane: Any
+    two_planes: Any
+    three_planes: Any
+    tile: Any  # this and the next one: two int32 a number
+    nodes: Any
 
     @classmethod
-    def of(cls, table: Tensor, shapes: Sequence[tuple[int, ...]]) -> "_Tables":
-        """Parts of `table`, int64, of these shapes; of the last two, int32, the bytes count."""
+    def of(cls, table: Any, shapes: Sequence[tuple[int, ...]]) -> "_Tables":
+        """Parts of these shapes of `table`, a tensor or an array of int64."""
         parts, begin = [], 0
         for shape in shapes:
-            parts.append(table[begin : begin + math.prod(shape)].view(shape))
-            begin += _int64s(shape)
-        return cls(*parts[:-2], *(part.view(torch.int32) for part in parts[-2:]))
+            size = math.prod(shape)
+            parts.append(table[begin : begin + size].reshape(shape))
+            begin += size + size % 2  # the kernels want each to begin at a multiple of 16 bytes
+        return cls(*parts)
 
 
 class PaddedBatch(GraphBatch):
@@ -71,9 +73,10 @@ class PaddedBatch(GraphBatch):
         larger = [(2, _room((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER]
         one, count, halves = (size,), (1,), ((size // 2 + 1,), (rows // 2 + 1,))
         self._shapes = (one, one, (size + 1,), one, count, one, one, *larger, *halves)
-        total = sum(map(_int64s, self._shapes))
+        total = sum(math.prod(shape) + math.prod(shape) % 2 for shape in self._shapes)
         self._table = torch.zeros(total, dtype=torch.int64, device=graphs.device)
         here = _Tables.of(self._table, self._shapes)
+        tile, nodes = here.tile.view(torch.int32), here.nodes.view(torch.int32)
         which = torch.arange(size, device=graphs.device)
         # All this lies where `GraphBatch` keeps what it derives, and so is not derived.
         self._fixed = vars(self) | {
@@ -83,8 +86,8 @@ class PaddedBatch(GraphBatch):
             "_rows": here.positions,
             "sizes": here.sizes,
             "ptr": here.ptr,
-            "nodes": here.nodes[:rows],
-            "tiles": Tiles(here.tile[: size + 1], *here[5:10], None),
+            "nodes": nodes[:rows],
+            "tiles": Tiles(tile[: size + 1], *here[5:10], None),
             "segments": Segments(here.ptr, here.first_nodes, which, None),
             "rest": None,
         }
@@ -109,16 +112,17 @@ class PaddedBatch(GraphBatch):
         too_many = any(found.shape[1] > room.shape[1] for found, room in rooms)
         if too_many or not 2 <= count <= fixed["num_nodes"]:
             return False
-        table = torch.zeros(self._table.shape, dtype=torch.int64)
+        table = np.zeros(len(self._table), np.int64)
         new = _Tables.of(table, self._shapes)
         for room in (new.one_plane, new.two_planes, new.three_planes):
             room[0] = graphs.num_graphs
+        new = new._replace(tile=new.tile.view(np.int32), nodes=new.nodes.view(np.int32))
         new.tile[:] = len(tiles.graph)
         nodes = spans(first, sizes, ptr, count, torch.int32, positions.device)
         values = positions, sizes, ptr, first, ptr[-1:], *tiles[1:6], tiles.tile, nodes
         for part, value in zip(new, values, strict=True):
-            part[..., : value.shape[-1]] = value
-        self._table.copy_(upload(table, graphs.device), non_blocking=True)
+            part[..., : value.shape[-1]] = value.numpy()
+        self._table.copy_(upload(torch.from_numpy(table), graphs.device), non_blocking=True)
         self._hold(positions)
         return True
 
@@ -138,8 +142,3 @@ def _room(values: Tensor, size: int, times: float) -> int:
     most = values.topk(min(size, len(values))).values.sum()
     usual = size * values.mean() + 6 * math.sqrt(size) * values.std(correction=0)
     return math.ceil(min(most, times * usual))
-
-
-def _int64s(shape: tuple[int, ...]) -> int:
-    """Numbers until the next part: each begins at a multiple of 16 bytes, as the kernels want."""
-    return -(-math.prod(shape) // 2) * 2

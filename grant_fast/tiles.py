@@ -133,25 +133,24 @@ def tile_batch(
             and its first row in the batch.
         fits: [G] bool, see `BitRows`.
     """
-    n, fit = sizes.numpy(), fits[positions].numpy()
-    small = np.flatnonzero(fit & (n > 0) & (n <= TILE))
-    rest = torch.from_numpy(np.flatnonzero(~fit & (n > 0)))
+    n, graph_row = sizes.numpy(), np.stack((positions.numpy(), first_rows.numpy()))
+    kind = np.searchsorted((0, TILE, *PLANES), n)
+    kind[(n > 0) & ~fits[positions].numpy()] = len(PLANES) + 2
+    small, *larger, rest = (np.flatnonzero(kind == k) for k in range(1, len(PLANES) + 3))
     order, tile = pack(n[small], TILE, SLOTS)
-    order = small[order]
 
-    def pick(values: Tensor, where: np.ndarray) -> Tensor:
-        return upload(values[..., torch.from_numpy(where)], device)
+    def pick(values: np.ndarray, where: np.ndarray) -> Tensor:
+        return upload(torch.from_numpy(np.take(values, where, axis=-1)), device)
 
-    larger = (np.flatnonzero(fit & (least < n) & (n <= most)) for least, most in LARGER)
-    one, two, three = (pick(torch.stack((positions, first_rows)), where) for where in larger)
+    one, two, three = (pick(graph_row, where) for where in larger)
     return Tiles(
         upload(torch.from_numpy(tile), device),
-        pick(positions, order),
-        pick(first_rows, order),
+        pick(graph_row[0], small[order]),
+        pick(graph_row[1], small[order]),
         one,
         two,
         three,
-        rest if rest.numel() else None,
+        torch.from_numpy(rest) if rest.size else None,
     )
 
 
@@ -205,27 +204,27 @@ def pack(sizes: np.ndarray, height: int, slots: int) -> tuple[np.ndarray, np.nda
     begin = np.concatenate([[0], np.cumsum(count[::-1])])[::-1]  # of size s in by_size: begin[s+1]
     left = count.tolist()
     taken = begin[1:].tolist()
-    orders, slots_used = [], []
-    largest = height
-    while largest:
-        if not left[largest]:
-            largest -= 1
-            continue
+    parts: list[np.ndarray] = [np.empty(0, np.int64)]
+    slots_used, repeated = [0], [1]
+    there = [size for size in range(height, 0, -1) if left[size]]
+    while there:
         pattern, room, free = [], height, slots
-        for size in range(largest, 0, -1):
-            if size <= room and free and left[size]:
+        for size in there:
+            if size <= room and free:
                 many = min(left[size], room // size, free)
                 pattern.append((size, many))
                 room, free = room - many * size, free - many
         repeats = min(left[size] // many for size, many in pattern)
-        parts = []
+        shares = []
         for size, many in pattern:
             total = repeats * many
-            parts.append(by_size[taken[size] : taken[size] + total].reshape(repeats, many))
+            shares.append(by_size[taken[size] : taken[size] + total])
             taken[size] += total
             left[size] -= total
-        orders.append(np.concatenate(parts, 1).reshape(-1))
-        slots_used.append(np.full(repeats, slots - free))
-    order = np.concatenate([np.empty(0, np.int64), *orders])
-    used = np.concatenate([np.zeros(1, np.int64), *slots_used])
-    return order.astype(np.int64), np.cumsum(used).astype(np.int32)
+        there = [size for size in there if left[size]]
+        if repeats > 1:
+            shares = [np.concatenate([share.reshape(repeats, -1) for share in shares], 1).ravel()]
+        parts += shares
+        slots_used.append(slots - free)
+        repeated.append(repeats)
+    return np.concatenate(parts), np.cumsum(np.repeat(slots_used, repeated)).astype(np.int32)

@@ -125,7 +125,7 @@ def tail(
     assert graphs.y is not None
     return kernel.score(
         x.contiguous(), head, graphs.y.float().contiguous(), batch.ptr,
-        upload(batch._host_positions, graphs.device), graphs.ptr, counts,
+        upload(batch.positions, graphs.device), graphs.ptr, counts,
         width=last.out_channels, mean=model.pool == "mean", classes=task.kind == "multiclass",
         sigmoid=task.kind in ("binary", "multilabel"), raw=residual == "raw",
     )  # fmt: skip
@@ -176,7 +176,7 @@ def score(
         classes=task.kind == "multiclass", sigmoid=sigmoid, raw=residual == "raw",
     )  # fmt: skip
     sizes = batch._host[1]
-    fits = graphs.bits.fits[batch._host_positions]
+    fits = graphs.bits.fits[batch.positions]
     rest = (~fits | (sizes == 0) | (sizes > TILE)).nonzero().flatten()
     return scores, counts, pred, rest
 

@@ -209,7 +209,7 @@ class Pass:
         if pred is not None:
             outputs = take(pred, batch.nodes if self.task.level == "node" else batch._rows)
         if len(rest):
-            positions = batch._host_positions[rest]
+            positions = batch.positions[rest]
             others, counted, theirs = self._by_batches(model, positions, return_predictions)
             scores[rest.to(scores.device)] = others
             if counted is None:

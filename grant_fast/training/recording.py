@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from ..batch import GraphBatch
 from ..dispatch import is_fused, takes_kernels
 from ..graphs import PackedGraphs
 from ..nn import AtomEncoder, BatchNorm, FlexGCN
@@ -50,6 +51,26 @@ class Recorder(Generic[Result]):
         graph, result = self._recorded
         graph.replay()
         return result
+
+
+class BatchRecorder(Generic[Result]):
+    """Does work on batches: recorded once for all that fit into a room, and else as it comes.
+
+    Args:
+        device: as of a `Recorder`.
+        room: see `room_for`; None where there is none.
+    """
+
+    def __init__(self, device: torch.device | None, room: PaddedBatch | None) -> None:
+        self._recorder: Recorder[Result] = Recorder(device)
+        self.room = room
+
+    def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
+        """What `work` returns of the batch, or of one that holds the same graphs."""
+        room = self.room
+        if room is not None and room.fill(batch.positions):
+            return self._recorder(lambda: work(room), room)
+        return work(batch)
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
 from .passes import Pass, Passes
 from .rates import LearningRate
-from .recording import Recorder, recording_device, room_for
+from .recording import BatchRecorder, Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, measured, targets_of, with_targets
 
@@ -117,11 +118,11 @@ class Trainer:
         # Weights of graphs come from the host: work with them is not the same each time.
         on = None if config.arm in ON_REQUEST else on
         self._epochs: Recorder[tuple[int, Sums, Gradients]] = Recorder(on)
-        self._steps: Recorder[tuple[Sums, Gradients]] = Recorder(on)
-        self._room = None
+        room = None
         if on is not None and config.step_every == "batch":
             size = min(config.batch_size, len(self._train_ids))
-            self._room = room_for(self.model, self._graphs, self._train_ids, size)
+            room = room_for(self.model, self._graphs, self._train_ids, size)
+        self._steps: BatchRecorder[tuple[Sums, Gradients]] = BatchRecorder(on, room)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
@@ -233,12 +234,8 @@ class Trainer:
         return seen, (total, count.clamp_(min=1))
 
     def _step_on(self, ids: Tensor, batch: GraphBatch) -> Sums:
-        """A step by one batch; recorded where it fits into the room for all of them."""
-        room = self._room
-        if room is not None and room.fill(ids):
-            sums, grads = self._steps(lambda: self._mean_gradient(ids, room), room)
-        else:
-            sums, grads = self._mean_gradient(ids, batch)
+        """A step by one batch."""
+        sums, grads = self._steps(partial(self._mean_gradient, ids), batch)
         self._step(grads)
         return sums
 

@@ -2,14 +2,25 @@
 
 import copy
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from benchmarks import awkward, checks, data, packing, scores, scoring_checks
+from benchmarks import (
+    awkward,
+    checks,
+    data,
+    gradients,
+    networks,
+    packing,
+    scores,
+    scoring_checks,
+)
 from benchmarks.epochs import epoch_work
 from benchmarks.layers import layer_work
 from benchmarks.measure import Bench, WrongAnswer, measure
@@ -19,6 +30,7 @@ from benchmarks.work import Side, Work
 from grant_fast import GraphBatch, PackedGraphs, Task, ops
 from grant_fast.kernels import configurations
 from grant_fast.teaching import sampler
+from grant_fast.training import recording
 from tests import emulator
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
@@ -137,6 +149,21 @@ def test_an_epoch_must_see_every_graph_once(store, monkeypatch):
     monkeypatch.setattr(loader, "DataLoader", Short)
     found = race(work())["sides"]
     assert found["PyG, DataLoader"]["failed"].startswith("WrongAnswer")
+
+
+def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
+    def record(work, device):
+        return SimpleNamespace(replay=lambda: replayed.append(1)), work()
+
+    replayed = []
+    monkeypatch.setattr(recording, "record", record)
+    setting = Setting.of("ogbg-molhiv", store, batch_size=20)
+    made = networks.recorded_step(setting)
+    work = Work("ours", {"ours": lambda: made}, partial(gradients.exact, setting))
+    assert race(work)["sides"]["ours"]["error"] < 1e-5
+    assert len(replayed) > 1
+    with pytest.raises(ValueError, match="not recorded"):
+        networks.recorded_step(Setting.of("gen-cls", store))
 
 
 @pytest.mark.parametrize("recipe", ["ogbg-molhiv", "gen-cls"])

@@ -134,7 +134,7 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
     chosen = config(**{"interval": 2, "epochs": 4, "start_ratio": 0.5} | settings)
     plain = Trainer(make_dataset(kind), chosen, tmp_path / "plain")
     plain.fit()
-    assert plain._room is None
+    assert plain._steps.room is None
     tapes = request.getfixturevalue("tapes")
     recorded = Trainer(make_dataset(kind), chosen, tmp_path / "recorded")
     recorded.fit()
@@ -142,7 +142,7 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
     monkeypatch.setattr(Recorder, "__call__", lambda self, work, *subjects: work())
     unrecorded = Trainer(make_dataset(kind), chosen, tmp_path / "unrecorded")
     unrecorded.fit()
-    assert unrecorded._room is not None and len(tapes) == 3
+    assert unrecorded._steps.room is not None and len(tapes) == 3
     assert same(unrecorded.model.state_dict(), recorded.model.state_dict())
     assert untimed(unrecorded.history) == untimed(recorded.history)
     if "dropout" not in settings:  # of other numbers, since there are more rows
@@ -206,7 +206,7 @@ def test_on_a_gpu_a_recorded_run_equals_a_plain_one(tmp_path, config, monkeypatc
     chosen = config(**settings, device="cuda")
     recorded = Trainer(make_dataset(), chosen, tmp_path / "recorded")
     recorded.fit()
-    recorder = recorded._steps if recorded._room else recorded._epochs
+    recorder = recorded._steps._recorder if recorded._steps.room else recorded._epochs
     assert recorder._recorded is not None
     monkeypatch.setattr(Recorder, "__call__", lambda self, work, *subjects: work())
     plain = Trainer(make_dataset(), chosen, tmp_path / "plain")
