@@ -10,7 +10,7 @@ from grant_fast.padded import PaddedBatch
 from tests.cases import dense_graphs
 
 #: Of tiles, of one, two and three planes, of no nodes and of one, and one that bits cannot hold.
-SIZES = (20, 0, 3, 40, 9, 1, 31, 70, 130, 64, 5, 200, 8, 12, 33, 128)
+SIZES = (20, 0, 3, 40, 9, 1, 31, 70, 130, 33, 5, 200, 8, 12)
 TOO_LARGE = SIZES.index(200)
 IDS = torch.tensor([i for i in range(len(SIZES)) if i != TOO_LARGE])
 
@@ -31,11 +31,10 @@ def results(model: FlexGCN, batch) -> list[torch.Tensor]:
     return [out.detach(), *(parameter.grad for parameter in model.parameters())]
 
 
-@pytest.mark.parametrize("kinds", [False, True])
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"norm": "batch_norm"}, {"norm": "batch_norm", "act": "elu", "pool": "sum"}],
-    ids=["plain", "normed", "elu"],
+    ("settings", "kinds"),
+    [({}, True), ({"act": "elu", "pool": "sum"}, False)],
+    ids=["kinds", "elu"],
 )
 def test_a_filled_room_trains_as_a_batch_made_anew(settings, kinds):
     graphs = some_graphs(kinds)
@@ -43,10 +42,10 @@ def test_a_filled_room_trains_as_a_batch_made_anew(settings, kinds):
         "backend": "triton",
         "encoder": AtomEncoder(5, [2, 2]) if kinds else None,
     } | settings
-    model = FlexGCN(5, [7, 4], 2, orders=[3, 2, 2], **settings)
+    model = FlexGCN(5, [7, 4], 2, orders=[2, 2, 1], norm="batch_norm", **settings)
     twin, room = copy.deepcopy(model), PaddedBatch(graphs, IDS, 6)
     where = room.tiles.graph.data_ptr(), room.ptr.data_ptr(), room.tiles.tile.data_ptr()
-    for positions in ([8, 0, 2, 7, 3, 1], [15, 14, 13, 12, 10, 9], [1, 5, 2, 10, 12, 4]):
+    for positions in ([8, 0, 2, 7, 3, 1], [1, 5, 2, 10, 12, 9]):
         at = torch.tensor(positions)
         assert room.fill(at)
         assert len(room) == 6 and torch.equal(room.ids, at)
@@ -71,7 +70,7 @@ def test_what_does_not_fit_leaves_the_room_as_it_was():
         [2, 3, 4],  # fewer graphs
         [2, 3, 4, TOO_LARGE],  # not kept as bits
         [2, 3, 4, 8],  # none of three planes is among those that it is for
-        [2, 3, 9, 14],  # more of one plane
+        [2, 3, 9, 8],  # more of one plane, too
         [6, 0, 3, 0],  # more nodes
         [1, 1, 1, 5],  # one node has no deviation
     ):

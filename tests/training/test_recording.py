@@ -120,18 +120,16 @@ def test_a_tape_is_undone_and_replayed_with_new_values():
 
 
 STEPS = {
-    "plain": {},
-    "dropout": {"norm": "batch_norm", "dropout": (0.3,), "clip": 1.0},
-    "deep": {"hidden_channels": (6, 4), "orders": (3, 2, 2), "act": "elu", "pool": "sum"},
+    "regression": {"norm": "batch_norm", "dropout": (0.3,), "clip": 1.0},
+    "binary": {"hidden_channels": (6, 4), "orders": (3, 2, 2), "act": "elu", "pool": "sum"},
 }
 
 
-@pytest.mark.parametrize("settings", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("kind", ["regression", "binary"])
+@pytest.mark.parametrize(("kind", "settings"), STEPS.items(), ids=STEPS)
 def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, kind, settings):
     """Bit for bit as in the same room unrecorded, and to rounding as without a room."""
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    chosen = config(**{"interval": 2, "epochs": 4, "start_ratio": 0.5} | settings)
+    chosen = config(**{"interval": 1, "epochs": 2, "start_ratio": 0.5} | settings)
     plain = Trainer(make_dataset(kind), chosen, tmp_path / "plain")
     plain.fit()
     assert plain._steps.room is None
@@ -152,12 +150,12 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
 
 def test_interrupted_recorded_steps_resume_to_the_same_result(tmp_path, config, monkeypatch, tapes):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    chosen = config(norm="batch_norm", dropout=(0.3,), interval=2, epochs=4)
+    chosen = config(norm="batch_norm", dropout=(0.3,), interval=1, epochs=3, start_ratio=0.5)
     whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
     whole.fit()
     broken = Trainer(make_dataset(), chosen, tmp_path / "broken")
     with pytest.raises(KeyboardInterrupt):
-        broken.fit(InterruptAt(2))
+        broken.fit(InterruptAt(1))
     resumed = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
     resumed.fit()
     assert same(whole.model.state_dict(), resumed.model.state_dict())
