@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .batch import GraphBatch
 from .indexing import sizes_to_ptr, spans, take, upload
-from .tiles import LARGER, Segments, Tiles, tile_batch
+from .tiles import LARGER, TILE, Segments, Tiles, tile_batch
 
 if TYPE_CHECKING:
     from .flat import FlatGraphs
@@ -71,7 +71,8 @@ class PaddedBatch(GraphBatch):
         nodes = take(graphs.host_ptr.diff(), ids)
         rows = _room(nodes, size, 1.5)
         larger = [(2, _room((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER]
-        one, count, halves = (size,), (1,), ((size // 2 + 1,), (rows // 2 + 1,))
+        most_tiles = min(size, int(((nodes > 0) & (nodes <= TILE)).sum()))
+        one, count, halves = (size,), (1,), ((most_tiles // 2 + 1,), (rows // 2 + 1,))
         self._shapes = (one, one, (size + 1,), one, count, one, one, *larger, *halves)
         total = sum(math.prod(shape) + math.prod(shape) % 2 for shape in self._shapes)
         self._table = torch.zeros(total, dtype=torch.int64, device=graphs.device)
@@ -87,7 +88,7 @@ class PaddedBatch(GraphBatch):
             "sizes": here.sizes,
             "ptr": here.ptr,
             "nodes": nodes[:rows],
-            "tiles": Tiles(tile[: size + 1], *here[5:10], None),
+            "tiles": Tiles(tile[: most_tiles + 1], *here[5:10], None),
             "segments": Segments(here.ptr, here.first_nodes, which, None),
             "rest": None,
         }
@@ -108,8 +109,8 @@ class PaddedBatch(GraphBatch):
         ptr = sizes_to_ptr(sizes)
         count = int(ptr[-1])
         tiles = tile_batch(sizes, positions, ptr[:-1], fits, positions.device)
-        rooms = zip(tiles.larger, fixed["tiles"].larger, strict=True)
-        too_many = any(found.shape[1] > room.shape[1] for found, room in rooms)
+        rooms = zip(tiles[:6], fixed["tiles"][:6], strict=True)
+        too_many = any(found.shape[-1] > room.shape[-1] for found, room in rooms)
         if too_many or not 2 <= count <= fixed["num_nodes"]:
             return False
         table = np.zeros(len(self._table), np.int64)
