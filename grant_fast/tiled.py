@@ -129,8 +129,9 @@ def _flex_conv_tiles_backward(
             if is_fused(weight):  # whose own sum has the other rows alone
                 db += g.sum(0)
     if needs_dx and index is not None:
-        # A row of a kind that is past the last is no node's (`PaddedBatch`), and left out.
-        dx = torch.ops.aten.embedding_dense_backward(dx, index, len(x), len(x), False)
+        # Rows that are no node's (`PaddedBatch`) are of one kind more. PyTorch could leave it out
+        # by itself, but counts on no more kinds than it is told of.
+        dx = torch.ops.aten.embedding_dense_backward(dx, index, len(x) + 1, -1, False)[:-1]
     return dx, dw, db
 
 
