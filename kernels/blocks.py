@@ -64,7 +64,7 @@ def load_graph(p_ptr, p_graph, i_graph, num_graphs):
 
 
 @triton.jit
-def rows_of(size, j: tl.constexpr):
+def rows_of(size, j):
     """The rows of block j, counted from its first, and which of them there are."""
     o = tl.arange(0, ROWS)
     return o, o < size - j * ROWS
@@ -79,9 +79,7 @@ def zeros(PLANES: tl.constexpr, BO: tl.constexpr):
 
 
 @triton.jit
-def spread_block(
-    p_bits, num_nodes, node, size, j: tl.constexpr, i: tl.constexpr, PRECISION: tl.constexpr
-):
+def spread_block(p_bits, num_nodes, node, size, j, i, PRECISION: tl.constexpr):
     """Block (j, i) of A of the graph that begins at `node`."""
     o, m = rows_of(size, j)
     p_word = (p_bits + (num_nodes.to(tl.int64) * i + node + j * ROWS)).to(tl.pointer_type(tl.int32))
@@ -91,8 +89,7 @@ def spread_block(
 
 @triton.jit
 def load_adjacency(
-    p_bits, num_nodes, node, size, j: tl.constexpr, i: tl.constexpr,
-    TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
+    p_bits, num_nodes, node, size, j, i, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Block (j, i) of A, or of Aᵀ."""
     if TRANSPOSE:
@@ -103,7 +100,7 @@ def load_adjacency(
 
 
 @triton.jit
-def scaled(b, p_scale, node, size, j: tl.constexpr, NORMALIZE: tl.constexpr):
+def scaled(b, p_scale, node, size, j, NORMALIZE: tl.constexpr):
     """D^{-1/2} of these nodes, a column, times block j."""
     if NORMALIZE:
         o, m = rows_of(size, j)
@@ -115,30 +112,62 @@ def scaled(b, p_scale, node, size, j: tl.constexpr, NORMALIZE: tl.constexpr):
 def hop(
     b_z, p_bits, p_scale, num_nodes, node, size,
     PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
-    PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Â Z (or Âᵀ Z), blocks in and blocks out."""
     b_sum = zeros(PLANES, BO)
-    b_others = b_sum
     for i in tl.static_range(PLANES):
         b = scaled(b_z[i], p_scale, node, size, i, NORMALIZE)
-        finite = sources(b, PRECISION, "finite" if CAREFUL else "all")
-        b_next, b_more = (), ()
+        parts = sources(b, PRECISION, "all")
+        b_next = ()
         for j in tl.static_range(PLANES):
             tl.debug_barrier()  # or all of A is spread at once, more than registers can hold
             b_a = load_adjacency(p_bits, num_nodes, node, size, j, i, TRANSPOSE, PRECISION)
-            b_next = b_next + (add_sources(b_sum[j], b_a, finite, False),)
-            if CAREFUL:
-                others = sources(b, PRECISION, "others")
-                b_more = b_more + (add_sources(b_others[j], b_a, others, False),)
+            b_next = b_next + (add_sources(b_sum[j], b_a, parts, False),)
         b_sum = b_next
-        if CAREFUL:
-            b_others = b_more
     b_out = ()
     for j in tl.static_range(PLANES):
-        b = add_others(b_sum[j], b_others[j]) if CAREFUL else b_sum[j]
-        b_out = b_out + (scaled(b, p_scale, node, size, j, NORMALIZE),)
+        b_out = b_out + (scaled(b_sum[j], p_scale, node, size, j, NORMALIZE),)
     return b_out
+
+
+@triton.jit
+def careful_hop(
+    b_z, p_bits, p_scale, num_nodes, node, size,
+    PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """`hop` of what need not be finite: to what the others make of a sum the finite are added.
+
+    In loops: it is rare, and unrolled as the other it would take most of the time to compile.
+    """
+    b_out = zeros(PLANES, BO)
+    for j in range(PLANES):
+        b = tl.zeros([ROWS, BO], tl.float32)
+        for others in tl.static_range(1, -1, -1):
+            for i in range(PLANES):
+                tl.debug_barrier()
+                b_i = scaled(pick(b_z, i, PLANES), p_scale, node, size, i, NORMALIZE)
+                b_a = load_adjacency(p_bits, num_nodes, node, size, j, i, TRANSPOSE, PRECISION)
+                parts = sources(b_i, PRECISION, "others" if others else "finite")
+                b = add_sources(b, b_a, parts, False)
+            if others:
+                b = add_others(tl.zeros_like(b), b)
+        b = scaled(b, p_scale, node, size, j, NORMALIZE)
+        b_next = ()
+        for i in tl.static_range(PLANES):
+            b_next = b_next + (tl.where(i == j, b, b_out[i]),)
+        b_out = b_next
+    return b_out
+
+
+@triton.jit
+def pick(b, i, PLANES: tl.constexpr):
+    """Block i, which is known as late as the kernel runs."""
+    b_i = b[0]
+    for j in tl.static_range(1, PLANES):
+        b_i = tl.where(i == j, b[j], b_i)
+    return b_i
 
 
 @triton.jit
@@ -209,10 +238,16 @@ def convolve(
     b_y = zeros(PLANES, BO)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
-            b_y = hop(
-                b_y, p_bits, p_scale, num_nodes, node, size,
-                PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION, CAREFUL,
-            )  # fmt: skip
+            if CAREFUL:
+                b_y = careful_hop(
+                    b_y, p_bits, p_scale, num_nodes, node, size,
+                    PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
+                )  # fmt: skip
+            else:
+                b_y = hop(
+                    b_y, p_bits, p_scale, num_nodes, node, size,
+                    PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
+                )  # fmt: skip
         b_y = add_products(
             b_y, p_x, p_code, p_mask, p_weight, node, size, i_col,
             H_IN, H_OUT, BI, BO, PLANES, CODED, RELU_IN, SPLIT, PRECISION,
@@ -261,11 +296,12 @@ def flex_conv_blocks(
         ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
         PARTS, PRECISION, False,
     )  # fmt: skip
+    INPUTS: tl.constexpr = 16 if PLANES < 3 else BI  # with care, fewer fit the registers
     if ORDER > 1:
         if any_nan(b_y, PLANES):
             b_y = convolve(
                 p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
-                ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
+                ORDER, H_IN, H_OUT, INPUTS, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
                 PARTS, PRECISION, True,
             )  # fmt: skip
     p_y += row * H_OUT
@@ -364,7 +400,7 @@ def weight_grad_blocks(
             for _ in range(1, ORDER):
                 b_g = hop(
                     b_g, p_bits, p_scale, num_nodes, node, size,
-                    PLANES, BO, NORMALIZE, True, PRECISION, False,
+                    PLANES, BO, NORMALIZE, True, PRECISION,
                 )  # fmt: skip
                 p_sum += H_IN * H_OUT
                 b_sum = tl.zeros([BI, BO], tl.float32)

@@ -46,12 +46,12 @@ def hop_blocks(
     """`blocks.hop`; where it makes a NaN again, with care."""
     b_sum = blocks.hop(
         b_z, p_bits, p_scale, num_nodes, node, size,
-        PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION, False,
+        PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
     )  # fmt: skip
     if any_nan(b_sum, PLANES):
-        b_sum = blocks.hop(
+        b_sum = blocks.careful_hop(
             b_z, p_bits, p_scale, num_nodes, node, size,
-            PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION, True,
+            PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
         )  # fmt: skip
     return b_sum
 

@@ -130,25 +130,19 @@ def spread_bits(b_word, BITS: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.
 
 
 @triton.jit
-def spread_half(b_half):
-    """The low 16 bits of int32 words [rows, words] as pairs of zeros and ones, [rows, words, 8].
+def spread_words(b_word, PRECISION: tl.constexpr):
+    """int32 words [rows, words] as zeros and ones [rows, 32 · words], lowest bits first.
 
-    Two bits at a time, as the halves of an int32; a thread has all eight.
+    Two bits at a time, as the halves of an int32; a thread has all of a word.
     """
+    b_half = tl.join(b_word, b_word >> 16).reshape([b_word.shape[0], 2 * b_word.shape[1]])
     b_two = (b_half & 0xFFFF) | ((b_half & 0xFFFF) << 15)
     p = ()
     for i in tl.static_range(8):
         p = p + (((b_two >> (2 * i)) & 0x10001) * 0x3F80,)
     b_even = tl.join(tl.join(p[0], p[4]), tl.join(p[2], p[6]))
     b_odd = tl.join(tl.join(p[1], p[5]), tl.join(p[3], p[7]))
-    return tl.join(b_even, b_odd).reshape([b_half.shape[0], b_half.shape[1], 8])
-
-
-@triton.jit
-def spread_words(b_word, PRECISION: tl.constexpr):
-    """int32 words [rows, words] as zeros and ones [rows, 32 · words], lowest bits first."""
-    b_pairs = tl.join(spread_half(b_word), spread_half(b_word >> 16)).permute(0, 1, 3, 2)
-    b_pairs = b_pairs.reshape([b_word.shape[0], 16 * b_word.shape[1]])
+    b_pairs = tl.join(b_even, b_odd).reshape([b_word.shape[0], 16 * b_word.shape[1]])
     b_a = tl.join(b_pairs.to(tl.int16), (b_pairs >> 16).to(tl.int16))
     b_a = b_a.reshape([b_word.shape[0], 32 * b_word.shape[1]]).to(tl.bfloat16, bitcast=True)
     return b_a.to(tl.float32) if PRECISION == "ieee" else b_a

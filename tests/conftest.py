@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 import benchmarks  # noqa: F401  # finds the kernels where nothing was installed
+from tests.interpreter import hasten
 
 # OGB looks for newer releases in threads at its import, if it finds this module; without a network
 # one of them warns, and a warning is an error here, in whichever test happens to be running.
@@ -32,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         emulate(config.option.emulate)
     elif config.option.markexpr != "cuda":
         os.environ["TRITON_INTERPRET"] = "1"
+        if find_spec("triton"):
+            hasten()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
