@@ -146,7 +146,7 @@ def careful_hop(
         b = tl.zeros([ROWS, BO], tl.float32)
         for others in tl.static_range(1, -1, -1):
             for i in range(PLANES):
-                tl.debug_barrier()
+                tl.debug_barrier()  # or the powers of three planes spill on Hopper
                 b_i = scaled(pick(b_z, i, PLANES), p_scale, node, size, i, NORMALIZE)
                 b_a = load_adjacency(p_bits, num_nodes, node, size, j, i, TRANSPOSE, PRECISION)
                 parts = sources(b_i, PRECISION, "others" if others else "finite")
@@ -296,7 +296,7 @@ def flex_conv_blocks(
         ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
         PARTS, PRECISION, False,
     )  # fmt: skip
-    INPUTS: tl.constexpr = 16 if PLANES < 3 else BI  # with care, fewer fit the registers
+    INPUTS: tl.constexpr = 16 if PLANES < 3 else BI  # registers hold fewer with care
     if ORDER > 1:
         if any_nan(b_y, PLANES):
             b_y = convolve(
