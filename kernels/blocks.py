@@ -36,7 +36,6 @@ import triton
 import triton.language as tl
 
 from .tile import (
-    add_others,
     add_sources,
     add_split_product,
     finish,
@@ -118,7 +117,7 @@ def hop(
     b_sum = zeros(PLANES, BO)
     for i in tl.static_range(PLANES):
         b = scaled(b_z[i], p_scale, node, size, i, NORMALIZE)
-        parts = sources(b, PRECISION, "all")
+        parts = sources(b, PRECISION)
         b_next = ()
         for j in tl.static_range(PLANES):
             tl.debug_barrier()  # or all of A is spread at once, more than registers can hold
@@ -132,42 +131,60 @@ def hop(
 
 
 @triton.jit
-def careful_hop(
-    b_z, p_bits, p_scale, num_nodes, node, size,
-    PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """`hop` of what need not be finite: to what the others make of a sum the finite are added.
-
-    In loops: it is rare, and unrolled as the other it would take most of the time to compile.
-    """
-    b_out = zeros(PLANES, BO)
-    for j in range(PLANES):
-        b = tl.zeros([ROWS, BO], tl.float32)
-        for others in tl.static_range(1, -1, -1):
-            for i in range(PLANES):
-                tl.debug_barrier()  # or the powers of three planes spill on Hopper
-                b_i = scaled(pick(b_z, i, PLANES), p_scale, node, size, i, NORMALIZE)
-                b_a = load_adjacency(p_bits, num_nodes, node, size, j, i, TRANSPOSE, PRECISION)
-                parts = sources(b_i, PRECISION, "others" if others else "finite")
-                b = add_sources(b, b_a, parts, False)
-            if others:
-                b = add_others(tl.zeros_like(b), b)
-        b = scaled(b, p_scale, node, size, j, NORMALIZE)
-        b_next = ()
-        for i in tl.static_range(PLANES):
-            b_next = b_next + (tl.where(i == j, b, b_out[i]),)
-        b_out = b_next
+def on_their_sides(b, PLANES: tl.constexpr):
+    """Blocks, transposed."""
+    b_out = ()
+    for j in tl.static_range(PLANES):
+        b_out = b_out + (tl.trans(b[j]),)
     return b_out
 
 
 @triton.jit
-def pick(b, i, PLANES: tl.constexpr):
-    """Block i, which is known as late as the kernel runs."""
-    b_i = b[0]
-    for j in tl.static_range(1, PLANES):
-        b_i = tl.where(i == j, b[j], b_i)
-    return b_i
+def careful_hop(
+    b_z, p_bits, p_scale, num_nodes, node, size,
+    PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+):  # fmt: skip
+    """`hop` of what need not be finite: of one source after another, only along its edges.
+
+    Blocks lie on their sides, [BO, ROWS]: a thread has few rows, and needs few addresses.
+    """
+    b_sum = on_their_sides(zeros(PLANES, BO), PLANES)
+    for i in range(size):
+        b_source = pick(b_z, i, PLANES, BO)
+        if NORMALIZE:
+            b_source *= tl.load(p_scale + node + i).to(tl.float32)
+        b_next = ()
+        for j in tl.static_range(PLANES):
+            m_edge = edges(p_bits, num_nodes, node, size, j, i, TRANSPOSE)
+            b_next = b_next + (b_sum[j] + tl.where(m_edge[None, :], b_source[:, None], 0.0),)
+        b_sum = b_next
+    b_out = ()
+    for j in tl.static_range(PLANES):
+        b = scaled(tl.trans(b_sum[j]), p_scale, node, size, j, NORMALIZE)
+        b_out = b_out + (tl.trans(b),)
+    return b_out
+
+
+@triton.jit
+def pick(b_z, i, PLANES: tl.constexpr, BO: tl.constexpr):
+    """Row i of all blocks' rows."""
+    o = tl.arange(0, ROWS)
+    b = tl.zeros([BO, ROWS], tl.float32)
+    for j in tl.static_range(PLANES):
+        b += tl.where((o + j * ROWS == i)[None, :], b_z[j], 0.0)
+    return tl.sum(b, 1)
+
+
+@triton.jit
+def edges(p_bits, num_nodes, node, size, j, i, TRANSPOSE: tl.constexpr):
+    """Which rows of block j have node i as a source (TRANSPOSE: as a target)."""
+    o, m = rows_of(size, j)
+    if TRANSPOSE:
+        b_bit = tl.load(p_bits + num_nodes.to(tl.int64) * j + node + i) >> o
+    else:
+        p_word = p_bits + num_nodes.to(tl.int64) * (i // 64) + node + j * ROWS
+        b_bit = tl.load(p_word + o, mask=m, other=0) >> (i % 64)
+    return b_bit & 1 == 1
 
 
 @triton.jit
@@ -201,24 +218,14 @@ def input_rows(p_x, p_code, node, size, j: tl.constexpr, H_IN: tl.constexpr, COD
 
 
 @triton.jit
-def add_products(
-    b_y, p_x, p_code, p_mask, p_weight, node, size, i_col,
-    H_IN: tl.constexpr, H_OUT: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
-    PLANES: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
-    PARTS: tl.constexpr, PRECISION: tl.constexpr,
+def input_block(
+    p_x, p_code, p_mask, node, size, j: tl.constexpr, c,
+    H_IN: tl.constexpr, BI: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
 ):  # fmt: skip
-    """Blocks of Y + X W_k."""
-    for c in tl.static_range((H_IN + BI - 1) // BI):
-        b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
-        b_next = ()
-        for j in tl.static_range(PLANES):
-            tl.debug_barrier()  # or the blocks are mixed, more than registers can hold
-            p, o, m = input_rows(p_x, p_code, node, size, j, H_IN, CODED)
-            p_m = p_mask + j * ROWS * H_IN if RELU_IN else p_mask
-            b_x = load_gradient(p, p_m, o, m, c, RELU_IN, H_IN, BI)
-            b_next = b_next + (add_split_product(b_y[j], b_x, b_w, PARTS, PARTS, PRECISION),)
-        b_y = b_next
-    return b_y
+    """Block (j, c) of X, or (RELU_IN) of a `load_gradient`."""
+    p, o, m = input_rows(p_x, p_code, node, size, j, H_IN, CODED)
+    p_m = p_mask + j * ROWS * H_IN if RELU_IN else p_mask
+    return load_gradient(p, p_m, o, m, c, RELU_IN, H_IN, BI)
 
 
 @triton.jit
@@ -227,33 +234,57 @@ def convolve(
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
     BI: tl.constexpr, BO: tl.constexpr, PLANES: tl.constexpr,
     NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
-    PARTS: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Σ_k Â^k X W_k of one graph, in blocks.
 
-    What is not finite makes NaN of a column of the whole graph, but where the sum is CAREFUL.
+    What is not finite makes NaN of a column of the whole graph.
     """
-    SPLIT: tl.constexpr = 0 if CAREFUL or ORDER == 1 else PARTS
+    SPLIT: tl.constexpr = 0 if ORDER == 1 else PARTS
     p_weight += (ORDER - 1) * H_IN * H_OUT
     b_y = zeros(PLANES, BO)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
-            if CAREFUL:
-                b_y = careful_hop(
-                    b_y, p_bits, p_scale, num_nodes, node, size,
-                    PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
-                )  # fmt: skip
-            else:
-                b_y = hop(
-                    b_y, p_bits, p_scale, num_nodes, node, size,
-                    PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
-                )  # fmt: skip
-        b_y = add_products(
-            b_y, p_x, p_code, p_mask, p_weight, node, size, i_col,
-            H_IN, H_OUT, BI, BO, PLANES, CODED, RELU_IN, SPLIT, PRECISION,
-        )  # fmt: skip
+            b_y = hop(
+                b_y, p_bits, p_scale, num_nodes, node, size,
+                PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
+            )  # fmt: skip
+        for c in tl.static_range((H_IN + BI - 1) // BI):
+            b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
+            b_next = ()
+            for j in tl.static_range(PLANES):
+                tl.debug_barrier()  # or the blocks are mixed, more than registers can hold
+                b_x = input_block(p_x, p_code, p_mask, node, size, j, c, H_IN, BI, CODED, RELU_IN)
+                b_next = b_next + (add_split_product(b_y[j], b_x, b_w, SPLIT, SPLIT, PRECISION),)
+            b_y = b_next
         p_weight -= H_IN * H_OUT
     return b_y
+
+
+@triton.jit
+def careful_convolve(
+    p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+    ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
+    BO: tl.constexpr, PLANES: tl.constexpr,
+    NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
+):  # fmt: skip
+    """`convolve` of what need not be finite, one column of X after another."""
+    p_weight += (ORDER - 1) * H_IN * H_OUT
+    b_y = on_their_sides(zeros(PLANES, BO), PLANES)
+    for i in range(ORDER):
+        if i > 0:
+            b_y = careful_hop(
+                b_y, p_bits, p_scale, num_nodes, node, size, PLANES, BO, NORMALIZE, TRANSPOSE
+            )
+        for c in range(H_IN):
+            b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, 1, BO)
+            b_next = ()
+            for j in tl.static_range(PLANES):
+                b_x = input_block(p_x, p_code, p_mask, node, size, j, c, H_IN, 1, CODED, RELU_IN)
+                b_next = b_next + (b_y[j] + tl.trans(b_x * b_w),)
+            b_y = b_next
+        p_weight -= H_IN * H_OUT
+    return on_their_sides(b_y, PLANES)
 
 
 @triton.jit(do_not_specialize=["num_nodes", "num_graphs"])
@@ -294,15 +325,13 @@ def flex_conv_blocks(
     b_y = convolve(
         p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
         ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
-        PARTS, PRECISION, False,
+        PARTS, PRECISION,
     )  # fmt: skip
-    INPUTS: tl.constexpr = 16 if PLANES < 3 else BI  # registers hold fewer with care
     if ORDER > 1:
         if any_nan(b_y, PLANES):
-            b_y = convolve(
+            b_y = careful_convolve(
                 p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
-                ORDER, H_IN, H_OUT, INPUTS, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
-                PARTS, PRECISION, True,
+                ORDER, H_IN, H_OUT, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
             )  # fmt: skip
     p_y += row * H_OUT
     for j in tl.static_range(PLANES):

@@ -122,14 +122,17 @@ LAYERS = (
     ),
 )
 
-#: The same of larger graphs by their planes: what a program does in a loop over the orders, one
-#: order but the first stands for, and what it does for each plane, the layers of most registers.
+#: Those of kernels that loop over the orders: one order but the first stands for all.
+LOOPED_LAYERS = tuple(
+    layer
+    for layer in LAYERS
+    if layer.order in (1, 3, 4) or layer.plain or layer.place or layer.dtype != "fp32"
+)
+
+#: The same of larger graphs by their planes: what a program does for each plane, the layers of most
+#: registers stand for.
 BLOCK_LAYERS = {
-    1: tuple(
-        layer
-        for layer in LAYERS
-        if layer.order in (1, 3, 4) or layer.plain or layer.place or layer.dtype != "fp32"
-    ),
+    1: LOOPED_LAYERS,
     **dict.fromkeys(
         (2, 3),
         (
@@ -373,7 +376,7 @@ KERNELS = {
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
         Kernel(
             fused.flex_conv_tiles,
-            (*_convolutions(LAYERS, layer.tile_shape),),
+            (*_convolutions(LOOPED_LAYERS, layer.tile_shape),),
             _TILE_ROWS,
             optional=_LAYER,
         ),

@@ -47,7 +47,6 @@ import triton
 import triton.language as tl
 
 from .tile import (
-    add_others,
     add_product,
     add_sources,
     add_split_product,
@@ -93,16 +92,31 @@ def tile_input(
 
 
 @triton.jit
-def hop(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr):
+def hop(b_z, b_a, b_scale, NORMALIZE: tl.constexpr, PRECISION: tl.constexpr):
     """Â Z of one tile: A Z between two diagonal scales. All lie on their sides: b_z is [BO, ROWS],
     b_a [sources, targets]."""
     if NORMALIZE:
         b_z = b_z * b_scale[None, :]
-    b_none = tl.zeros_like(b_z)
-    b_sum = add_sources(b_none, b_a, sources(b_z, PRECISION, "finite" if CAREFUL else "all"), True)
-    if CAREFUL:
-        b_others = add_sources(b_none, b_a, sources(b_z, PRECISION, "others"), True)
-        b_sum = add_others(b_sum, b_others)
+    b_sum = add_sources(tl.zeros_like(b_z), b_a, sources(b_z, PRECISION), True)
+    return b_sum * b_scale[None, :] if NORMALIZE else b_sum
+
+
+@triton.jit
+def careful_hop(
+    b_z, p_word, i_tile, b_scale,
+    ROWS: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
+):  # fmt: skip
+    """`hop` of what need not be finite: of one source after another, only along its edges."""
+    o = tl.arange(0, ROWS)
+    p_word += i_tile * ROWS
+    b_word = tl.load(p_word + o)
+    if NORMALIZE:
+        b_z = b_z * b_scale[None, :]
+    b_sum = tl.zeros_like(b_z)
+    for i in range(ROWS):
+        b_bit = (tl.load(p_word + i) >> o) if TRANSPOSE else (b_word >> i)
+        b_source = tl.sum(tl.where((o == i)[None, :], b_z, 0.0), 1)
+        b_sum += tl.where((b_bit & 1 == 1)[None, :], b_source[:, None], 0.0)
     return b_sum * b_scale[None, :] if NORMALIZE else b_sum
 
 
@@ -120,27 +134,47 @@ def horner(
     b_x, b_a, b_scale, p_weight, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
     BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr, NORMALIZE: tl.constexpr,
-    PARTS: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Block i_col of Σ_k Â^k X W_k of one tile, on its side: [BO, ROWS].
 
     b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `split`). What is not
-    finite makes NaN of a column of the whole tile, but where the sum is CAREFUL.
+    finite makes NaN of a column of the whole tile.
     """
-    WHOLE: tl.constexpr = CAREFUL or ORDER == 1 or PRECISION == "ieee"
+    WHOLE: tl.constexpr = ORDER == 1 or PRECISION == "ieee"
     LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
     x = b_x if WHOLE else split_all(b_x, (H_IN + BI - 1) // BI, PARTS)
     p_weight += (ORDER - 1) * H_IN * H_OUT
     b_y = tl.zeros([BO, ROWS], tl.float32)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
-            b_y = hop(b_y, b_a, b_scale, NORMALIZE, PRECISION, CAREFUL)
+            b_y = hop(b_y, b_a, b_scale, NORMALIZE, PRECISION)
         for c in tl.static_range(0, H_IN, BI):
             b_w = tl.trans(load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO))
             if WHOLE:
                 b_y = tl.dot(b_w, x[c // BI], b_y, input_precision=PRECISION)
             else:
                 b_y = add_product(b_y, split(b_w, PARTS), x[c // BI], PARTS, PARTS, LIMIT)
+        p_weight -= H_IN * H_OUT
+    return b_y
+
+
+@triton.jit
+def careful_horner(
+    p_x, p_mask, o_x, m_row, p_word, i_tile, b_scale, p_weight, i_col,
+    ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
+    BO: tl.constexpr, ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, RELU_IN: tl.constexpr,
+):  # fmt: skip
+    """`horner` of what need not be finite, one column of X after another."""
+    p_weight += (ORDER - 1) * H_IN * H_OUT
+    b_y = tl.zeros([BO, ROWS], tl.float32)
+    for i in range(ORDER):
+        if i > 0:
+            b_y = careful_hop(b_y, p_word, i_tile, b_scale, ROWS, NORMALIZE, TRANSPOSE)
+        for c in range(H_IN):
+            b_x = load_gradient(p_x, p_mask, o_x, m_row, c, RELU_IN, H_IN, 1)
+            b_y += tl.trans(b_x * load_weight(p_weight, c, i_col, H_IN, H_OUT, 1, BO))
         p_weight -= H_IN * H_OUT
     return b_y
 
@@ -183,13 +217,13 @@ def flex_conv_tiles(
         b_x = b_x + (tl.trans(load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI)),)
     b_y = horner(
         b_x, b_a, b_scale, p_weight, i_col,
-        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION, False,
+        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION,
     )  # fmt: skip
     if ORDER > 1:
         if has_nan(b_y):
-            b_y = horner(
-                b_x, b_a, b_scale, p_weight, i_col,
-                ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION, True,
+            b_y = careful_horner(
+                p_x, p_mask, o_x, m_row, p_word, i_tile, b_scale, p_weight, i_col,
+                ORDER, H_IN, H_OUT, BO, ROWS, NORMALIZE, TRANSPOSE, RELU_IN,
             )  # fmt: skip
     b_y = finish(tl.trans(b_y), p_bias, i_col, BIAS, RELU, H_OUT, BO)
     store_block(p_y, b_y, o_row, m_row, i_col, H_OUT, BO)
@@ -237,7 +271,7 @@ def weight_grad_tiles(
         b_next = ()
         for k in tl.static_range(ORDER):
             if k > 0:
-                b_g = hop(b_g, b_a, b_scale, NORMALIZE, PRECISION, False)
+                b_g = hop(b_g, b_a, b_scale, NORMALIZE, PRECISION)
             b_next = b_next + (add_split_product(b_dw[k], b_g, b_x, 3, PARTS, PRECISION),)
             if k < ORDER - 1:
                 tl.debug_barrier()  # or the orders are mixed, more than registers can hold

@@ -124,7 +124,9 @@ def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tupl
     out = triton.compile(
         ASTSource(kernel.jit, types, constants, aligned),
         target=gpu,
-        options=launch.options(kernel.name, gpu.backend == "hip", constants),
+        options=launch.options(
+            kernel.name, constants, hip=gpu.backend == "hip", hopper=gpu.arch == 90
+        ),
     )
     read = _read_amd if gpu.backend == "hip" else _read_nvidia
     return *read(out.asm), out.metadata.shared

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..devices import has_nvidia_units
+from ..devices import has_hopper_units, has_nvidia_units
 
 #: Warps of each kernel; those that are not here have one for each 16 columns that they hold.
 WARPS = {
@@ -28,15 +28,11 @@ WARPS = {
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
 BY_THREADS = ("spmm_rows", "value_grad_rows")
-#: Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
+#: Of the others, those that need as many; see `most_registers`.
 REGISTERS = {
-    **dict.fromkeys(("weight_grad_tiles", "weight_grad_blocks", "flex_conv_blocks"), 255),
-    **dict.fromkeys(("score_tiles", "horner_blocks", "powers_blocks", "find_digit"), 255),
+    "horner_tiles": 136,
+    **dict.fromkeys(("weight_grad_blocks", "score_tiles", "find_digit"), 255),
 }
-#: The same at outputs, or inputs, above 32. Below, more programs fit a multiprocessor unspilled.
-WIDE_REGISTERS = {"flex_conv_tiles": 255}
-#: The same at inputs above 16, where sm_80 does with these what it does not with more.
-SEVERAL_REGISTERS = {"weight_grad_tiles": 248}
 
 #: Kernels that sum products over the lanes of a warp, each lane all of them. Fused with an addition
 #: a product is not rounded: two lanes that add each other's would end with different sums, and
@@ -52,19 +48,35 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def options(kernel: str, hip: bool, constants: Mapping[str, Any]) -> dict[str, int]:
+def options(
+    kernel: str, constants: Mapping[str, Any], *, hip: bool, hopper: bool
+) -> dict[str, int]:
     """How a kernel is compiled. No software pipeline: it would cost registers and shared memory."""
-    h_in, h_out = constants.get("H_IN", 0), constants.get("H_OUT", 0)
-    registers = REGISTERS | (WIDE_REGISTERS if max(h_in, h_out) > 32 else {})
-    registers |= SEVERAL_REGISTERS if h_in > 16 else {}
     columns = max(constants.get("BLOCKS") or (constants.get("BO", 0),))
     out = {"num_warps": WARPS.get(kernel) or columns // 16, "num_stages": 1}
     out["enable_fp_fusion"] = kernel not in UNFUSED
     if kernel in BY_THREADS and hip:
         out["num_warps"] //= 2
-    if kernel in registers and not hip:
-        out["maxnreg"] = registers[kernel]
+    if not hip and (registers := most_registers(kernel, constants, hopper)):
+        out["maxnreg"] = registers
     return out
+
+
+def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> int | None:
+    """Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
+
+    `grant-fast doctor --compile` shows which do.
+    """
+    h_in, h_out = constants.get("H_IN", 0), constants.get("H_OUT", 0)
+    if kernel == "flex_conv_tiles":
+        if h_in > 32 and h_in % 4:  # rows off 16 bytes have an address each
+            return 255
+        return 128 if constants["RELU_IN"] and h_out > h_in else None
+    if kernel == "weight_grad_tiles":  # of several blocks sm_80 does with 248 what not with more
+        return 248 if h_in > 16 else 255
+    if kernel in ("horner_blocks", "powers_blocks"):
+        return None if hopper else 255
+    return REGISTERS.get(kernel)
 
 
 def precision(dtype: torch.dtype, device: torch.device) -> str:
@@ -116,10 +128,11 @@ def launch(
     `inspect.py`, for an operand that begins off 16 bytes, as a view may: such a one is copied. What
     is written is ours, and its beginnings are chosen.
     """
-    device, hip = written[0].device, torch.version.hip is not None
+    device = written[0].device
     if any(isinstance(operand, Tensor) and operand.data_ptr() % 16 for operand in operands):
         operands = tuple(_aligned(operand, written) for operand in operands)
-    constants |= options(kernel.fn.__name__, hip, constants)
+    hip, hopper = torch.version.hip is not None, has_hopper_units(device)
+    constants |= options(kernel.fn.__name__, constants, hip=hip, hopper=hopper)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](*operands, **constants)
 

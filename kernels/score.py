@@ -117,7 +117,7 @@ def convolve(
     for j in tl.static_range(0, H_OUT, BO):
         b_y = horner(
             x, b_a, b_scale, p_weight, j // BO,
-            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION, False,
+            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION,
         )  # fmt: skip
         p_bias = p_weight + ORDER * H_IN * H_OUT
         blocks = blocks + (finish(tl.trans(b_y), p_bias, j // BO, True, RELU, H_OUT, BO),)
@@ -141,7 +141,7 @@ def read_out(
             b_y = tl.dot(b_p * b_x[c // BI], b_w, b_y, input_precision=PRECISION)
     b_f = tl.zeros([GRAPHS, BO], tl.float32)
     b_in = m_in.to(tl.float32 if PRECISION == "ieee" else tl.bfloat16)
-    b_f = add_sources(b_f, b_in, sources(b_y, PRECISION, "all"), False)
+    b_f = add_sources(b_f, b_in, sources(b_y, PRECISION), False)
     o_col = tl.arange(0, BO)
     p_bias = p_weight + ORDER * H_IN * H_OUT
     b_bias = tl.load(p_bias + o_col, mask=o_col < H_OUT, other=0)[None, :]

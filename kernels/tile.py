@@ -191,31 +191,15 @@ def add_split_product(
 
 
 @triton.jit
-def sources(b_z, PRECISION: tl.constexpr, WHAT: tl.constexpr):
+def sources(b_z, PRECISION: tl.constexpr):
     """Z as the parts that `add_sources` multiplies with a block A of zeros and ones, for float32.
 
     Such an A is exact in bfloat16, and Z is a sum of three bfloat16s: three products make a float32
     one, at less than the cost of two in TF32, and what a matrix unit gave out it takes in again
     from where it lies. "tf32" leaves the smallest part out; "ieee" is for matrix units that take
     float32 (AMD's), and for the interpreter.
-
-    A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
-    not finite reaches rows, and graphs, that have no edge from it. It always shows in the result
-    (`has_nan`); then the sum is made again of the finite sources (WHAT is "finite"), the others
-    are counted ("others"), and `add_others` puts both together. The weights' gradient goes
-    without: it adds up all nodes, and its order 0 has lost the column anyway.
     """
-    m_finite = tl.abs(b_z) < float("inf")
-    if WHAT == "others":  # at most 192 of a kind: three counts in one float32 sum, exactly
-        b_kind = tl.where(b_z > 0, 1.0, tl.where(b_z < 0, 256.0, 65536.0))
-        b_z = tl.where(m_finite, 0.0, b_kind)
-    if WHAT == "finite":
-        b_z = tl.where(m_finite, b_z, 0.0)
-    if PRECISION == "ieee":
-        parts = (b_z,)
-    else:
-        parts = split(b_z, 1 if WHAT == "others" else (3 if PRECISION == "tf32x3" else 2))
-    return parts
+    return (b_z,) if PRECISION == "ieee" else split(b_z, 3 if PRECISION == "tf32x3" else 2)
 
 
 @triton.jit
@@ -232,14 +216,12 @@ def add_sources(b_sum, b_a, parts, AFTER: tl.constexpr):
 
 @triton.jit
 def has_nan(b_sum):
-    """Whether a sum over all sources has to be made again; see `sources`."""
+    """Whether a sum over all sources has to be made again, with care.
+
+    A sparse product never multiplies by 0, a dense one does, and 0 · NaN and 0 · ∞ are NaN: what is
+    not finite reaches rows, and graphs, that have no edge from it. That always shows in the result.
+    It is rare: the sum is made again in the shortest code, one source, or one input, after another.
+    The weights' gradient goes without: it adds up all nodes, and its order 0 has lost the column
+    anyway.
+    """
     return tl.max((b_sum != b_sum).to(tl.int32)) > 0
-
-
-@triton.jit
-def add_others(b_sum, b_others):
-    """A sum over finite sources, and what the counted others make of it."""
-    b_count = b_others.to(tl.int32)
-    b_sum += tl.where((b_count & 255) > 0, float("inf"), 0.0)
-    b_sum += tl.where(((b_count >> 8) & 255) > 0, -float("inf"), 0.0)
-    return tl.where(b_count >= 65536, float("nan"), b_sum)

@@ -107,13 +107,14 @@ def extract_bits(machine: Machine, statement: Statement) -> Step:
     target, *operands = statement.operands
     kind = statement.modifiers[-1]
     a = machine.source(operands[0], kind)
-    start, length = (machine.source(operand, "u32").astype(int) for operand in operands[1:])
-    assert len(start) == len(length) == 1 and start + length <= 32, statement
+    start, length = (int(machine.source(operand, "u32").item()) for operand in operands[1:])
+    assert start + length <= 8 * a.itemsize and length < 64, statement
 
     def step(mask):
-        bits = a.view(np.uint32).astype(np.int64) >> start & (1 << length) - 1
-        if kind == "s32":
-            bits -= (bits >> length - 1) << length
+        bits = a.view(f"u{a.itemsize}").astype(np.uint64) >> np.uint64(start)
+        bits = (bits & np.uint64((1 << length) - 1)).view(np.int64)
+        if kind[0] == "s":
+            bits = bits - (bits >> length - 1 << length)
         machine.put(target, bits.astype(a.dtype), mask)
 
     return step

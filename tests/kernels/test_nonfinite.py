@@ -6,6 +6,7 @@ import torch
 
 from grant_fast import PackedGraphs, dispatch, ops
 from grant_fast.kernels import layer, wide
+from grant_fast.tiled import kernel_graphs
 from tests.cases import Case, dense_graphs
 
 
@@ -84,15 +85,19 @@ def test_the_layer_equals_the_sparse_product(batch, name, normalize, h_out, way)
     assert_close(got, want, way)
 
 
-@pytest.mark.parametrize("bad", [torch.nan, FULL_NAN, -torch.inf], ids=["NaN", "all ones", "-inf"])
-def test_the_gradient_equals_that_of_the_sparse_product(batch, bad, way):
-    adjacency = batch.adjacency(True)
+@pytest.mark.parametrize(
+    ("bad", "relu"),
+    [(torch.nan, False), (FULL_NAN, False), (-torch.inf, True)],
+    ids=["NaN", "all ones", "-inf by a ReLU"],
+)
+def test_the_gradient_equals_that_of_the_sparse_product(batch, bad, relu, way):
+    adjacency, bias = batch.adjacency(True), torch.full((3,), 100.0)  # the ReLU lets all by
     weight, grad = torch.ones(3, 4, 3), torch.randn(batch.num_nodes, 3)
     grad[7, 1] = grad[40, 1] = grad[75, 1] = bad
     want, got = [], []
     for backend, grads in (("torch", want), ("triton", got)):
         x, w = batch.x.clone().requires_grad_(), weight.clone().requires_grad_()
-        out = ops.flex_conv(x, w, None, adjacency, backend=backend)
+        out = ops.flex_conv(x, w, bias, adjacency, relu=relu, backend=backend)
         grads += torch.autograd.grad(out, (x, w), grad)
     assert 0.2 < want[0].isfinite().float().mean() < 1
     assert_close(got[0], want[0], way)
@@ -100,3 +105,29 @@ def test_the_gradient_equals_that_of_the_sparse_product(batch, bad, way):
     assert not got[1][:, :, 1].isfinite().any() and not want[1][0, :, 1].isfinite().any()
     columns = [0, 2]
     assert_close(got[1][..., columns], want[1][..., columns], way, 1e-4)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
+def test_it_goes_there_wherever_the_features_are_read(precision, monkeypatch):
+    monkeypatch.setattr(layer, "precision", lambda dtype, device: precision)
+    graphs, positions = dense_graphs((12, 20, 40, 9, 70, 33), 4), [3, 1, 5, 4, 2, 0]
+    kinds, code = torch.randn(8, 20), torch.arange(graphs.num_nodes, dtype=torch.int32) % 6
+    kinds[6, 19], kinds[7, 0] = torch.inf, torch.nan
+    code[graphs.ptr[[1, 2, 4]] + 3] = torch.tensor([6, 7, 6], dtype=torch.int32)
+    x = kinds[code]
+    nodes = torch.cat([torch.arange(*graphs.ptr[p : p + 2].tolist()) for p in positions])
+    batch = graphs.batch(positions)
+    tables, weight = kernel_graphs(batch, normalize=True), torch.randn(3, 20, 7)
+    places = [(x[nodes], False, None), (x, True, None), (kinds, True, code)]
+    want, *others = (
+        layer.forward(
+            *(x, weight, None, tables, torch.empty(batch.num_nodes, 7)),
+            relu=False, dataset_x=dataset_x, code=code,
+        )
+        for x, dataset_x, code in places
+    )  # fmt: skip
+    sparse = ops.flex_conv(x[nodes], weight, None, batch.adjacency(True), backend="torch")
+    torch.testing.assert_close(want, sparse, equal_nan=True)
+    assert 0.2 < want.isfinite().float().mean() < 0.8
+    for got in others:
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
