@@ -28,7 +28,8 @@ WARPS = {
 
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
 BY_THREADS = ("spmm_rows", "value_grad_rows")
-#: Of the others, those that need as many; see `most_registers`.
+
+#: What `most_registers` says of kernels whatever their shape.
 REGISTERS = {
     "horner_tiles": 136,
     **dict.fromkeys(("weight_grad_blocks", "score_tiles", "find_digit"), 255),
