@@ -113,12 +113,12 @@ def powers_tile(
     TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
 ):  # fmt: skip
     """Write ÂX, …, Â^{κ-1}X of a tile, whose X is b_z, on its side; returns the last."""
+    stride = order.to(tl.int64) * WIDTH
     for _ in range(1, order):
         p_z += WIDTH
         b_z = hop_tile(
             b_z, b_a, b_scale, p_word, i_tile, ROWS, NORMALIZE, TRANSPOSE, PRECISION, CAREFUL
         )
-        stride = order.to(tl.int64) * WIDTH
         store_columns(p_z, tl.trans(b_z), o_row, m_row, i_col, stride, WIDTH, BO)
     return b_z
 
