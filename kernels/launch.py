@@ -72,9 +72,10 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
     if kernel == "flex_conv_tiles":
         if h_in > 32 and h_in % 4:  # rows off 16 bytes have an address each
             return 255
-        return 128 if constants["RELU_IN"] and h_out > h_in else None
-    if kernel == "weight_grad_tiles":  # of several blocks sm_80 does with 248 what not with more
-        return 248 if h_in > 16 else 255
+        widens = constants["RELU_IN"] and h_out > h_in and constants["ORDER"] > 1
+        return 128 if widens else None
+    if kernel == "weight_grad_tiles":  # some do with fewer what they do not with 255
+        return 253 if hopper else 248 if h_out > 16 and h_out % 2 == 0 else 255
     if kernel in ("horner_blocks", "powers_blocks"):
         return None if hopper else 255
     return REGISTERS.get(kernel)

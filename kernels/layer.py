@@ -85,12 +85,13 @@ def tile_grad_shape(h_out: int) -> dict[str, int]:
 def block_grad_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[str, int]:
     """What is within the registers of each target, as `grant-fast doctor --compile` shows.
 
-    Hopper's matrix units take 64 inputs at a time. More than 32 off 16 bytes have an address each.
+    Hopper's matrix units take 64 inputs at a time, those of any target 16. Rows off 16 bytes have
+    an address each.
     """
     inputs, columns = 16, 16 if planes == 2 else column_block(h_out)
-    if hopper:
+    if hopper and (h_in > 16 or planes > 1):
         inputs, columns = 64, 32 if planes == 3 else column_block(h_out)
-        if h_in > 32 and h_in % 4:
+        if h_in > 32 and (h_in % 4 or h_out % 2):
             inputs, columns = 32 if planes == 1 else 64, 16
     return {"BI": inputs, "BO": columns, "PLANES": planes}
 
