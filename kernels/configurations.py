@@ -85,59 +85,51 @@ class Layer(NamedTuple):
 
 
 #: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
-#: 32) and gives out (16 or 32), by the order and by the dtype. In float32 all of the blocks are
-#: here, forward and backward, at a usual order and the highest, each with all that adds to a
-#: kernel: the norm, the bias, the ReLU. Without those, and in half precision, a kernel does less of
-#: the same, and a layer of order 1 nothing else: the usual layer and the largest stand for all.
-#: Rows off 16 bytes of more than one block need most registers, wherever X is read.
+#: 32) and gives out (16 or 32), by the dtype, and by whether rows begin at 16 bytes. In float32 all
+#: of the blocks are here, forward and backward, each with all that adds to a kernel: the norm, the
+#: bias, the ReLU. Without those, in half precision and in TF32 a kernel does less of the same: a
+#: usual layer or a large one stands for all. Kernels that loop over the orders are the same for all
+#: but the first.
 LAYERS = (
     *(
-        Layer(order, *widths, representative=(order, *widths) in ((3, 27, 18), (5, 64, 64)))
-        for order in (3, 5)
-        for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64))
+        Layer(3, *widths, representative=widths in ((27, 18), (64, 64)))
+        for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64), (33, 48), (63, 33))
     ),
-    *(Layer(1, *widths) for widths in ((64, 16), (64, 64))),
-    *(
-        Layer(*sizes, dtype, representative=(*sizes, dtype) == (3, 27, 18, "bf16"))
-        for sizes in ((3, 27, 18), (5, 64, 64))
-        for dtype in ("bf16", "fp16")
-    ),
+    *(Layer(1, *widths) for widths in ((64, 64), (63, 36))),
     Layer(3, 27, 18, plain=True),
+    Layer(3, 27, 18, "bf16", representative=True),
+    Layer(3, 64, 64, "fp16"),
+    Layer(3, 9, 27, place="in place"),
     *(
-        Layer(*sizes, place=place, representative=(sizes, place) == ((3, 9, 27), "kinds"))
-        for sizes in ((3, 9, 27), (5, 64, 64))
-        for place in ("in place", "kinds")
+        Layer(3, *widths, place="kinds", representative=widths != (64, 64))
+        for widths in ((9, 27), (64, 64), (63, 33))
     ),
-    *(
-        Layer(*sizes, place=place, representative=(sizes, place) == ((4, 63, 33), "kinds"))
-        for sizes in ((4, 63, 33), (3, 33, 48))
-        for place in ("", "kinds")
-    ),
-    Layer(2, 63, 33),
-    *(Layer(*sizes, plain=True) for sizes in ((2, 63, 33), (4, 33, 48))),
-    Layer(1, 64, 33, plain=True, place="kinds"),
-    *(
-        Layer(*sizes, tf32=True, representative=sizes == (3, 27, 18))
-        for sizes in ((3, 27, 18), (4, 63, 33), (5, 64, 64))
-    ),
+    Layer(3, 27, 18, tf32=True, representative=True),
+    Layer(3, 63, 33, tf32=True),
 )
 
-#: Those of kernels that loop over the orders: one order but the first stands for all.
-LOOPED_LAYERS = tuple(
-    layer
-    for layer in LAYERS
-    if layer.order in (1, 3, 4) or layer.plain or layer.place or layer.dtype != "fp32"
-)
+#: The same of the kernel that keeps a sum for each order: with most of them.
+SUMMED_LAYERS = tuple(layer._replace(order=5) if layer.order > 1 else layer for layer in LAYERS)
 
-#: The same of larger graphs by their planes: what a program does for each plane, the layers of most
-#: registers stand for.
+#: The same of larger graphs by their planes: the more a program does the same for each, the fewer
+#: layers, those of most registers, stand for all.
 BLOCK_LAYERS = {
-    1: LOOPED_LAYERS,
+    1: (
+        *(
+            Layer(3, *widths, representative=widths in ((27, 18), (64, 64)))
+            for widths in ((9, 9), (9, 27), (27, 18), (64, 64), (33, 48), (63, 33))
+        ),
+        Layer(1, 63, 36),
+        Layer(3, 27, 18, "bf16", representative=True),
+        Layer(3, 64, 64, "fp16"),
+        Layer(3, 63, 33, place="kinds", representative=True),
+        Layer(3, 63, 33, tf32=True),
+    ),
     **dict.fromkeys(
         (2, 3),
         (
             Layer(3, 27, 18, representative=True),
-            *(Layer(3, *widths) for widths in ((9, 27), (64, 64))),
+            Layer(3, 64, 64),
             Layer(3, 63, 33, place="kinds"),
         ),
     ),
@@ -198,23 +190,30 @@ def _of(planes: int, hopper: bool, rows: Iterable[Configuration]) -> Iterator[Co
 #: What a hop of a wide layer is made of: its columns (one block of 16 or of 32, whole or not), the
 #: dtype, all or nothing of norm, bias and ReLU. It runs forwards and backwards.
 _COLUMNS = (
-    *product((16, 32, 80, 44), ("fp32",), (True,)),
+    *product((16, 32, 44), ("fp32",), (True,)),
     *product((32,), ("bf16", "fp16"), (True,)),
     (32, "fp32", False),
 )
 
+#: The same of larger graphs by their planes.
+_BLOCK_COLUMNS = {
+    1: (*product((16, 32), ("fp32",), (True,)), (32, "fp16", True), (32, "fp32", False)),
+    **dict.fromkeys((2, 3), ((44, "fp32", True),)),  # the most registers
+}
+
 
 def _block_hops(horner: bool) -> Iterator[Configuration]:
     for planes, hopper in PLANES:
-        columns = _COLUMNS if planes == 1 else ((44, "fp32", True),)  # the most registers
         shape = partial(wide.block_shape, planes=planes, hopper=hopper)
-        yield from _of(planes, hopper, _hops(shape, horner, columns))
+        yield from _of(planes, hopper, _hops(shape, horner, _BLOCK_COLUMNS[planes]))
 
 
 def _hops(
     shape: _Shape, horner: bool, columns: Iterable[tuple[int, str, bool]] = _COLUMNS
 ) -> Iterator[Configuration]:
     for (width, dtype, full), transpose in product(columns, (False, True)):
+        if transpose and not (full and dtype == "fp32"):
+            continue
         constants = {"WIDTH": width, "NORMALIZE": full, "TRANSPOSE": transpose} | shape(width)
         constants |= {"Y_STRIDE" if horner else "X_STRIDE": 4 * width}
         if horner:
@@ -224,54 +223,54 @@ def _hops(
         yield Configuration(words, constants, dtype, usual)
 
 
-#: Widths of rows that are gathered: each block of columns there is, and ones that do not fill it.
+#: Widths of rows that are gathered: each block of columns there is, where one may not be full not
+#: full, which needs more registers.
 _ROWS = (
-    *product((1, 2, 4, 8, 9, 16, 27, 64, 128, 300), ("fp32",)),
+    *product((1, 2, 4, 8, 9, 27, 64, 300), ("fp32",)),
     *product((64,), ("bf16", "fp16")),
 )
+_USUAL_ROW = (64, "fp32")
 
 
 def _rows() -> Iterator[Configuration]:
-    for (width, dtype), full in product(_ROWS, (True, False)):
-        if not full and width not in (1, 64):
-            continue
+    for (width, dtype), full in (*product(_ROWS, (True,)), (_USUAL_ROW, False)):
         strides = dict.fromkeys(("Z_STRIDE", "TERM_STRIDE", "OUT_STRIDE"), width)
         flags = dict.fromkeys(("TERM", "BIAS", "RELU"), full)
         words = f"{width} {dtype}{'' if full else ' plain'}"
         constants = {"WIDTH": width} | strides | flags | csr.spmm_shape(width)
-        yield Configuration(words, constants, dtype, full and (width, dtype) == (64, "fp32"))
+        yield Configuration(words, constants, dtype, full and (width, dtype) == _USUAL_ROW)
 
 
 def _value_gradients() -> Iterator[Configuration]:
-    for (width, dtype), add in product(_ROWS, (True, False)):
-        if not add and width not in (1, 64):
-            continue
+    for (width, dtype), add in (*product(_ROWS, (True,)), (_USUAL_ROW, False)):
         strides = dict.fromkeys(("DZ_STRIDE", "Z_STRIDE"), width)
         constants = {"WIDTH": width, "ADD": add} | strides | csr.value_grad_shape(width)
         words = f"{width} {dtype}{' added' if add else ''}"
-        yield Configuration(words, constants, dtype, add and (width, dtype) == (64, "fp32"))
+        yield Configuration(words, constants, dtype, add and (width, dtype) == _USUAL_ROW)
 
 
 def _readouts() -> Iterator[Configuration]:
-    sizes = [*product(_ROWS, (3,)), *product(((1, "fp32"), (27, "fp32"), *_ROWS[-3:]), (1, 5))]
-    sizes += product(product((5,), ("fp32", "fp16")), (1, 2, 4, 5, 6, 8))  # spills more than others
+    sizes = [*product(_ROWS, (5,)), *product(((27, "fp32"), (64, "bf16")), (1,))]
+    sizes += product(product((5,), ("fp32", "fp16")), (1, 5, 8))  # spills more than others
     for (width, dtype), order in sizes:
         constants = {"ORDER": order, "WIDTH": width} | readout.readout_shape(width)
-        usual = (order, width, dtype) in ((3, 27, "fp32"), (5, 5, "fp32"))
+        usual = order == 5 and (width, dtype) in ((27, "fp32"), (5, "fp32"))
         yield Configuration(f"κ={order} {width} {dtype}", constants, dtype, usual)
 
 
 #: Widths of a batch that is normalised: of one block of columns, full or not, and of several.
-_NORMED = (*product((1, 9, 27, 64, 300), ("fp32",)), *product((27, 64), ("bf16", "fp16")))
+_NORMED = (*product((1, 9, 27, 64, 300), ("fp32",)), (27, "bf16"), (64, "fp16"))
 
 
 def _norms(*, relu: bool) -> Iterator[Configuration]:
-    for (width, dtype), rectified in product(_NORMED, (True, False) if relu else (None,)):
+    usual = (27, "fp32")
+    rows = [*product(_NORMED, (True,)), (usual, False)] if relu else product(_NORMED, (None,))
+    for (width, dtype), rectified in rows:
         constants = {"WIDTH": width} | norm.norm_shape(width)
         constants |= {} if rectified is None else {"RELU": rectified}
         words = f"{width} {dtype}{' plain' if rectified is False else ''}"
-        usual = (width, dtype) == (27, "fp32") and rectified is not False
-        yield Configuration(words, constants, dtype, usual)
+        representative = (width, dtype) == usual and rectified is not False
+        yield Configuration(words, constants, dtype, representative)
 
 
 def _merges() -> Iterator[Configuration]:
@@ -284,7 +283,6 @@ def _merges() -> Iterator[Configuration]:
 #: of columns, most hops, most outputs and most layers that `teaching.fused` lets through.
 _NETWORKS = (
     ((9, 27, 18, 18, 1), (4, 3, 2, 2)),
-    ((40, 10, 10), (4, 3)),
     ((64, 32, 64), (5, 5)),
     ((32, 32, 32, 32, 32, 64), (5, 5, 5, 5, 5)),
 )
@@ -292,8 +290,9 @@ _NETWORKS = (
 
 def _networks() -> Iterator[Configuration]:
     rows = [
-        *product(_NETWORKS, (True, False), (False,)),
-        *product(_NETWORKS[::2], (True,), (True,)),
+        *product(_NETWORKS, (True,), (False,)),
+        *product(_NETWORKS[:2], (False,), (False,)),
+        *product(_NETWORKS[:2], (True,), (True,)),
     ]
     for (widths, orders), pool, tf32 in rows:
         constants: dict[str, Any] = {**score.constants(widths, orders), "POOL": pool, "MEAN": True}
@@ -306,9 +305,11 @@ def _networks() -> Iterator[Configuration]:
 
 def _tails() -> Iterator[Configuration]:
     shapes = ((2, 64, 1), (2, 300, 12), (5, 128, 12), (1, 512, 64))
-    for (order, h_in, h_out), dtype, pool in product(
-        shapes, ("fp32", "bf16", "fp16"), (True, False)
-    ):
+    rows = [
+        *product(shapes, ("fp32",), (True, False)),
+        *product(((5, 128, 12),), ("bf16", "fp16"), (True,)),
+    ]
+    for (order, h_in, h_out), dtype, pool in rows:
         constants: dict[str, Any] = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out}
         constants |= tail.tail_shape(h_in, h_out) | {"POOL": pool, "MEAN": True, "RAW": False}
         constants |= {"CLASSES": not pool, "SIGMOID": pool}
@@ -376,13 +377,13 @@ KERNELS = {
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
         Kernel(
             fused.flex_conv_tiles,
-            (*_convolutions(LOOPED_LAYERS, layer.tile_shape),),
+            (*_convolutions(LAYERS, layer.tile_shape),),
             _TILE_ROWS,
             optional=_LAYER,
         ),
         Kernel(
             fused.weight_grad_tiles,
-            (*_weight_gradients(LAYERS, lambda h_in, h_out: layer.tile_grad_shape(h_out)),),
+            (*_weight_gradients(SUMMED_LAYERS, lambda h_in, h_out: layer.tile_grad_shape(h_out)),),
             _TILE_ROWS,
             optional=_WEIGHTS,
         ),
