@@ -31,7 +31,7 @@ BY_THREADS = ("spmm_rows", "value_grad_rows")
 
 #: What `most_registers` says of kernels whatever their shape.
 REGISTERS = {
-    "horner_tiles": 136,
+    "horner_tiles": 144,
     **dict.fromkeys(("weight_grad_blocks", "score_tiles", "find_digit"), 255),
 }
 
