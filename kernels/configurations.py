@@ -111,8 +111,8 @@ LAYERS = (
 #: The same of the kernel that keeps a sum for each order: with most of them.
 SUMMED_LAYERS = tuple(layer._replace(order=5) if layer.order > 1 else layer for layer in LAYERS)
 
-#: The same of larger graphs by their planes: the more a program does the same for each, the fewer
-#: layers, those of most registers, stand for all.
+#: The same of larger graphs by their planes: what a program repeats for each plane, the layers of
+#: most registers stand for.
 BLOCK_LAYERS = {
     1: (
         *(
@@ -161,19 +161,34 @@ def _weight_gradients(layers: Iterable[Layer], shape: _Shape) -> Iterator[Config
         yield sizes.configuration("dW", gradient | shape(h_in, h_out))
 
 
-def _block_convolutions() -> Iterator[Configuration]:
+def _block_convolutions(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Configuration]:
     for planes, hopper in PLANES:
         shape = partial(layer.block_shape, planes=planes, hopper=hopper)
-        for row in _of(planes, hopper, _convolutions(BLOCK_LAYERS[planes], shape)):
+        for row in _of(planes, hopper, _convolutions(layers[planes], shape)):
             transposed = planes == 3 and row.constants["TRANSPOSE"]
             yield _one_of_many(row, planes == 1 or transposed)
 
 
-def _block_weight_gradients() -> Iterator[Configuration]:
+def _block_weight_gradients(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Configuration]:
     for planes, hopper in PLANES:
         shape = partial(layer.block_grad_shape, planes=planes, hopper=hopper)
-        for row in _of(planes, hopper, _weight_gradients(BLOCK_LAYERS[planes], shape)):
+        for row in _of(planes, hopper, _weight_gradients(layers[planes], shape)):
             yield _one_of_many(row, planes < 3)
+
+
+def of_layers(
+    layers: Iterable[Layer], summed: Iterable[Layer], by_planes: Mapping[int, Iterable[Layer]]
+) -> dict[str, tuple[Configuration, ...]]:
+    """Those of the layer's kernels: for `layers` Y and dX over tiles, for `summed` their dW, and
+    all three of larger graphs."""
+    return {
+        "flex_conv_tiles": (*_convolutions(layers, layer.tile_shape),),
+        "weight_grad_tiles": (
+            *_weight_gradients(summed, lambda h_in, h_out: layer.tile_grad_shape(h_out)),
+        ),
+        "flex_conv_blocks": (*_block_convolutions(by_planes),),
+        "weight_grad_blocks": (*_block_weight_gradients(by_planes),),
+    }
 
 
 def _one_of_many(row: Configuration, chosen: bool) -> Configuration:
@@ -370,6 +385,8 @@ _BIAS, _SCALE = {"p_bias": "BIAS"}, {"p_scale": "NORMALIZE"}
 _NETWORK = {"p_code": "CODED", "p_pool": "POOL", "p_pred": "PREDICT"}
 _TAIL = dict.fromkeys(("p_weight", "p_bias", "p_pool"), "POOL")
 
+_OF_LAYERS = of_layers(LAYERS, SUMMED_LAYERS, BLOCK_LAYERS)
+
 #: Every kernel that dispatch can choose.
 KERNELS = {
     kernel.name: kernel
@@ -377,25 +394,25 @@ KERNELS = {
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
         Kernel(
             fused.flex_conv_tiles,
-            (*_convolutions(LAYERS, layer.tile_shape),),
+            _OF_LAYERS["flex_conv_tiles"],
             _TILE_ROWS,
             optional=_LAYER,
         ),
         Kernel(
             fused.weight_grad_tiles,
-            (*_weight_gradients(SUMMED_LAYERS, lambda h_in, h_out: layer.tile_grad_shape(h_out)),),
+            _OF_LAYERS["weight_grad_tiles"],
             _TILE_ROWS,
             optional=_WEIGHTS,
         ),
         Kernel(
             blocks.flex_conv_blocks,
-            (*_block_convolutions(),),
+            _OF_LAYERS["flex_conv_blocks"],
             _GRAPHS,
             optional=_LAYER | _SCALE,
         ),
         Kernel(
             blocks.weight_grad_blocks,
-            (*_block_weight_gradients(),),
+            _OF_LAYERS["weight_grad_blocks"],
             _GRAPHS,
             optional=_WEIGHTS | _SCALE,
         ),

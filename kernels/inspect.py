@@ -70,17 +70,22 @@ class Compiled:
 
 
 def jobs(targets: Iterable[str] = tuple(TARGETS), representative: bool = False) -> list[Job]:
-    """Everything to compile, or the part of it that `make test` does; TF32 is NVIDIA's alone, and
-    what is `hopper` of those targets that are, or are not."""
+    """Everything to compile, or the part of it that `make test` does."""
     return [
         Job(name, place, target)
         for target in targets
         for name, kernel in KERNELS.items()
         for place, configuration in enumerate(kernel.configurations)
         if configuration.representative or not representative
-        if TARGETS[target][0].backend == "cuda" or not configuration.tf32
-        if configuration.hopper in (None, target == "sm_90")
+        if exists_on(target, configuration)
     ]
+
+
+def exists_on(target: str, configuration: Configuration) -> bool:
+    """TF32 is NVIDIA's alone, and what is `hopper` of those targets that are, or are not."""
+    if configuration.tf32 and TARGETS[target][0].backend != "cuda":
+        return False
+    return configuration.hopper in (None, target == "sm_90")
 
 
 def compile_all(work: Iterable[Job], workers: int = 1) -> Iterator[Compiled]:
@@ -95,11 +100,15 @@ def compile_all(work: Iterable[Job], workers: int = 1) -> Iterator[Compiled]:
 
 
 def _compile(job: Job) -> Compiled:
-    kernel = KERNELS[job.kernel]
-    configuration = kernel.configurations[job.configuration]
-    result = partial(Compiled, job.kernel, configuration.words, job.target)
+    configuration = KERNELS[job.kernel].configurations[job.configuration]
+    return compile_one(job.kernel, configuration, job.target)
+
+
+def compile_one(kernel: str, configuration: Configuration, target: str) -> Compiled:
+    """What becomes of a kernel in a configuration, which need not be one of its own."""
+    result = partial(Compiled, kernel, configuration.words, target)
     try:
-        return result(*_usage(kernel, configuration, TARGETS[job.target][0]))
+        return result(*_usage(KERNELS[kernel], configuration, TARGETS[target][0]))
     except Exception as error:  # a row of the table, whatever the compiler stumbled over
         words = " ".join(str(error).split())
         return result(0, 0, 0, f"{type(error).__name__}: {words[:200]}")

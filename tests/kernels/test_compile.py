@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from grant_fast.cli import app
 from grant_fast.kernels import inspect
 from grant_fast.kernels.inspect import KERNELS, TARGETS, Compiled, Job, jobs
+from tests.kernels import spills
 
 pytestmark = pytest.mark.interpreted
 
@@ -41,6 +42,15 @@ def test_every_kernel_fits_every_target(target):
     assert [(row.kernel, row.target) for row in rows] == [(job.kernel, target) for job in work]
     assert not [row for row in rows if row.verdict != "pass"]
     assert all(row.registers > 0 for row in rows)
+
+
+@pytest.mark.parametrize("kernel", spills.KERNELS)
+def test_layers_drawn_at_random_are_configurations_of_their_kernel(kernel):
+    rows = spills.drawn(kernel, 40, seed=0)
+    assert rows == spills.drawn(kernel, 40, seed=0) != spills.drawn(kernel, 40, seed=1)
+    own = {frozenset(row.constants) for row in KERNELS[kernel].configurations}
+    assert {frozenset(row.constants) for row in rows} == own
+    assert {row.tf32 for row in rows} == {True, False}
 
 
 def words_of(job: Job) -> str:
