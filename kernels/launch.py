@@ -66,7 +66,8 @@ def options(
 def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> int | None:
     """Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
 
-    `grant-fast doctor --compile` shows which do.
+    `grant-fast doctor --compile` shows that the table's do not, `python -m tests.kernels.spills`
+    which others do.
     """
     h_in, h_out = constants.get("H_IN", 0), constants.get("H_OUT", 0)
     if kernel == "flex_conv_tiles":
