@@ -92,7 +92,7 @@ class Layer(NamedTuple):
 #: but the first.
 LAYERS = (
     *(
-        Layer(3, *widths, representative=widths in ((27, 18), (64, 64)))
+        Layer(3, *widths, representative=widths == (27, 18))
         for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64), (33, 48), (63, 33))
     ),
     *(Layer(1, *widths) for widths in ((64, 64), (63, 36))),
@@ -101,10 +101,10 @@ LAYERS = (
     Layer(3, 64, 64, "fp16"),
     Layer(3, 9, 27, place="in place"),
     *(
-        Layer(3, *widths, place="kinds", representative=widths != (64, 64))
+        Layer(3, *widths, place="kinds", representative=widths == (63, 33))
         for widths in ((9, 27), (64, 64), (63, 33))
     ),
-    Layer(3, 27, 18, tf32=True, representative=True),
+    Layer(3, 27, 18, tf32=True),
     Layer(3, 63, 33, tf32=True),
 )
 
@@ -116,11 +116,11 @@ SUMMED_LAYERS = tuple(layer._replace(order=5) if layer.order > 1 else layer for 
 BLOCK_LAYERS = {
     1: (
         *(
-            Layer(3, *widths, representative=widths in ((27, 18), (64, 64)))
+            Layer(3, *widths, representative=widths == (27, 18))
             for widths in ((9, 9), (9, 27), (27, 18), (64, 64), (33, 48), (63, 33))
         ),
         Layer(1, 63, 36),
-        Layer(3, 27, 18, "bf16", representative=True),
+        Layer(3, 27, 18, "bf16"),
         Layer(3, 64, 64, "fp16"),
         Layer(3, 63, 33, place="kinds", representative=True),
         Layer(3, 63, 33, tf32=True),
