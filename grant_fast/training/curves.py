@@ -24,6 +24,8 @@ _LOOKS = {
     "grant-b": _Look("#0072B2", "-", 1.8),
     "grant-s": _Look("#009E73", "-", 1.8),
     "grant-global": _Look("#D55E00", "-", 1.8),
+    "grant-proportional": _Look("#CC79A7", "-", 1.8),
+    "infobatch": _Look("#56B4E9", "-", 1.8),
 }
 
 

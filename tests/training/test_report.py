@@ -8,11 +8,14 @@ import pytest
 from rich.console import Console
 
 from grant_fast.errors import InputError
+from grant_fast.training import config
+from grant_fast.training.compare import EQUAL_BUDGET
 from grant_fast.training.curves import draw_curves
 from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
 from grant_fast.training.report import Spread, summarize, terminal_table, verdict, write_report
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
+ALL_ARMS = [EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
 
 
 def make_run(arm, seed, metric, seconds=10.0, higher_is_better=True):
@@ -126,7 +129,7 @@ def test_few_seeds_and_no_metric_claim_nothing():
 
 
 @pytest.mark.parametrize(
-    "metrics", [{"full": [0.5, 0.6]}, {a: [0.5] for a in ARMS}, {"full": [None]}]
+    "metrics", [{"full": [0.5, 0.6]}, {a: [0.5] for a in ALL_ARMS}, {"full": [None]}]
 )
 def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics):
     runs = make_runs(metrics)
