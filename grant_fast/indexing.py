@@ -17,10 +17,8 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
     Raises:
         InputError: a position outside the dataset, or something that is no list of positions.
     """
-    if isinstance(where, range) and where.step == 1:
-        where = (
-            slice(where.start, max(where.start, where.stop)) if where.start >= 0 else list(where)
-        )
+    if isinstance(where, range):
+        where = np.arange(where.start, where.stop, where.step)
     if isinstance(where, slice):
         start, stop, step = where.indices(num_graphs)
         if step == 1:

@@ -115,6 +115,8 @@ def test_indexing_does_what_one_expects():
         graphs[12]
     with pytest.raises(InputError, match="no graph 12"):
         graphs[[0, 12]]
+    with pytest.raises(InputError, match="no graph 12"):
+        graphs[range(13)]
     with pytest.raises(InputError, match="no graph -13"):
         graphs.batch([-13])
     with pytest.raises(InputError, match="mask has shape"):
