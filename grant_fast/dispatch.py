@@ -63,6 +63,14 @@ def takes_native(
     return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
 
 
+def why_pytorch(x: Tensor, adjacency: Adjacency, weight: Tensor, backend: str | None = None) -> str:
+    """Why PyTorch computes a layer, where it does."""
+    if _chosen(backend)[1] == "torch":
+        return "the backend is chosen so"
+    reason = native.why_not(x, adjacency, weight) if x.device.type == "cpu" else why_not(x)
+    return reason or "the kernels are taken where asked for only (backend='triton')"
+
+
 def check_backend(backend: str | None, source: str = "backend") -> str | None:
     """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
     if backend is not None and backend not in BACKENDS:

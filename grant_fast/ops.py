@@ -174,11 +174,11 @@ def _flex_conv_by(
     return flex_conv_csr(x, weight, bias, adjacency, relu)
 
 
-def is_one_kernel(x: Tensor, weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
+def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> bool:
     """Whether `flex_conv` is one kernel that reads each row of X once, whatever the order."""
-    if not isinstance(adjacency, BatchAdjacency) or not dispatch.takes_kernels(x, backend):
+    if not dispatch.takes_kernels(weight, backend):
         return False
-    return dispatch.is_fused(weight) and adjacency.batch.tiles is not None
+    return dispatch.is_fused(weight) and batch.tiles is not None
 
 
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
@@ -225,7 +225,7 @@ def hops_product(
     adjacency, x = batch.adjacency(normalize), batch.graphs.x
     if x.requires_grad and torch.is_grad_enabled():
         return None
-    if is_one_kernel(weight, weight, adjacency, backend):
+    if is_one_kernel(weight, batch, backend):
         if x.dtype != weight.dtype or x.shape[1] != h_in or _autocasts(x):
             return None
         return flex_conv_in_dataset(x, None, weight, bias, adjacency, relu)
@@ -267,7 +267,7 @@ def embedded_flex_conv(
     kinds, adjacency = batch.graphs.kinds, batch.adjacency(normalize)
     if kinds is None or _autocasts(weight):
         return None
-    if not is_one_kernel(weight, weight, adjacency, backend):
+    if not is_one_kernel(weight, batch, backend):
         return None
     x = encode(batch.graphs)
     _check_features(x, weight)

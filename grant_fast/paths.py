@@ -7,7 +7,7 @@ import torch
 from .adjacency import Adjacency
 from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
-from .dispatch import is_fused, takes_kernels, takes_native, why_not
+from .dispatch import is_fused, takes_kernels, takes_native, why_pytorch
 from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs, one_pass
 from .ops import is_one_kernel
@@ -68,7 +68,7 @@ def _path(
             return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"
         return "CPU kernels: the whole network in one pass, each layer in cache"
     first = layer == 0 and model.encoder is None and len(model.convs) > 1
-    cached = first and not is_one_kernel(weight, weight, adjacency, conv.backend)
+    cached = first and not is_one_kernel(weight, graphs, conv.backend)
     if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
         native = takes_native(weight, adjacency, weight, conv.backend)
         who = "CPU kernels" if native else "PyTorch"
@@ -81,7 +81,7 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     if not takes_kernels(weight, conv.backend):
         if takes_native(weight, adjacency, weight, conv.backend):
             return "CPU kernels: hops, products and activation in cache"
-        return f"PyTorch: {why_not(weight) or 'the backend is chosen so'}"
+        return f"PyTorch: {why_pytorch(weight, adjacency, weight, conv.backend)}"
     tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
     if tiles is None:
         return "Triton: products by the BLAS, hops over CSR"

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from .. import native, ops
 from ..batch import GraphBatch
-from ..batch_edges import BatchAdjacency
 from .conv import FlexConv
 from .modules import AtomEncoder, BatchNorm
 
@@ -58,8 +57,6 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     adjacency = graphs.adjacency(model.normalize)
     first, last = cast(FlexConv, model.convs[0]), cast(FlexConv, model.convs[-1])
     if not model.norms or not isinstance(model.act, nn.ReLU) or not graphs.graphs.num_nodes:
-        return None
-    if not isinstance(adjacency, BatchAdjacency):
         return None
     if not ops.takes_network(first.weight, adjacency, model.backend):
         return None

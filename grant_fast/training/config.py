@@ -30,7 +30,7 @@ class Limit:
     fits: Callable[[Any], bool]
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -56,10 +56,10 @@ _VISITS = _whole(1, 10**15)  # all graphs at all epochs
 _WIDTH = _whole(1, 65_536)
 _ORDER = _whole(1, 1_000)
 _SEED = _whole(0, 2**32 - 1)
-_POSITIVE = Limit("a number above 0", lambda value: _is_number(value) and value > 0)
-_NOT_NEGATIVE = Limit("a number of at least 0", lambda value: _is_number(value) and value >= 0)
-_SHARE = Limit("above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
-_RATE = Limit("at least 0 and below 1", lambda value: _is_number(value) and 0 <= value < 1)
+_POSITIVE = Limit("a number above 0", lambda value: is_number(value) and value > 0)
+_NOT_NEGATIVE = Limit("a number of at least 0", lambda value: is_number(value) and value >= 0)
+_SHARE = Limit("above 0 and at most 1", lambda value: is_number(value) and 0 < value <= 1)
+_RATE = Limit("at least 0 and below 1", lambda value: is_number(value) and 0 <= value < 1)
 _INTERVAL = Limit(
     f"{_EPOCHS.words}, or 'curriculum'",
     lambda value: value == "curriculum" or _EPOCHS.fits(value),
@@ -91,7 +91,9 @@ class RunConfig:
     split: str | None = _setting(
         None, _one_of("random", "scaffold"), "how to split; else the source's own way"
     )
-    graphs: int | None = _setting(None, _COUNT, "how many graphs to generate")
+    graphs: int | None = _setting(
+        None, _COUNT, "take the first so many; generate so many, not 50,000"
+    )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import cannot_read, closest
-from .config import RunConfig
+from .config import RunConfig, is_number
 from .conventions import CONVENTIONS
 
 NAMES = ("QM9", "ZINC", "ogbg-molhiv", "ogbg-molpcba", "gen-reg", "gen-cls")
@@ -37,7 +37,7 @@ class Figures:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             given = value is not None or name in ("loss", "spread")
-            if not given or (value is not None and not (_is_number(value) and value >= 0)):
+            if not given or (value is not None and not (is_number(value) and value >= 0)):
                 raise InputError(f"{name}={value} is no published figure: give a number from 0")
 
 
@@ -99,7 +99,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
     except json.JSONDecodeError as error:
         raise InputError(f"{origin}: not JSON ({error}); mend it") from error
     expected = {spec.name for spec in dataclasses.fields(Recipe)} - {"config"} | {"settings"}
-    _check_keys(values, expected, origin, "recipe")
+    _check_keys(values, expected, origin)
     try:
         return Recipe(
             name=_text(values, "name"),
@@ -124,7 +124,7 @@ def _config(settings: Any) -> RunConfig:
     theirs |= {"arm", "visits", "seed", "device"}
     optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart", "pass_size"}
     own = {spec.name for spec in dataclasses.fields(RunConfig)} - theirs
-    _check_keys(settings, own - optional, "settings", "recipe", optional)
+    _check_keys(settings, own - optional, "settings", optional)
     return RunConfig(**settings)
 
 
@@ -132,15 +132,14 @@ def _check_keys(
     values: Any,
     required: set[str],
     origin: str,
-    what: str,
     optional: frozenset[str] | set[str] = frozenset(),
 ) -> None:
     if not isinstance(values, dict):
-        raise InputError(f"{origin}: not a {what}: give a JSON object")
+        raise InputError(f"{origin}: not a recipe: give a JSON object")
     unknown, missing = values.keys() - required - optional, required - values.keys()
     for complaint, keys in (("unknown", unknown), ("missing", missing)):
         if keys:
-            raise InputError(f"{origin}: {complaint} in a {what}: {', '.join(sorted(keys))}")
+            raise InputError(f"{origin}: {complaint} in a recipe: {', '.join(sorted(keys))}")
 
 
 def _text(values: dict[str, Any], name: str) -> str:
@@ -164,9 +163,5 @@ def _convention(name: Any) -> str:
 
 
 def _published(rows: Any) -> dict[str, Figures]:
-    _check_keys(rows, set(PUBLISHED_ARMS), "published", "recipe")
+    _check_keys(rows, set(PUBLISHED_ARMS), "published")
     return {arm: Figures(**rows[arm]) for arm in PUBLISHED_ARMS}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -92,9 +92,9 @@ def test_the_choice_shows_in_the_repr():
 
 
 @pytest.mark.parametrize("pool", ["mean", "max", None])
-def test_explain_takes_what_the_model_takes(pool, no_cpu_kernels):
+def test_explain_takes_what_the_model_takes(pool):
     case = Case(sizes=(3, 2))
-    model = FlexGCN(5, [8, 6], 1, orders=[2, 2, 2], pool=pool)
+    model = FlexGCN(5, [8, 6], 1, orders=[2, 2, 2], pool=pool, backend="torch")
     lines = explain(model, case.x, case.edge_index, case.edge_weight, case.batch, 2)
     assert lines == [
         f"layer {i} ({a} → {b}, order 2): PyTorch: the backend is chosen so"
@@ -106,6 +106,25 @@ def test_explain_takes_what_the_model_takes(pool, no_cpu_kernels):
     assert conv[0].startswith("layer 0 (5 → 4, order 3): PyTorch")
     with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
         explain(model, case.x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compiled", "reason"),
+    [
+        (torch.float32, False, "the CPU kernels were not compiled: install grant_fast where there"),
+        (torch.float64, True, "x is torch.float64, not float32"),
+        (torch.float32, True, "the graphs are no GraphBatch of a PackedGraphs"),
+    ],
+    ids=["not compiled", "float64", "PyG's tensors"],
+)
+def test_explain_says_why_pytorch_computes_on_a_cpu(dtype, compiled, reason, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(native.loading, "library", lambda: None)
+    elif native.build() is None:
+        pytest.skip("the CPU kernels were not compiled")
+    case = Case(sizes=(3, 2))
+    conv = FlexConv(5, 4, order=3).to(dtype)
+    assert f"PyTorch: {reason}" in explain(conv, case.x.to(dtype), case.edge_index)[0]
 
 
 @pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")

@@ -124,6 +124,7 @@ def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kerne
     graphs = dense_graphs((3, 40, 9, 200), 5)
     model = FlexGCN(5, [8, 80, 6, 4], 1, orders=[2, 2, 2, 3, 2])
     batch = graphs.batch(slice(None))
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "torch")
     assert explain(model, batch) == [
         "layer 0 (5 → 8, order 2): one product with the dataset's cached [X, ÂX, …] (PyTorch)",
         "layer 1 (8 → 80, order 2): PyTorch: the backend is chosen so",
