@@ -18,9 +18,6 @@ CENTRE_WIDTH, CENTRE_ORDER = 27, 3
 #: What a layer in training is thought to take on a CPU at the central order, by its width.
 _CPU_SECONDS = {9: 1.2, 27: 1.4, 64: 2.5, 128: 5.0, 300: 11.0}
 
-#: How much longer than on a GPU any other case is thought to take.
-_SLOWER = {"tiny": 0.1, "cpu": 1.0, "gpu": 1.0}
-
 SCORED = ("ogbg-molhiv", "gen-cls", "ogbg-molpcba")  # the last has 350,343 training graphs
 CHECK, RUN = "check", "run"  # groups that give numbers, but no race
 
@@ -46,7 +43,7 @@ class Case:
 
 def suite(scale: str) -> list[Case]:
     """All cases of a scale ("tiny", "cpu" or "gpu"), the most important first."""
-    headline = [*_runs(scale), _epoch("ogbg-molhiv"), *_networks(scale)]
+    headline = [*_runs(scale), _epoch("ogbg-molhiv"), *_networks()]
     star = list(_star())
     layers = [_layer(*at, train, scale) for at in star for train in (True, False)]
     middle = [c for c in layers if "/27/3/" in c.name or "/64/3/" in c.name]
@@ -56,11 +53,12 @@ def suite(scale: str) -> list[Case]:
     epochs = [_epoch(name) for name in RECIPES[1:]]
     asked = ("auto", "triton") if scale == "gpu" else ("auto",)
     score = [_score(name, who) for name in SCORED for who in asked]
-    memory = [_memory(order, scale) for order in ORDERS]
-    out = [*_checks(), *headline, *middle, *score, *epochs, *memory, *_packing(scale), *rest]
+    memory = [_memory(order) for order in ORDERS]
+    out = [*_checks(), *headline, *middle, *score, *epochs, *memory, *_packing(), *rest]
     # The tests check the CPU's operators; a device is checked where it is.
     out = [case for case in out if case.group != CHECK or scale != "cpu"]
-    return [replace(case, seconds=_SLOWER[scale] * case.seconds) for case in out]
+    times = 0.1 if scale == "tiny" else 1
+    return [replace(case, seconds=times * case.seconds) for case in out]
 
 
 def fit(cases: Sequence[Case], seconds: float) -> tuple[list[Case], list[Case]]:
@@ -103,13 +101,13 @@ def _build_layer(
     return layer_work(batch, width, order, train, compiled, store.backends)
 
 
-def _memory(order: int, scale: str) -> Case:
+def _memory(order: int) -> Case:
     build = partial(_build_layer, "molecules", 64, order, True, False)
     return Case(f"memory/molecules/64/{order}", "memory", build, ("molecules",), 2.0)
 
 
-def _networks(scale: str) -> Iterator[Case]:
-    """The networks of DESIGN §4, in batches: training steps and scoring passes."""
+def _networks() -> Iterator[Case]:
+    """Two of the recipes' networks, in batches: training steps and scoring passes."""
     from . import networks
 
     wide = {"hidden_channels": (64, 64, 64), "embedding": 64, "head": None}
@@ -147,7 +145,7 @@ def _score(recipe: str, who: str) -> Case:
     return Case(name, "score", build, (recipe,), 5.0)
 
 
-def _packing(scale: str) -> Iterator[Case]:
+def _packing() -> Iterator[Case]:
     if find_spec("torch_geometric") is None:
         return
     for data, size in (("molecules", 100), ("graphon", 40)):

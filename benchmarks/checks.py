@@ -101,11 +101,13 @@ class Layer:
         return once, dict(zip(("Y", "dX", "dW", "db"), want, strict=True))
 
 
-def checks(backends: tuple[str, ...] = ("torch", "triton")) -> list[Check]:
+def checks() -> list[Check]:
     """Widths at one order, orders at one pair of widths, kinds of graphs, dtypes; then what
     follows the layers: the readout, the scores, the choice among them."""
     return [
-        check for backend in backends for check in (*_layers(backend), *scoring_checks.of(backend))
+        check
+        for backend in ("torch", "triton")
+        for check in (*_layers(backend), *scoring_checks.of(backend))
     ]
 
 

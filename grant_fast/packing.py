@@ -302,8 +302,7 @@ class DatasetEdges(NamedTuple):
 
 def joined_ptr(ptrs: list[Tensor]) -> Tensor:
     """Group boundaries of several lists of groups, one list after another."""
-    sizes = torch.cat([ptr.diff() for ptr in ptrs])
-    return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+    return sizes_to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
 
 
 def joined_csr(parts: list[PackedCSR]) -> PackedCSR:

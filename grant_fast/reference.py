@@ -173,7 +173,8 @@ def flex_conv_value_grad(
     dz = grad @ weight[order - 1].T
     for k in range(order - 1, 0, -1):
         out += (dz[row] * zs[k - 1][col]).sum(1)
-        dz = _add_spmm_(grad @ weight[k - 1].T, rowptr_t, col_t, value_t, dz)
+        if k > 1:
+            dz = _add_spmm_(grad @ weight[k - 1].T, rowptr_t, col_t, value_t, dz)
     return out
 
 

@@ -38,9 +38,9 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
     with atomic_path(path) as temporary:
         try:
             save_file(flat, temporary, metadata=metadata)
+        except MemoryError:
+            raise
         except Exception as error:  # safetensors wraps a full disk in its own exception
-            if isinstance(error, (KeyboardInterrupt, MemoryError)):
-                raise
             raise OSError(None, f"{error}") from error
 
 

@@ -51,7 +51,7 @@ def spmm_rows(
     p_col,  # [e], the same
     p_value,  # [e]
     p_z,  # rows of Z_STRIDE numbers, of which WIDTH count
-    p_term,  # T: rows of OUT_STRIDE numbers (TERM); may be the output
+    p_term,  # T: rows of TERM_STRIDE numbers (TERM); may be the output
     p_bias,  # [WIDTH] (BIAS)
     p_out,  # rows of OUT_STRIDE numbers
     num_rows,
@@ -173,7 +173,7 @@ def spmm(
     if not rows or not width:
         return out
     shape = spmm_shape(width)
-    grid = (cdiv(rows, shape["ROWS"]), triton.cdiv(width, shape["BLOCK"]))
+    grid = (cdiv(rows, shape["ROWS"]), cdiv(width, shape["BLOCK"]))
     launch(
         spmm_rows, grid, *csr, z, term, bias, out, rows, written=(out,),
         WIDTH=width, Z_STRIDE=z.stride(0), OUT_STRIDE=out.stride(0),

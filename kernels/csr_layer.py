@@ -12,7 +12,7 @@ from ..reference import backward_hops_at_output_width
 from .csr import CSR, spmm, value_grad
 
 
-def propagates_first(h_in: int, h_out: int) -> bool:
+def hops_on_x(h_in: int, h_out: int) -> bool:
     """Whether hops run on X. At equal widths Horner's rule does: its last hop writes Y itself."""
     return h_in < h_out
 
@@ -32,7 +32,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, csr: CSR, *, relu: b
         x: [n, h_in], weight: [κ, h_in, h_out], bias: [h_out] or None; contiguous.
     """
     order, h_in, h_out = weight.shape
-    if order == 1 or propagates_first(h_in, h_out):
+    if order == 1 or hops_on_x(h_in, h_out):
         out, z = affine(x, weight[0], bias), x
         for k in range(1, order):
             z = spmm(csr, z)

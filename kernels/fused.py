@@ -256,7 +256,7 @@ def weight_grad_tiles(
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    b_dw, _ = no_sums(ORDER, BO, BI)  # on their sides
+    b_dw = no_sums(ORDER, BO, BI)  # on their sides
     b_db = tl.zeros([BO], tl.float32)
     i_first = tl.program_id(0) * tiles_each
     for i_tile in range(i_first, tl.minimum(i_first + tiles_each, num_tiles)):

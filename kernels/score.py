@@ -81,15 +81,13 @@ def errors(
             b_f = tl.where(m_col, b_f, float("-inf"))
             b_f = tl.exp(b_f - tl.max(b_f, 1)[:, None])
             b_f = b_f / tl.sum(b_f, 1)[:, None]
-        b_count = tl.sum(m_label.to(tl.int32), 1)
     else:
         b_target = load_block(p_y, o_row, m_row, 0, WIDTH, BLOCK)
         m_label = (b_target == b_target) & m_row[:, None] & m_col
         if SIGMOID and not RAW:
             b_f = 1 / (1 + tl.exp(-b_f))
-        b_count = tl.sum(m_label.to(tl.int32), 1)
     b_error = tl.where(m_label & m_col, b_f - b_target, 0)
-    return tl.sum(b_error * b_error, 1), b_count
+    return tl.sum(b_error * b_error, 1), tl.sum(m_label.to(tl.int32), 1)
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from ..devices import has_hopper_units
 from ..reference import backward_hops_at_output_width
 from ..tiles import TILE
 from . import hops
-from .csr_layer import affine, column_chunks, propagates_first
+from .csr_layer import affine, column_chunks, hops_on_x
 from .launch import cdiv, hop_precision, launch
 from .layer import Graphs, column_block
 
@@ -42,7 +42,7 @@ def forward(
     if order == 1:
         out = affine(x, weight[0], bias)
         return out.relu_() if relu else out
-    if propagates_first(h_in, h_out):
+    if hops_on_x(h_in, h_out):
         for c in column_chunks(h_in, order):
             z, w = powers(x[:, c], order, graphs, False), weight[:, c].flatten(0, 1)
             out = affine(z, w, bias) if not c.start else out.addmm_(z, w)

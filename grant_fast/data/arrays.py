@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..tasks import Level
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class GraphArrays:
     batch: Tensor
     num_graphs: int
     y: Tensor | None = None
-    y_level: Literal["graph", "node"] = "graph"
+    y_level: Level = "graph"
     edge_weight: Tensor | None = None
 
     def first(self, num_graphs: int) -> GraphArrays:
@@ -61,7 +62,7 @@ def concatenate(parts: Iterable[GraphArrays]) -> GraphArrays:
     """
     xs, ys, weights, edges, batches = [], [], [], [], []
     num_nodes = num_graphs = 0
-    level: Literal["graph", "node"] = "graph"
+    level: Level = "graph"
     for part in parts:
         xs.append(part.x)
         edges.append((num_nodes, part.edge_index.to(torch.int32)))

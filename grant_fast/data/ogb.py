@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
+from ..nn import ATOM_CARDINALITIES
 from .arrays import GraphArrays, batch_vector
 from .fetching import download
-from .smiles import ATOM_CARDINALITIES
 from .splits import PARTS
 
 Metric = Literal["roc_auc", "ap", "rmse"]

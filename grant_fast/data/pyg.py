@@ -7,16 +7,16 @@ need not be installed. OGB's own pairs of (graph dictionary, label) are read as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..tasks import Level
 from .arrays import GraphArrays, batch_vector
 
-Level = Literal["graph", "node"]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 

@@ -11,24 +11,16 @@ import numpy as np
 import torch
 
 from ..errors import InputError, require
+from ..nn import ATOM_CARDINALITIES
 from ..workers import share_out
 from .arrays import GraphArrays, batch_vector
 from .progress import track
 
-# What OGB's columns may hold, from 0: atomic number, chirality, degree, formal charge, hydrogens,
-# radical electrons, hybridisation, aromatic, in a ring. Written down so that a model can be built
-# where ogb is not installed; a test compares it with ogb.
-ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 CHUNK = 1000
 
 Failure = tuple[int, str]
 # Atom rows [n, 9] uint8, bonds [2, e] int64 in node numbers of the chunk, nodes of each molecule.
 _Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[Failure]]
-
-
-def atom_cardinalities() -> list[int]:
-    """The number of categories of each of OGB's nine atom columns."""
-    return list(ATOM_CARDINALITIES)
 
 
 def import_rdkit() -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from ..batch import GraphBatch
 from ..flat import FlatGraphs
 from ..indexing import upload
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
-from ..tasks import Task
+from ..tasks import NOT_MEASURED, Task
 from ..tiles import TILE
 from .residuals import ResidualKind
 
@@ -78,7 +78,7 @@ def _why_unfit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> str | None:
 def classes_fit(graphs: FlatGraphs, task: Task) -> bool:
     """Whether the classes in y are those of the task, or missing."""
     low, high = graphs.class_range
-    return high < task.num_outputs and (low >= 0 or low == -100)
+    return high < task.num_outputs and (low >= 0 or low == NOT_MEASURED)
 
 
 def why_no_tail(model: object, graphs: FlatGraphs, task: Task) -> str | None:

@@ -11,7 +11,7 @@ from ..batch import GraphBatch
 from ..dispatch import takes_kernels
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
-from ..indexing import as_positions, take
+from ..indexing import as_positions, sizes_to_ptr, take
 from ..nn import FlexGCN, one_pass
 from ..tasks import Task
 from . import fused
@@ -366,8 +366,7 @@ def _ptr(batch: Any, size: int) -> Tensor:
     numbers = getattr(batch, "batch", None)
     if numbers is None:
         raise InputError("a node-level task needs batches with ptr or batch: check collate")
-    counts = torch.bincount(numbers, minlength=size)
-    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return sizes_to_ptr(torch.bincount(numbers, minlength=size))
 
 
 def _check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:

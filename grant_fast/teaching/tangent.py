@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import AtomEncoder, FlexConv, FlexGCN
 from ..reference import dense_flex_conv, expand_rows
-from ..tasks import Kind, Task
+from ..tasks import NOT_MEASURED, Kind, Task
 from .residuals import loss, residual
 from .scoring import Positions, evaluating
 
@@ -238,7 +238,7 @@ def check_loss_reduction(
         raise InputError("the loss-reduction check needs a graph-level task: pool the nodes")
     batch = graphs.batch(ids)
     y = cast(Tensor, batch.y)
-    if bool(y.isnan().any()) or bool((y == -100).any()):
+    if bool(y.isnan().any()) or bool((y == NOT_MEASURED).any()):
         raise InputError("a label is missing among these graphs: choose graphs that have them all")
     jacobian = output_jacobian(model, graphs, ids)
     with evaluating(model):

@@ -28,8 +28,8 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         temporary.write_bytes(content.getbuffer())
 
 
-def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote, running no code from the file (`weights_only=True`).
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what `save_checkpoint` wrote, to the CPU; no code in it is run (`weights_only=True`).
 
     Raises:
         InputError: the file is missing, truncated, of another program or of a newer version.
@@ -38,7 +38,7 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
     try:
         with open(path, "rb") as file:
             whole = zipfile.is_zipfile(file)
-        state = torch.load(path, map_location=device, weights_only=True) if whole else None
+        state = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file; {remedy}") from error
     except OSError as error:

@@ -18,17 +18,6 @@ class _TimesMatrix(nn.Module):
         return first @ self.second.weight.T
 
 
-class _ThroughMap(nn.Module):
-    """b₁ [width] → b₁W₂ + b₂ [out]."""
-
-    def __init__(self, second: nn.Linear) -> None:
-        super().__init__()
-        self.second = second
-
-    def forward(self, first: Tensor) -> Tensor:
-        return self.second(first)
-
-
 def factor_last_layer(model: FlexGCN, out_channels: int) -> None:
     """Give the last convolution a second linear map, with no activation between (in place).
 
@@ -46,7 +35,7 @@ def factor_last_layer(model: FlexGCN, out_channels: int) -> None:
     second = nn.Linear(conv.out_channels, out_channels)
     # "unsafe" is torch's word for a map that changes the shape.
     register_parametrization(conv, "weight", _TimesMatrix(second), unsafe=True)
-    register_parametrization(conv, "bias", _ThroughMap(second), unsafe=True)
+    register_parametrization(conv, "bias", second, unsafe=True)  # b₁ → b₁W₂ + b₂
     conv.out_channels = out_channels
 
 

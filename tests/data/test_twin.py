@@ -63,6 +63,6 @@ def test_unknown_twins_and_too_few_graphs_are_refused():
     with pytest.raises(InputError, match="unknown shape twin 'twin:QM8': give one of twin:QM9"):
         twin_shape("twin:QM8")
     with pytest.raises(InputError, match="num_graphs=2"):
-        generate_twin(SHAPES["QM9"], 2)
+        load_dataset("twin:QM9", num_graphs=2)
     with pytest.raises(InputError, match="is a regression task"):
         load_dataset("twin:QM9", task="binary", num_graphs=10)

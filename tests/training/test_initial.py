@@ -19,7 +19,7 @@ def test_the_head_is_two_linear_maps_after_pooling_in_value_and_gradients(pool):
     factor_last_layer(factored, 2)
     factored.double()
     head = factored.convs[-1].parametrizations
-    second = head.bias[0].second
+    second = head.bias[0]
     factored.convs[0].load_state_dict(wide.convs[0].state_dict())
     with torch.no_grad():
         head.weight.original.copy_(wide.convs[-1].weight)
