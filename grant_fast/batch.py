@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from .adjacency import Adjacency, index_dtype, pooling_matrix
+from .adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
 from .batch_edges import BatchAdjacency
 from .caching import kept, kept_property
 from .errors import InputError
@@ -175,7 +175,22 @@ class GraphBatch:
         small = index_dtype(self.num_nodes, self.num_edges)
         return self._repeat(self._host_ptr[:-1].to(small), self._host[3], self.num_edges)
 
-    def _csr(self, transposed: bool, normalize: bool) -> tuple[Tensor, Tensor, Tensor]:
+    @kept_property
+    def _csrs(self) -> dict[tuple[bool, bool], CSRTensors]:
+        return {}
+
+    @kept
+    def csr(self, transposed: bool, normalize: bool) -> CSRTensors:
+        """A or Â of the batch, or its transpose: row pointers [n + 1], columns and values [e].
+
+        Only a backward pass reads the transpose; scoring need not gather it.
+        """
+        key = transposed and not self.graphs.is_symmetric, normalize
+        if key not in self._csrs:
+            self._csrs[key] = self._gather_csr(*key)
+        return self._csrs[key]
+
+    def _gather_csr(self, transposed: bool, normalize: bool) -> CSRTensors:
         graphs = self.graphs
         csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
         rowptr, col, _ = self.local_csr(csr)
@@ -185,16 +200,9 @@ class GraphBatch:
         )
         return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
 
-    @kept_property
-    def _adjacencies(self) -> dict[bool, BatchAdjacency]:
-        return {}
-
-    @kept
     def adjacency(self, normalize: bool) -> BatchAdjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
-        if normalize not in self._adjacencies:
-            self._adjacencies[normalize] = BatchAdjacency(self, normalize)
-        return self._adjacencies[normalize]
+        return BatchAdjacency(self, normalize)
 
     @kept_property
     def tiles(self) -> Tiles | None:
@@ -241,7 +249,7 @@ class GraphBatch:
     @kept_property
     def edge_index(self) -> Tensor:
         """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
-        rowptr, col, _ = self._csr(False, normalize=False)
+        rowptr, col, _ = self._gather_csr(False, normalize=False)
         return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
 
     @kept_property

@@ -3,14 +3,15 @@
 from typing import TYPE_CHECKING
 
 from .adjacency import Adjacency, CSRTensors
-from .caching import kept_property
 
 if TYPE_CHECKING:
     from .batch import GraphBatch
 
 
 class BatchAdjacency(Adjacency):
-    """The propagation matrix of a batch: its CSR is gathered when asked for, its tiles likewise.
+    """The propagation matrix of a batch, which keeps its CSR; here is nothing but the batch.
+
+    So the batch knows nobody who knows it, and what it holds is free as soon as it is.
 
     Args:
         batch: the graphs.
@@ -25,11 +26,10 @@ class BatchAdjacency(Adjacency):
     def num_nodes(self) -> int:
         return self.num_cols
 
-    @kept_property
-    def csr(self) -> CSRTensors:
-        return self.batch._csr(False, self.normalize)
+    @property
+    def csr(self) -> CSRTensors:  # type: ignore[override]
+        return self.batch.csr(False, self.normalize)
 
-    @kept_property
+    @property
     def transposed(self) -> CSRTensors:
-        # Only a backward pass reads the transpose; scoring need not gather it.
-        return self.csr if self.batch.graphs.is_symmetric else self.batch._csr(True, self.normalize)
+        return self.batch.csr(True, self.normalize)

@@ -1,5 +1,8 @@
 """Choosing a backend for a module: what it changes, what it must not, and what is said of it."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -26,6 +29,25 @@ def test_either_backend_trains_the_same(batch):
         results.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
     for want, got in zip(*results, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "triton"])
+@pytest.mark.parametrize("pool", ["mean", "max"])
+def test_a_batch_is_free_as_soon_as_nobody_asks_for_it(backend, pool):
+    graphs = dense_graphs((3, 40, 200, 9), 5)  # one too large for bits
+    model = FlexGCN(5, [8, 70], 1, orders=[2, 3, 2], pool=pool, backend=backend)
+    model(graphs.batch([2])).sum().backward()  # what is computed once for all batches
+    gc.collect()
+    gc.disable()
+    try:
+        batch = graphs.batch([1, 0, 2])
+        model(batch).sum().backward()
+        assert batch.edge_index.shape[0] == 2
+        free = weakref.ref(batch)
+        del batch
+        assert free() is None
+    finally:
+        gc.enable()
 
 
 def test_the_argument_wins_over_the_environment(batch, monkeypatch):
