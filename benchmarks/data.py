@@ -77,11 +77,15 @@ def prepare(name: str, scale: str, file: Path, hiv: Path | None = None) -> None:
         joined(generate_parts("gen-cls", count, seed=0)).save(file)
     elif name == "ogbg-molhiv" and hiv is not None:
         save_dataset(load_dataset(hiv, num_graphs=count, progress=False).grouped(), file)
-    elif name.startswith("gen-"):
-        save_dataset(_generated(name, count or 50_000).grouped(), file)
     else:
-        shape = MOLHIV if name == "ogbg-molhiv" else SHAPES[name]
-        save_dataset(twin_dataset(name, shape, count).grouped(), file)
+        save_dataset(make_dataset(name, count).grouped(), file)
+
+
+def make_dataset(name: str, count: int | None) -> Dataset:
+    """One of `RECIPES`, generated: so many graphs, or as many as it has."""
+    if name.startswith("gen-"):
+        return _generated(name, count or 50_000)
+    return twin_dataset(name, MOLHIV if name == "ogbg-molhiv" else SHAPES[name], count)
 
 
 def twin_dataset(name: str, shape: Shape, count: int | None) -> Dataset:

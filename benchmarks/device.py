@@ -90,7 +90,7 @@ def run(options: Options) -> dict[str, Any]:
         races = [case for case in kept if case.group != CHECK]
         if device.type == "cuda":
             # Compiling is most of a check: side by side, and the races find it done.
-            jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
+            jobs = max(1, min(15, (os.cpu_count() or 1) - 1))
             late = replace(workers, threads=1).run(checks, outcome, jobs)
             limit = max(1.0, min(_SANITIZING, (until - time.time()) / 4))
             document["compute-sanitizer"] = machine.sanitize(limit)

@@ -31,11 +31,11 @@ class Problem:
 
     @classmethod
     def draw(cls, batch: GraphBatch, width: int, order: int) -> "Problem":
-        """The same numbers for the same sizes, every time."""
-        generator = torch.Generator().manual_seed(0)
+        """The same numbers for the same sizes on the same kind of device, every time."""
+        generator = torch.Generator(batch.device).manual_seed(0)
 
         def normal(*size: int) -> Tensor:
-            return torch.randn(size, generator=generator).to(batch.device)
+            return torch.randn(size, generator=generator, device=batch.device)
 
         x, grad = normal(batch.num_nodes, width), normal(batch.num_nodes, width)
         weight = normal(order, width, width) / (order * width) ** 0.5

@@ -3,8 +3,10 @@
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ def _cpu_name() -> str:
         return platform.processor() or platform.machine()
 
 
+@cache
 def _smi() -> str | None:
     """Driver, clocks and limits, read and never set."""
     query = "driver_version,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
@@ -74,17 +77,21 @@ def output(
 ) -> tuple[int | None, str]:
     """(exit code, None if it took longer than `limit` seconds; what it printed)."""
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=limit,
             env=environment,
             cwd=Path(__file__).parents[1],
-            check=False,
+            start_new_session=True,  # with whatever it starts, so that all of it can be ended
         )
-    except subprocess.TimeoutExpired as error:
-        return None, (error.stdout or b"").decode(errors="replace")
     except OSError as error:
         return 127, str(error)
-    return done.returncode, done.stdout.decode(errors="replace")
+    code = None
+    try:
+        text, _ = process.communicate(timeout=limit)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+    return code, text.decode(errors="replace")

@@ -125,9 +125,13 @@ def _give_up(report: dict[str, Any], name: str, error: Exception, ours: str) -> 
         torch.cuda.empty_cache()
 
 
+#: What torch and Triton call an error of the device.
+DEVICE_ERRORS = ("CUDA error", "HIP error", "Triton Error")
+
+
 def is_fatal(error: BaseException) -> bool:
     """Whether the device is in no state to go on: after most CUDA errors everything fails."""
-    if "CUDA error" not in str(error) and "HIP error" not in str(error):
+    if not any(words in str(error) for words in DEVICE_ERRORS):
         return False
     try:
         torch.ones(1, device="cuda").add_(1).item()

@@ -19,6 +19,7 @@ from typing import Any
 
 from .cases import Case
 from .conftest import EXIT_LATE
+from .measure import DEVICE_ERRORS
 
 ROOT = Path(__file__).parents[1]
 SUITE = (
@@ -52,7 +53,7 @@ class Outcome:
     def lost(self, name: str) -> bool:
         """Whether the case took its process or its device down."""
         error = self.cases.get(name, {}).get("error", "")
-        return "CUDA error" in error or "HIP error" in error or "process died" in error
+        return any(words in error for words in (*DEVICE_ERRORS, "process died"))
 
     def add(self, name: str, values: dict[str, Any]) -> None:
         """Note how a case ended: {"result": …} or {"error": …}."""

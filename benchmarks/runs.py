@@ -3,6 +3,7 @@
 import dataclasses
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ class _Watch(Observer):
 def whole_run(
     recipe: str, arm: str, dataset: Dataset, device: torch.device, limit: float, layers: str
 ) -> dict[str, Any]:
-    """All epochs of a recipe, or as many as `limit` seconds allow.
+    """All epochs of a recipe, or as many as `limit` seconds allow, in a process that has trained
+    this network before: a first run of few epochs compiles what this one starts.
 
     Args:
         layers: who computes them: "torch", "triton" or "auto".
@@ -48,11 +50,11 @@ def whole_run(
     together = len(dataset.split["train"]) if device.type == "cuda" else None
     own = load_recipe(recipe).config
     config = dataclasses.replace(own, arm=arm, device=str(device), pass_size=together)
-    watch = _Watch(limit)
     out: dict[str, Any] = {"recipe": recipe, "arm": arm, "data": dataset.name, "backend": layers}
     out["normalised together"] = together or config.batch_size
     with tempfile.TemporaryDirectory() as folder, backend(layers):
-        trainer = Trainer(dataset, config, folder)
+        Trainer(dataset, dataclasses.replace(config, epochs=3), Path(folder) / "first").fit()
+        trainer, watch = Trainer(dataset, config, Path(folder) / "run"), _Watch(limit)
         try:
             result = trainer.fit(watch)
             out |= {"metric": result.metric, "test": result.test_metric}

@@ -184,7 +184,7 @@ class Scores:
             pool=None if task.level == "node" else "mean",
             encoder=AtomEncoder(9, (3, 3, 3, 3)) if self.atoms else None,
         )
-        _trained(model)
+        with_statistics(model)
         double, whole = copy.deepcopy(model).double(), slice(None)
         double.backend, model.backend = "torch", self.backend
         batch = graphs.to(dtype=torch.float64).batch(whole)
@@ -206,7 +206,7 @@ class Scores:
         return y.masked_fill(torch.rand(y.shape) < 0.2, torch.nan)
 
 
-def _trained(model: FlexGCN) -> None:
+def with_statistics(model: FlexGCN) -> None:
     """Give batch norms something to fold."""
     with torch.no_grad():
         for norm in model.norms:

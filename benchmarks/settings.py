@@ -21,6 +21,8 @@ from grant_fast.training.recipe import load_recipe
 from .data import Store
 
 PYG, PAPER = "PyG", "paper's formulation"  # peers of a whole network
+#: What makes a network of molecules one of widths 64.
+WIDE: dict[str, Any] = {"hidden_channels": (64, 64, 64), "embedding": 64, "head": None}
 CHECKED = 64  # graphs whose predictions or gradients are compared before a network is timed
 
 

@@ -47,7 +47,7 @@ def _is_half(x: Tensor) -> bool:
 def spmm(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
     """A @ x for a CSR matrix A, [rows, h]; half precision is summed in float32.
 
-    Deterministic: each row is reduced by one thread, in the order of its columns.
+    Deterministic on a CPU: each row is reduced by one thread, in the order of its columns.
     """
     rows = rowptr.shape[0] - 1
     if not col.shape[0] or not x.shape[1] or not rows:

@@ -50,8 +50,8 @@ class BitRows(NamedTuple):
 
 
 def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
-    """The bits of every graph, on the device of `adj`; None where edges are weighted, or int32
-    counts fewer nodes.
+    """The bits of every graph, on the device of `adj`; None where they could hold no graph, where
+    edges are weighted, or int32 counts fewer nodes.
 
     Args:
         host_ptr: [G + 1] int64 on the CPU, where each graph's nodes begin.
@@ -61,7 +61,9 @@ def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
         return None
     sizes = host_ptr.diff()
     fits = sizes <= most_nodes(adj.col.device)
-    largest = int(sizes[fits].max()) if bool(fits.any()) else 0
+    if not bool(fits.any()):
+        return None
+    largest = int(sizes[fits].max())
     num_nodes, num_edges, device = int(host_ptr[-1]), adj.col.shape[0], adj.col.device
     bits = torch.zeros(max(1, -(-largest // 64)), num_nodes, dtype=torch.int64, device=device)
     repeated = torch.zeros(num_nodes, dtype=torch.bool, device=device)
@@ -82,7 +84,7 @@ def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
         repeated[row[back + 1 : last][same]] = True
     culprits = repeated.cpu().nonzero().flatten()
     fits[torch.searchsorted(host_ptr, culprits, right=True) - 1] = False
-    return BitRows(bits, fits)
+    return BitRows(bits, fits) if bool(fits.any()) else None
 
 
 class Tiles(NamedTuple):

@@ -102,7 +102,14 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
 
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:
     """A CUDA graph of `work`, which is not done yet, and its result, not yet there."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
-        result = work()
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    try:
+        with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
+            result = work()
+    except BaseException:
+        # Where a recording cannot end, torch goes on with its stream and a generator it still has.
+        torch.cuda.set_stream(before)
+        generator = torch.cuda.default_generators[before.device_index]
+        generator.graphsafe_set_state(torch.Generator(device))
+        raise
     return graph, result

@@ -54,11 +54,14 @@ def test_weighted_edges_have_no_bits():
     assert case.graphs.batch(slice(None)).tiles is None
 
 
-def test_a_dataset_without_edges_or_graphs_has_bits_too():
+def test_a_dataset_without_edges_has_bits_and_one_that_they_could_not_hold_has_none():
     no_edges = torch.empty(2, 0, dtype=torch.long)
     assert not PackedGraphs.from_arrays(torch.ones(2, 1), no_edges, [0, 0]).bits.bits.any()
     empty = PackedGraphs.from_arrays(torch.ones(0, 1), no_edges, torch.empty(0).long())
-    assert empty.bits.bits.shape == (1, 0)
+    assert empty.bits is None
+    large, twice = torch.zeros(300, dtype=torch.long), torch.tensor([[0, 0], [1, 1]])
+    assert PackedGraphs.from_arrays(torch.ones(300, 1), no_edges, large).bits is None
+    assert PackedGraphs.from_arrays(torch.ones(2, 1), twice, [0, 0]).bits is None
 
 
 @given(

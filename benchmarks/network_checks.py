@@ -1,0 +1,101 @@
+"""The recipes' networks, whole, against float64.
+
+What they are raced with is compiled here, where checks run side by side.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from grant_fast import FlexGCN, GraphBatch, PackedGraphs, Task, score_graphs
+from grant_fast.nn.modules import MANY_ROWS
+from grant_fast.teaching import loss
+from grant_fast.teaching.scoring import evaluating
+from grant_fast.training.model import ModelSpec, build_model
+from grant_fast.training.recipe import load_recipe
+from grant_fast.training.recording import room_for
+
+from . import awkward
+from .awkward import awkward_graphs
+from .data import RECIPES, make_dataset
+from .scoring_checks import Prepared, with_statistics
+from .settings import WIDE
+
+SAMPLE = 30  # graphs that features and targets are drawn from
+
+
+def of(backend: str) -> Iterator["Network"]:
+    """Every recipe's, and the one at widths 64."""
+    for recipe in RECIPES:
+        yield Network(backend, recipe)
+    yield Network(backend, RECIPES[0], wide=True)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A recipe's network without its dropout: gradients in training, outputs and scores.
+
+    The gradients are those of a batch, and of one with room (`grant_fast.padded`) where the network
+    takes such. On a GPU the batch has as many rows as the norm's kernels ask for.
+    """
+
+    backend: str
+    recipe: str
+    wide: bool = False
+    tolerance: float = 1e-4
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} network {self.recipe}" + ", widths 64" * self.wide
+
+    def prepare(self, device: torch.device) -> Prepared:
+        torch.manual_seed(1)
+        sample = make_dataset(self.recipe, SAMPLE)
+        graphs, task = _alike(sample.graphs), sample.task
+        config = replace(load_recipe(self.recipe).config, **(WIDE if self.wide else {}))
+        spec = ModelSpec(graphs.num_features, sample.encoder, task, None)
+        model = build_model(replace(config, dropout=(0.0,)), spec)
+        with_statistics(model)
+        double = copy.deepcopy(model).double()
+        double.backend, model.backend = "torch", self.backend
+        whole, small = torch.arange(len(graphs)), torch.tensor(awkward.SIZES) <= 32
+        rows = MANY_ROWS if device.type == "cuda" else 0
+        times = rows // sum(size for size in awkward.SIZES if size <= 32)
+        ids = torch.cat([whole, whole[small].repeat(times)])
+        fitting = whole if graphs.bits is None else whole[graphs.bits.fits]
+
+        def results(model: FlexGCN, graphs: PackedGraphs, room: GraphBatch | None) -> list[Tensor]:
+            with evaluating(model):
+                out = [model(graphs.batch(whole)), score_graphs(model, graphs, task)]
+            out.append(_gradient(model, graphs.batch(ids), task))
+            return out if room is None else [*out, _gradient(model, room, task)]
+
+        exactly = graphs.to(dtype=torch.float64)
+        model, graphs = model.to(device), graphs.to(device)
+        room = room_for(model, graphs, fitting, len(fitting)) if self.backend == "triton" else None
+        if room is not None:
+            assert room.fill(fitting)
+        exact = results(double, exactly, None if room is None else exactly.batch(fitting))
+        names = ("outputs", "scores", "gradient", "gradient with room")
+        return lambda: results(model, graphs, room), dict(zip(names, exact, strict=False))
+
+
+def _alike(graphs: PackedGraphs) -> PackedGraphs:
+    """Awkward graphs with features and targets drawn from these, of few kinds of atoms."""
+    assert graphs.y is not None
+    rows = graphs.num_nodes if graphs.x.is_floating_point() else 10
+    nodes = torch.randint(rows, (sum(awkward.SIZES),))
+    of_nodes = graphs.y_level == "node"
+    y = nodes if of_nodes else torch.randint(len(graphs), (len(awkward.SIZES),))
+    return awkward_graphs(graphs.is_symmetric, x=graphs.x[nodes], y=graphs.y[y])
+
+
+def _gradient(model: FlexGCN, batch: GraphBatch, task: Task) -> Tensor:
+    """Of the mean loss in training mode, in all parameters at once: some have none of their own."""
+    model = copy.deepcopy(model).train()  # a batch norm's statistics move
+    assert batch.y is not None
+    grads = torch.autograd.grad(loss(model(batch), batch.y, task), list(model.parameters()))
+    return torch.cat([grad.flatten() for grad in grads])
