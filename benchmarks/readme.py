@@ -30,13 +30,17 @@ NETWORKS = (
     ("paper-mode epoch, molhiv", "epoch/ogbg-molhiv", "PyG, DataLoader"),
     ("paper-mode epoch, molhiv", "epoch/ogbg-molhiv", "paper's formulation, DataLoader"),
     ("paper-mode epoch, molhiv", "epoch/ogbg-molhiv", "PyG, one batch collated beforehand"),
+    ("collating 100 molecules", "collate/molecules", "PyG"),
+    ("collating 40 graphon graphs", "collate/graphon", "PyG"),
+    ("packing PyG's molecules, once", "pack/molecules", "PyG"),
+    ("packing PyG's graphon graphs, once", "pack/graphon", "PyG"),
 )
 LAYERS = [
     (f"{data}, width {width}", f"layer/{data}/{width}/3/forward+backward")
     for data in ("molecules", "graphon", "big")
     for width in (9, 64, 300)
 ]
-PEERS = ("TAGConv, edge_index", "TAGConv, compiled", "TAGConv, CSR", "vendor SpMM",
+PEERS = ("torch", "TAGConv, edge_index", "TAGConv, compiled", "TAGConv, CSR", "vendor SpMM",
          "paper's formulation")  # fmt: skip
 
 Results = dict[str, Any]
@@ -98,7 +102,10 @@ def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
         for place, document in there
     ]
     parts.append(table(["the work", "beside", "on", "graphs", "ours, ms", "ratio"], rows))
-    parts.append("One layer of order 3, forward and backward, our ratio to each peer:")
+    parts.append(
+        "One layer of order 3, forward and backward, our ratio to each peer; `torch` is the same "
+        'layer of ours with `backend="torch"`, plain PyTorch:'
+    )
     rows = [
         [what, place, *_layer(document, name)] for what, name in LAYERS for place, document in there
     ]

@@ -194,6 +194,7 @@ def test_the_readme_says_what_was_not_measured():
     what, on = "| training step, molhiv network | PyG, DataLoader", "3,198 graphs, 500 a batch"
     assert f"{what} | CPU | {on} | 4.00 | 3.0× |" in text
     assert f"| molecules, width 9 | CPU | {none} | {none} |" in text
+    assert f"| packing PyG's molecules, once | PyG | CPU | {none} |" in text
     assert f"{what} | GPU | {none} | {none} | {none} |" in readme.speed(cpu, document())
     empty = readme.speed(None, None)
     assert f"CPU: {none}." in empty and "×" not in empty

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from benchmarks import device, runner
+from benchmarks import device, machine, runner
 from benchmarks.cases import Case, suite
 from benchmarks.runner import Outcome, Workers
 
@@ -75,6 +75,20 @@ def test_what_lost_the_device_is_tried_again_without_the_kernels(workers):
     team.run_again(plan, outcome)
     assert outcome.cases["kernel"]["result"] == {"value": 1}
     assert "illegal memory access" in outcome.cases["kernel"]["with the kernels"]
+
+
+@pytest.mark.parametrize("error", ["HIP error: …", "Triton Error [CUDA]: …", "the process died"])
+def test_who_took_the_device_down_is_known_by_the_error(error):
+    outcome = Outcome(lambda: None, {"a": {"error": error}, "b": {"error": "WrongAnswer: off"}})
+    assert outcome.lost("a") and not outcome.lost("b") and not outcome.lost("c")
+
+
+def test_a_command_out_of_time_ends_with_all_that_it_started():
+    command = ["sh", "-c", "echo begun; sleep 60 & wait"]
+    began = time.monotonic()
+    assert machine.output(command, 0.5) == (None, "begun\n")
+    assert time.monotonic() - began < 20  # the child, which holds the pipe, is gone, too
+    assert machine.output(["sh", "-c", "echo done; exit 3"], 20) == (3, "done\n")
 
 
 def test_what_there_is_no_time_for_is_named(workers):
