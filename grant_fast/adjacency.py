@@ -101,13 +101,19 @@ class Adjacency:
 
         `edges` is an `edge_index` [2, E] (a tensor or a PyG `EdgeIndex`), or, as everywhere in
         PyG, the *transposed* sparse adjacency (row = target): a torch sparse tensor or a
-        `torch_sparse.SparseTensor`.
+        `torch_sparse.SparseTensor`. `edge_weight` is floating point: integers in its place are
+        most likely the graph vector of a network that is called with (x, edge_index, batch).
 
         Raises:
             InputError: another type, a wrong shape or dtype, or indices outside the graph.
         """
         if isinstance(edges, Adjacency):
             return edges
+        if edge_weight is not None and not edge_weight.is_floating_point():
+            raise InputError(
+                f"edge_weight is {edge_weight.dtype}; did you mean batch=…? FlexGCN takes it by "
+                "name; weights are floating point, as edge_weight.float()"
+            )
         if isinstance(edges, Tensor) and edges.layout == torch.strided:
             return cls.from_edge_index(_plain_tensor(edges), edge_weight, num_nodes, dtype)
         if edge_weight is not None:

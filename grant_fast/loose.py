@@ -30,9 +30,9 @@ class LooseGraphs:
         batch: Tensor | None,
         batch_size: int | None,
     ) -> None:
-        given = {"x": x} if batch is None else {"x": x, "batch": batch}
+        given = {"x": x, "edge_weight": edge_weight, "batch": batch}
         for name, value in given.items():
-            if not isinstance(value, Tensor):
+            if (name == "x" or value is not None) and not isinstance(value, Tensor):
                 raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
         self.x, self._edges, self._edge_weight = x, edges, edge_weight
         if batch is None:

@@ -344,6 +344,8 @@ def test_wrong_inputs_name_themselves():
         model(case.x, torch.zeros(3, 2).long(), batch=case.batch)
     with pytest.raises(InputError, match="edge_weight has shape"):
         model(case.x, case.edge_index, torch.ones(3), case.batch)
+    with pytest.raises(InputError, match="edge_weight is a list: give a tensor"):
+        model(case.x, case.edge_index, [1.0, 2.0], case.batch)
     with pytest.raises(InputError, match="batch has shape"):
         model(case.x, case.edge_index, batch=torch.zeros(2).long())
     with pytest.raises(InputError, match="batch names graph -1, but graphs run from 0 to 1"):
@@ -360,6 +362,19 @@ def test_wrong_inputs_name_themselves():
         model(case.x.double(), case.edge_index, None, case.batch)
     with pytest.raises(InputError, match="edge_index is a list"):
         model(case.x, [[0], [1]])
+
+
+@pytest.mark.parametrize("num_edges", [5, 7])  # as many as there are nodes, and not
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):
+    x, batch = torch.randn(5, 5), torch.tensor([0, 0, 0, 1, 1])
+    edges = torch.zeros(2, num_edges, dtype=torch.long)
+    if sparse:
+        edges = torch.sparse_coo_tensor(edges, torch.ones(num_edges), (5, 5))
+    for model in (FlexGCN(5, 4, 1, orders=[2, 2]), FlexConv(5, 4, order=1)):
+        for dtype in (torch.int64, torch.int32, torch.bool):
+            with pytest.raises(InputError, match=rf"edge_weight is {dtype}; did you mean batch=…"):
+                model(x, edges, batch.to(dtype))
 
 
 def test_kinds_of_nodes_are_embedded_as_their_rows_are():

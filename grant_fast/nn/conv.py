@@ -76,7 +76,7 @@ class FlexConv(nn.Module):
             edge_index: [2, E] (source → target), a PyG `EdgeIndex`, the transposed adjacency as a
                 torch sparse tensor or `torch_sparse.SparseTensor`, or a ready `Adjacency`, which
                 is taken as it is (already normalised or not).
-            edge_weight: [E], may require gradients; None is 1 everywhere.
+            edge_weight: [E], floating point, may require gradients; None is 1 everywhere.
 
         Raises:
             InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that

@@ -119,7 +119,7 @@ class FlexGCN(nn.Module):
         Args:
             x: a `GraphBatch`, alone; or features [n, F] with the rest as in PyG.
             edge_index: as in `FlexConv.forward`.
-            edge_weight: [E] or None.
+            edge_weight: [E], floating point, or None; `batch` comes after it: give that by name.
             batch: [n], the graph of every node; None for one graph.
             batch_size: number of graphs; needed where trailing graphs are empty, and it saves a
                 host synchronisation.
