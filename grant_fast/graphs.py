@@ -140,20 +140,26 @@ class PackedGraphs(FlatGraphs):
         y_level: Level | None = None,
         missing_labels: bool = False,
     ) -> "PackedGraphs":
-        """From PyG `Data` objects: anything with `x`, `edge_index`, maybe `y` and `edge_weight`."""
+        """From PyG `Data` objects: anything with `x`, `edge_index`, maybe `y` and `edge_weight`.
+
+        `edge_attr` is not carried: where there is no `edge_weight` beside it, a warning says so.
+        """
         from .data.pyg import from_data_list
 
-        arrays = from_data_list(data_list, y_level)
+        arrays = from_data_list(data_list, y_level, stacklevel=3)
         return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
 
     @classmethod
     def from_dataset(
         cls, dataset: Any, *, y_level: Level | None = None, missing_labels: bool = False
     ) -> "PackedGraphs":
-        """From an OGB or PyG graph dataset: anything indexable that yields graphs."""
+        """From an OGB or PyG graph dataset: anything indexable that yields graphs.
+
+        `edge_attr` is warned of as in `from_data_list`; OGB's own `edge_feat` is left out silently.
+        """
         from .data.pyg import from_dataset
 
-        arrays = from_dataset(dataset, y_level)
+        arrays = from_dataset(dataset, y_level, stacklevel=3)
         return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
 
     @classmethod

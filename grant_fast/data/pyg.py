@@ -2,10 +2,14 @@
 
 Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `num_nodes`), so torch_geometric
 need not be installed. OGB's own pairs of (graph dictionary, label) are read as well.
+
+An `edge_attr` is not carried, which one warning says. OGB's `edge_feat` is left out silently: its
+dictionaries come as they are, so that users could do nothing about it.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,7 +24,9 @@ from .arrays import GraphArrays, batch_vector
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def from_data_list(data_list: Iterable[Any], y_level: Level | None = None) -> GraphArrays:
+def from_data_list(
+    data_list: Iterable[Any], y_level: Level | None = None, *, stacklevel: int = 2
+) -> GraphArrays:
     """Pack graphs, keeping their order, edges (directed, repeated, self loops) and empty graphs.
 
     Args:
@@ -28,6 +34,7 @@ def from_data_list(data_list: Iterable[Any], y_level: Level | None = None) -> Gr
             `edge_weight` `[e]`; whatever one graph has, all must have.
         y_level: whether a row of `y` belongs to a graph or to a node. By default graph, unless
             every `y` has one row a node and some graph has more than one.
+        stacklevel: of the warning that a graph has `edge_attr` and no `edge_weight`.
 
     Returns:
         x float32 or the integer type given; y float32 `[rows, T]`, or int64 `[rows]` where every
@@ -43,6 +50,13 @@ def from_data_list(data_list: Iterable[Any], y_level: Level | None = None) -> Gr
     first = graphs[0]
     for graph in graphs:
         graph.compare(first)
+    bare = next((graph.index for graph in graphs if graph.drops_edge_attr), None)
+    if bare is not None:
+        warnings.warn(
+            f"graph {bare} has edge_attr, which is left out: put it into edge_weight where it is "
+            "one number an edge (more are not carried, see the README's Limits), or set it to None",
+            stacklevel=stacklevel,
+        )
     sizes = np.array([graph.num_nodes for graph in graphs], dtype=np.int64)
     offsets = np.cumsum(sizes) - sizes
     edge_index = torch.cat(
@@ -63,8 +77,10 @@ def from_data_list(data_list: Iterable[Any], y_level: Level | None = None) -> Gr
     )
 
 
-def from_dataset(dataset: Any, y_level: Level | None = None) -> GraphArrays:
+def from_dataset(dataset: Any, y_level: Level | None = None, *, stacklevel: int = 2) -> GraphArrays:
     """Pack an OGB or PyG data set: anything with `len` and integer indexing.
+
+    Args: as `from_data_list`.
 
     Raises:
         InputError: as `from_data_list`, or the object has no length.
@@ -74,7 +90,7 @@ def from_dataset(dataset: Any, y_level: Level | None = None) -> GraphArrays:
     except TypeError as error:
         kind = type(dataset).__name__
         raise InputError(f"a {kind} has no length: give a data set with len() and []") from error
-    return from_data_list((dataset[i] for i in range(size)), y_level)
+    return from_data_list((dataset[i] for i in range(size)), y_level, stacklevel=stacklevel + 1)
 
 
 class _Graph:
@@ -87,12 +103,14 @@ class _Graph:
         edge_index: Tensor,
         y: Tensor | None,
         edge_weight: Tensor | None,
+        drops_edge_attr: bool,
     ) -> None:
         self.index = index
         self.x = x
         self.edge_index = edge_index
         self.y = y
         self.edge_weight = edge_weight
+        self.drops_edge_attr = drops_edge_attr
         self.num_nodes = len(x)
 
     @classmethod
@@ -104,7 +122,7 @@ class _Graph:
         elif isinstance(data, Mapping):
             found = dict(data)
         else:
-            names = ("x", "edge_index", "y", "edge_weight", "num_nodes")
+            names = ("x", "edge_index", "y", "edge_weight", "edge_attr", "num_nodes")
             found = {name: getattr(data, name, None) for name in names}
         x = _features(index, found.get("x"), found.get("num_nodes"))
         edge_index = _edges(index, found.get("edge_index"), len(x))
@@ -112,7 +130,8 @@ class _Graph:
         weight = found.get("edge_weight")
         if weight is not None:
             weight = _weights(index, weight, edge_index.size(1))
-        return cls(index, x, edge_index, y, weight)
+        drops_edge_attr = weight is None and found.get("edge_attr") is not None
+        return cls(index, x, edge_index, y, weight, drops_edge_attr)
 
     def compare(self, first: _Graph) -> None:
         """Check that this graph has what the first one has, in the same width and type."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from grant_fast import PackedGraphs
 from grant_fast.data.pyg import from_data_list, from_dataset
 from grant_fast.errors import InputError
 
@@ -118,13 +119,24 @@ def test_ogbs_pairs_of_graph_and_label() -> None:
     molecule = {
         "node_feat": np.array([[5, 0], [7, 1]]),
         "edge_index": np.array([[0, 1], [1, 0]]),
-        "edge_feat": None,
+        "edge_feat": np.ones((2, 3)),  # left out without a word
         "num_nodes": 2,
     }
     packed = from_dataset([(molecule, np.array([1, 0])), (molecule, np.array([0, 1]))])
     assert packed.x.tolist() == [[5, 0], [7, 1]] * 2
     assert packed.y is not None
     assert packed.y.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("make", [PackedGraphs.from_data_list, PackedGraphs.from_dataset])
+def test_edge_attr_is_left_out_with_one_warning_that_points_at_the_call(make: Any) -> None:
+    bonds = graph(2, edge_attr=torch.ones(2, 3))
+    message = "graph 1 has edge_attr, which is left out: put it into edge_weight"
+    with pytest.warns(UserWarning, match=message) as caught:
+        make([graph(2), bonds, bonds])
+    assert [warning.filename for warning in caught] == [__file__]
+    bonds.edge_weight = torch.ones(2)
+    make([bonds, bonds])  # whoever gives weights has chosen
 
 
 @pytest.mark.parametrize(
