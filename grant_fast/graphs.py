@@ -186,11 +186,13 @@ class PackedGraphs(FlatGraphs):
             progress: show a progress bar.
 
         Raises:
-            InputError: an unparsable SMILES (by row and text) where `strict`; wrong targets.
+            InputError: an unparsable SMILES (by row and text) where `strict`; wrong targets; one
+                string where a list belongs.
             MissingExtraError: RDKit or OGB is not installed.
         """
-        from .data.smiles import featurize
+        from .data.smiles import check_list, featurize
 
+        check_list(smiles)
         if y is not None and len(y) != len(smiles):
             raise InputError(f"there are {len(smiles)} SMILES but {len(y)} rows of y")
         arrays, failures = featurize(smiles, workers=workers, progress=progress)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import MissingExtraError, require
 from ..workers import share_out
 from .progress import track
-from .smiles import CHUNK, import_rdkit
+from .smiles import CHUNK, check_list, import_rdkit
 
 LONG_CYCLE = 6  # atoms; a ring of more counts
 
@@ -37,8 +37,10 @@ def penalized_logp(
         progress: show a progress bar.
 
     Raises:
+        InputError: `smiles` is one string instead of a list.
         MissingExtraError: rdkit, or its Contrib folder, is not installed.
     """
+    check_list(smiles)
     _sa_scorer()  # a missing package is reported once, here, and not by every worker
     pieces = [smiles[start : start + CHUNK] for start in range(0, len(smiles), CHUNK)]
     parts = share_out(min(workers or 1, max(1, len(pieces))), _score_chunk, pieces)

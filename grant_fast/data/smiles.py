@@ -79,6 +79,12 @@ def _featurize_chunk(first_row: int, smiles: Sequence[str]) -> _Chunk:
     )
 
 
+def check_list(smiles: Sequence[str]) -> None:
+    """Refuse a bare string, whose letters would be taken for molecules (InputError)."""
+    if isinstance(smiles, str):
+        raise InputError(f"smiles is one string, {smiles[:40]!r}: give a list, [{smiles[:40]!r}]")
+
+
 def featurize(
     smiles: Sequence[str], workers: int | None = None, progress: bool = False
 ) -> tuple[GraphArrays, list[Failure]]:
@@ -99,11 +105,12 @@ def featurize(
         the failures as (index into `smiles`, text).
 
     Raises:
-        InputError: something among `smiles` is not a string, or `workers` is below 1.
+        InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
         MissingExtraError: rdkit or ogb is not installed.
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers={workers}: give 1 or more")
+    check_list(smiles)
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")

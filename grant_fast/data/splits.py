@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
-from .smiles import import_rdkit
+from .smiles import check_list, import_rdkit
 
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
@@ -45,9 +45,11 @@ def scaffold_split(smiles: Sequence[str], fractions: Fractions = FRACTIONS) -> d
         "train", "valid" and "test": ascending int64 positions that cover `smiles` once.
 
     Raises:
-        InputError: as `random_split`, and for a SMILES that RDKit cannot parse.
+        InputError: as `random_split`, and for a SMILES that RDKit cannot parse, or one string
+            where a list belongs.
         MissingExtraError: rdkit is not installed.
     """
+    check_list(smiles)
     train_bound, valid_bound = _bounds(len(smiles), fractions)
     groups: dict[str, list[int]] = defaultdict(list)
     for position, scaffold in enumerate(_scaffolds(smiles)):

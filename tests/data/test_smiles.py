@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
+from grant_fast import PackedGraphs
+from grant_fast.data.logp import penalized_logp
 from grant_fast.data.smiles import CHUNK, featurize
+from grant_fast.data.splits import scaffold_split
 from grant_fast.errors import InputError, MissingExtraError
 from grant_fast.nn import ATOM_CARDINALITIES
 
@@ -132,6 +136,14 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_is_no_string_is_named(value: object) -> None:
     with pytest.raises(InputError, match=r"smiles\[1\] is .* not a string"):
         featurize(["C", value])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "take", [featurize, PackedGraphs.from_smiles, scaffold_split, penalized_logp]
+)
+def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object]) -> None:
+    with pytest.raises(InputError, match=r"smiles is one string, 'CCO': give a list, \['CCO'\]"):
+        take("CCO")
 
 
 def test_workers_below_one_are_refused() -> None:
