@@ -1,7 +1,7 @@
 """What is learned: the kind of target, where it sits, and how many outputs that takes."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from .errors import InputError
 
@@ -40,3 +40,11 @@ class Task:
             raise InputError(f"a {self.kind} task cannot have num_outputs={self.num_outputs}")
         if self.kind == "multiclass" and self.num_outputs < 2:
             raise InputError("a multiclass task needs num_outputs >= 2, one for each class")
+
+
+def check_task(task: Any) -> None:
+    """Refuse what is no `Task`, such as its bare kind (InputError)."""
+    if not isinstance(task, Task):
+        kind = task if task in get_args(Kind) else "multiclass"
+        outputs = ", num_outputs=2" if kind.startswith("multi") else ""
+        raise InputError(f'task is {task!r}: give a Task, e.g. Task("{kind}"{outputs})')

@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import native
 from ..dispatch import takes_native
 from ..errors import InputError
-from ..tasks import NOT_MEASURED, Task
+from ..tasks import NOT_MEASURED, Task, check_task
 
 ResidualKind = Literal["gradient", "raw"]
 Reduction = Literal["mean", "sum"]
@@ -149,6 +149,7 @@ def graph_residuals(
     Raises:
         InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
     """
+    check_task(task)
     if task.kind == "multiclass" and kind == "gradient":
         if task.level == "node" and takes_native(pred):
             f, classes = _aligned(pred, y, task)
@@ -232,6 +233,7 @@ def check_residual(kind: str) -> None:
 
 def _aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     """Prediction `[rows, C]`, at least float32, and target `[rows, C]` alike or class `[rows]`."""
+    check_task(task)
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
     outputs = task.num_outputs

@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 from ..batch import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
-from ..tasks import Task
+from ..tasks import Task, check_task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
@@ -69,7 +69,7 @@ class GraNTSampler(Sampler[list[int]]):
             where nothing was scored.
 
     Raises:
-        InputError: a number, name or position that makes no sense.
+        InputError: a number, name or position that makes no sense, or a task that is no `Task`.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class GraNTSampler(Sampler[list[int]]):
                 raise InputError(f"{name}={size}: give at least 1")
         if seed < 0:
             raise InputError(f"seed={seed}: give a number from 0 up")
+        check_task(task)
         check_residual(residual)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
         self.dataset, self.task, self.batch_size = dataset, task, batch_size

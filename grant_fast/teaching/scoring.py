@@ -13,7 +13,7 @@ from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..indexing import as_positions, sizes_to_ptr, take
 from ..nn import FlexGCN, one_pass
-from ..tasks import Task
+from ..tasks import Task, check_task
 from . import fused
 from .residuals import ResidualKind, check_residual, graph_residuals
 
@@ -91,7 +91,7 @@ def score_graphs(
 
     Raises:
         InputError: NaN predictions (the first such graph is named), no graphs, a position that is
-            not there, a batch without targets, or shapes that do not fit the task.
+            not there, a batch without targets, no `Task`, or shapes that do not fit it.
     """
     positions = None if ids is None else _positions(ids, len(graphs))
     if predict is None and not callable(model):
@@ -131,6 +131,7 @@ class Pass:
             raise InputError(f"batch_size={batch_size}: give at least 1")
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
+        check_task(task)
         check_residual(residual)
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import AtomEncoder, FlexConv, FlexGCN
 from ..reference import dense_flex_conv, expand_rows
-from ..tasks import NOT_MEASURED, Kind, Task
+from ..tasks import NOT_MEASURED, Kind, Task, check_task
 from .residuals import loss, residual
 from .scoring import Positions, evaluating
 
@@ -234,6 +234,7 @@ def check_loss_reduction(
     Raises:
         InputError: a node-level task, a missing label, or as `output_jacobian`.
     """
+    check_task(task)
     if task.level != "graph":
         raise InputError("the loss-reduction check needs a graph-level task: pool the nodes")
     batch = graphs.batch(ids)

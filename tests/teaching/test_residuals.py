@@ -1,5 +1,6 @@
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -196,6 +197,20 @@ def test_wrong_shapes_are_named(pred: tuple, y: tuple, task: Task, says: str) ->
         loss(torch.zeros(pred), torch.zeros(y), task)
     with pytest.raises(InputError, match=says):
         graph_residuals(torch.zeros(pred), torch.zeros(y), task)
+
+
+@pytest.mark.parametrize(
+    ("task", "remedy"),
+    [
+        ("multiclass", r'Task\("multiclass", num_outputs=2\)'),
+        ("binary", r'Task\("binary"\)'),
+        (Task, r'Task\("multiclass", num_outputs=2\)'),
+    ],
+)
+@pytest.mark.parametrize("take", [loss, residual, graph_losses, graph_residuals])
+def test_a_bare_kind_is_no_task(take: Any, task: Any, remedy: str) -> None:
+    with pytest.raises(InputError, match=rf"task is .*: give a Task, e\.g\. {remedy}"):
+        take(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long), task)
 
 
 def test_impossible_classes_and_dtypes_are_named() -> None:

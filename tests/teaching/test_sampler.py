@@ -394,6 +394,7 @@ def test_the_order_of_ids_does_not_matter(make_graphs, zero) -> None:
         ({"batch_size": 0}, "batch_size=0: give at least 1"),
         ({"score_batch_size": -1}, "score_batch_size=-1"),
         ({"mode": "worst"}, "'worst': choose one of batch, graph, global, proportional, random"),
+        ({"task": "binary"}, r"task is 'binary': give a Task, e\.g\. Task"),
         ({"ratio_schedule": "stairs"}, "'stairs'"),
         ({"residual": "logit"}, "'logit'"),
         ({"epochs": -1}, "epochs=-1"),
@@ -408,7 +409,9 @@ def test_the_order_of_ids_does_not_matter(make_graphs, zero) -> None:
 )
 def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        GraNTSampler(make_graphs(9), REGRESSION, **{"batch_size": 4, "epochs": 5, **settings})
+        GraNTSampler(
+            make_graphs(9), **{"task": REGRESSION, "batch_size": 4, "epochs": 5, **settings}
+        )
 
 
 def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> None:

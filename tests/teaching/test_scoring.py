@@ -322,6 +322,8 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
             score_graphs(model, graphs, REGRESSION, ids=ids)
     with pytest.raises(InputError, match="the model is a NoneType: give a module or a callable"):
         score_graphs(None, graphs, REGRESSION)  # type: ignore[type-var]
+    with pytest.raises(InputError, match="task is 'regression': give a Task"):
+        score_graphs(model, graphs, "regression")  # type: ignore[call-overload]
     with pytest.raises(InputError, match="no graphs to score"):
         score_graphs(model, graphs, REGRESSION, ids=[])
     with pytest.raises(InputError, match=r"targets have shape \(4,\).*one row for each graph"):
