@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import torch
@@ -145,7 +146,8 @@ class GraNTSampler(Sampler[list[int]]):
             Whether graphs were picked anew, which "full" never does.
 
         Raises:
-            InputError: a NaN prediction (naming the graph), an epoch outside the run, no model.
+            InputError: a NaN prediction (naming the graph), no model, an epoch outside the run or
+                no whole number.
         """
         self._move_to(epoch)
         at = self.curriculum.last_selection(epoch)
@@ -297,8 +299,10 @@ class GraNTSampler(Sampler[list[int]]):
         return self.dataset.batch(self.ids) if isinstance(self.dataset, PackedGraphs) else None
 
     def _move_to(self, epoch: int) -> None:
-        if not 0 <= epoch < self.curriculum.epochs:
-            last = self.curriculum.epochs - 1
+        last = self.curriculum.epochs - 1
+        if not isinstance(epoch, Integral):
+            raise InputError(f"epoch is {epoch!r}: give a whole number from 0 to {last}")
+        if not 0 <= epoch <= last:
             raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
         self.epoch = epoch
 

@@ -420,6 +420,9 @@ def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> 
         sampler.select(nn.Identity(), 5)
     with pytest.raises(InputError, match="epoch -1"):
         sampler.set_epoch(-1)
+    for strange, shown in (("a", "'a'"), (0.5, r"0\.5"), (None, "None")):
+        with pytest.raises(InputError, match=f"epoch is {shown}: give a whole number from 0 to 4"):
+            sampler.select(nn.Identity(), strange)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="mode 'batch' scores graphs with the model"):
         sampler.select(None, 0)
 
