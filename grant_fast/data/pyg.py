@@ -42,7 +42,7 @@ def from_data_list(
 
     Raises:
         InputError: naming the graph and its attribute, for what is missing, of a wrong shape or
-            type, not finite, or out of range.
+            type, not finite, or out of range; for PyG's `HeteroData`.
     """
     graphs = [_Graph.read(i, data) for i, data in enumerate(data_list)]
     if not graphs:
@@ -121,6 +121,11 @@ class _Graph:
             found = {**graph, "x": graph.get("node_feat"), "y": labels}
         elif isinstance(data, Mapping):
             found = dict(data)
+        elif hasattr(data, "to_homogeneous"):
+            raise InputError(
+                f"graph {index} is a {type(data).__name__}, with nodes of several types: give "
+                "data.to_homogeneous(), which has x where all types have as many features"
+            )
         else:
             names = ("x", "edge_index", "y", "edge_weight", "edge_attr", "num_nodes")
             found = {name: getattr(data, name, None) for name in names}

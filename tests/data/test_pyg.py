@@ -115,6 +115,16 @@ def test_pyg_data_and_data_set() -> None:
     assert packed.y.tolist() == [[0.5], [1.5]]
 
 
+def test_graphs_of_several_types_are_made_homogeneous_first() -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    mixed = data.HeteroData(y=torch.tensor([0.5]))
+    mixed["atom"].x, mixed["ring"].x = torch.ones(2, 3), torch.zeros(1, 3)
+    mixed["atom", "in", "ring"].edge_index = torch.tensor([[0, 1], [0, 0]])
+    with pytest.raises(InputError, match=r"graph 0 is a HeteroData.*data\.to_homogeneous\(\)"):
+        from_data_list([mixed])
+    assert from_data_list([mixed.to_homogeneous()]).edge_index.tolist() == [[0, 1], [2, 2]]
+
+
 def test_ogbs_pairs_of_graph_and_label() -> None:
     molecule = {
         "node_feat": np.array([[5, 0], [7, 1]]),
