@@ -167,9 +167,12 @@ class _Graph:
         assert self.y is not None
         expected = self.num_nodes if level == "node" else 1
         if len(self.y) != expected:
+            rows = len(self.y)
+            several = rows > 1 and _width(self.y) == 1
+            hint = f"; {rows} targets of a graph are y of shape [1, {rows}]" if several else ""
             raise InputError(
-                f"graph {self.index}: y has {len(self.y)} rows where the {level} level needs "
-                f"{expected}: give y as [{expected}, targets], or set y_level"
+                f"graph {self.index}: y has {rows} rows where the {level} level needs "
+                f"{expected}: give y as [{expected}, targets], or set y_level{hint}"
             )
         return self.y
 

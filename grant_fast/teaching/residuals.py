@@ -250,11 +250,23 @@ def _aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
             f"targets have shape {tuple(y.shape)} beside predictions of shape "
             f"{tuple(pred.shape)}: this {task.level}-level {task.kind} task needs "
             f"[{len(matrix)}, {columns}], one row for each {task.level}"
+            + _hint(len(matrix), y, columns, task)
         )
     matrix = matrix.to(torch.promote_types(pred.dtype, torch.float32))
     if task.kind != "multiclass":
         return matrix, target.to(matrix.dtype)
     return matrix, _checked_classes(target.squeeze(1), outputs)
+
+
+def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:
+    """What the numbers of rows say about why targets do not fit predictions."""
+    if columns > 1 and y.shape == (rows * columns,):
+        return f"; give each y the shape [1, {columns}]"
+    if task.level == "node" and rows < len(y):
+        return "; if the predictions are one a graph, pool=None in FlexGCN gives one a node"
+    if task.level == "graph" and rows > len(y):
+        return "; if the predictions are one a node, pool them, as FlexGCN's pool='mean' does"
+    return ""
 
 
 def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:

@@ -199,6 +199,13 @@ def test_rows_of_targets_must_fit_the_level() -> None:
         from_data_list(graphs, y_level="graph")
 
 
+@pytest.mark.parametrize("level", [None, "graph"])
+def test_targets_of_a_graph_need_a_row(level: Any) -> None:
+    graphs = [graph(n, y=torch.ones(3)) for n in (2, 4)]
+    with pytest.raises(InputError, match=r"3 targets of a graph are y of shape \[1, 3\]"):
+        from_data_list(graphs, y_level=level)
+
+
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(InputError, match="the list of graphs is empty"):
         from_data_list([])

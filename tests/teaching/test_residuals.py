@@ -186,7 +186,15 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
     [
         ((4, 2), (4, 1), TASKS["regression"], r"shape \(4, 2\).*\[rows, 1\].*out_channels"),
         ((4, 3), (4, 1), TASKS["several targets"], r"shape \(4, 1\).*shape \(4, 3\).*\[4, 3\]"),
-        ((4, 3), (12,), TASKS["several targets"], r"shape \(12,\)"),
+        (
+            (4, 3),
+            (12,),
+            TASKS["several targets"],
+            r"shape \(12,\).*give each y the shape \[1, 3\]$",
+        ),
+        ((4, 3), (11,), TASKS["several targets"], "one row for each graph$"),
+        ((2, 3), (9, 3), Task("regression", "node", 3), "one a graph, pool=None in FlexGCN"),
+        ((9, 3), (2, 3), TASKS["several targets"], "one a node, pool them"),
         ((4,), (5,), TASKS["binary"], r"shape \(5,\).*shape \(4,\).*one row for each graph"),
         ((4, 3, 1), (4, 3), TASKS["several targets"], r"shape \(4, 3, 1\)"),
         ((4,), (4,), TASKS["multiclass"], r"\[rows, 5\]"),
