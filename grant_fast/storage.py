@@ -124,9 +124,11 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGrap
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give a packed file in it")
     if not path.is_file():
         raise InputError(
-            f"there is no packed file {path}: {likely(path)} `grant-fast pack` makes them"
+            f"there is no packed file {path}, as `grant-fast pack` makes them: {likely(path)}"
         )
     try:
         with safe_open(path, framework="pt") as file:

@@ -74,8 +74,15 @@ def test_a_foreign_file_is_refused(tmp_path):
     save_file({"a": torch.ones(2)}, tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match=r"weights\.safetensors is not a packed dataset"):
         PackedGraphs.load(tmp_path / "weights.safetensors")
-    with pytest.raises(InputError, match="there is no packed file"):
-        PackedGraphs.load(tmp_path / "nowhere.gfast")
+
+
+def test_a_file_that_is_not_there_is_named_in_a_sentence(tmp_path):
+    path = tmp_path / "nowhere.gfast"
+    says = f"there is no packed file {path}, as `grant-fast pack` makes them: {tmp_path} has no"
+    with pytest.raises(InputError, match=rf"{says} \*\.gfast at all; check the path$"):
+        PackedGraphs.load(path)
+    with pytest.raises(InputError, match="is a folder: give a packed file in it"):
+        PackedGraphs.load(tmp_path)
 
 
 def test_another_version_is_refused(tmp_path):

@@ -155,7 +155,7 @@ MISSING_FILES = [
         "there is no file data/hiv.csv: the folder data does not exist; check the path",
     ),
     ("a.smi", "there is no file a.smi: the current folder has no *.smi at all; check the path"),
-    ("a.gfast", "there is no packed file a.gfast: the current folder has no *.gfast at all;"),
+    ("a.gfast", "there is no packed file a.gfast, as `grant-fast pack` makes them: the current"),
     ("molecules", "; did you mean molecules.csv?"),
     ("molhiv", "; did you mean ogbg-molhiv?"),
     ("qm9", "; did you mean QM9?"),
