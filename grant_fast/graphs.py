@@ -239,6 +239,8 @@ class PackedGraphs(FlatGraphs):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one versioned file (safetensors: flat tensors and JSON, nothing executable).
 
+        `load` takes it under any name; `load_dataset` and the command line know it by .gfast.
+
         Raises:
             InputError: the file cannot be written; a file that was there is left untouched.
         """
