@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from .config import RunConfig
+from .config import NETWORKS, RunConfig
 from .observers import Observer
 from .records import EpochRecord, RunResult
 
@@ -46,7 +46,9 @@ class ConsoleObserver(Observer):
     def started(self, config: RunConfig, run_dir: Path, epoch: int) -> None:
         self._run += 1
         count = f"{self._run}/{self._num_runs} " if self._num_runs > 1 else ""
-        self._name = f"{count}{config.label}, seed {config.seed}"
+        network = NETWORKS[config.network]
+        named = f"{network}, {config.label}" if network else config.label
+        self._name = f"{count}{named}, seed {config.seed}"
         self._epochs, self._last_line = config.epochs, time.monotonic()
         if self._task is not None:
             self._bar.remove_task(self._task)

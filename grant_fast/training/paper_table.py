@@ -13,7 +13,7 @@ from rich.table import Table
 from ..data.dataset import Dataset
 from ..data.twin import PREFIX as TWIN
 from ..files import atomic_write_text
-from .config import RunConfig
+from .config import NETWORKS, RunConfig
 from .conventions import CONVENTIONS, true_from_published
 from .recipe import Figures, Recipe
 from .report import FULL, Spread, without_nan
@@ -24,8 +24,8 @@ _SYMBOLS = {
     "random": "random",
     "grant-b": "B",
     "grant-s": "S",
-    "gcn": "GCN, σ((Â+I)^(κ−1) X W)",
-    "gcn-virtual-node": "GCN + virtual node",
+    "gcn": f"{NETWORKS['gcn']}, σ((Â+I)^(κ−1) X W)",
+    "gcn-virtual-node": NETWORKS["gcn-virtual-node"],
     "infobatch": "InfoBatch",
 }
 

@@ -1,16 +1,19 @@
 """A benchmark of the paper, shortened: its table, its files, and what it says about itself."""
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from rings import make_dataset
 from typer.testing import CliRunner
 
 from grant_fast.cli import app
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.paper_table import cells, known_differences
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
@@ -97,7 +100,14 @@ def test_an_error_is_published_small_and_is_truly_large(tmp_path, config):
 def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, config):
     recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
     chosen = config(epochs=2, metric="roc_auc", norm="batch_norm", head=3)
-    runs, rows = reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1)
+    console = Console(file=io.StringIO(), width=100)
+    with ConsoleObserver(console, 7) as observer:
+        runs, rows = reproduce(
+            recipe, dataset, chosen, tmp_path, baselines=True, seeds=1, observer=observer
+        )
+    shown = console.file.getvalue()
+    assert "1/7 full, seed 0: test" in shown and "5/7 GCN, full, seed 0: test" in shown
+    assert "6/7 GCN + virtual node, full, seed 0: test" in shown
     assert [row.arm for row in rows] == [*ARMS, *BASELINES]
     assert {run.result.arm for run in runs} == set(ARMS)
     table = [line[:2] for line in cells(recipe, chosen, rows)]
