@@ -65,7 +65,10 @@ def main() -> None:
 @readable
 @with_settings()
 def train(
-    source: Annotated[str | None, typer.Argument(help="As for compare; not with --resume.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Argument(help="As for compare; with --resume only where the data have moved."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Run folder. Default: runs/NAME-ARM.")
     ] = None,
@@ -87,11 +90,21 @@ def train(
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
     changes = {**given, "source": source} if source else given
     if saved is not None and out is not None:
-        check_same(saved, dataclasses.replace(saved, **changes), out)
+        asked = dataclasses.replace(saved, **changes)
+        check_same(saved, asked, out)
+        saved = asked
     config = saved or config_of(changes)  # nonsense is refused before data are read
     out = out or Path("runs") / f"{Path(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
-    dataset = load(config)
+    try:
+        dataset = load(config)
+    except InputError as error:
+        if saved is None or source:
+            raise
+        raise InputError(
+            f"{error} ({config.source} is what {out / CONFIG_FILE} names: give a SOURCE beside "
+            "--resume where the data have moved)"
+        ) from error
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []

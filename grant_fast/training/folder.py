@@ -143,9 +143,12 @@ def load_state(run_dir: Path, config: RunConfig, checksum: int) -> dict[str, Any
 def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
     """Refuse to take up a run under other settings.
 
+    The source may have moved: `load_state` compares what it holds.
+
     Raises:
         InputError: names the first setting that differs.
     """
+    saved = dataclasses.replace(saved, source=config.source)
     if saved != config:
         raise InputError(
             f"{origin}: the run was made with {difference(saved, config)}: "

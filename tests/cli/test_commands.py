@@ -25,6 +25,23 @@ def test_train_leaves_a_whole_run_folder(trained):
     assert json.loads((trained / "config.json").read_text())["epochs"] == 2
 
 
+def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, molecules):
+    out, moved = tmp_path / "run", tmp_path / "moved.csv"
+    words = ["--target", "size", "--split", "random", "--epochs", 2, "--device", "cpu"]
+    assert run("train", molecules, *words, "-o", out).exit_code == 0
+    molecules.rename(moved)
+    line = fails("train", "--resume", "-o", out)
+    assert "there is no file" in line and f"is what {out / 'config.json'} names" in line
+    assert "give a SOURCE beside --resume" in line
+    assert run("train", moved, "--resume", "-o", out).exit_code == 0
+    assert run("train", "--resume", "-o", out).exit_code == 0  # it remembers
+    assert run("predict", out, moved, "-o", tmp_path / "out.csv").exit_code == 0
+    other = tmp_path / "other.csv"
+    other.write_text(moved.read_text().replace("CCO,", "CCN,"))
+    line = fails("train", other, "--resume", "-o", out)
+    assert f"the run was made on other data than {other} holds now" in line
+
+
 def test_compare_writes_table_numbers_and_picture(tmp_path):
     out = tmp_path / "all"
     words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
