@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from .errors import InputError
-from .files import check_writable
+from .files import check_apart, check_writable
 from .options import config_of, with_settings
 from .shell import (
     again,
@@ -284,6 +284,7 @@ def pack(
 
     check_packed_name(out)  # before the data are read
     check_writable(out)
+    check_apart(source, out)
     dataset = load(RunConfig(source=source, **given))
     save_dataset(dataset, out)
     print(f"{dataset.graphs.num_graphs:,} graphs written to {out}")
@@ -300,12 +301,17 @@ def predict(
     last: Annotated[bool, typer.Option("--last", help="Use the last weights.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
 ) -> None:
-    """Predict for new graphs with a trained run."""
+    """Predict for new graphs with a trained run.
+
+    A CSV keeps its columns, and predictions are added: the targets' own units (regression), the
+    probability of class 1 (binary), of each label (multilabel) or of each class (multiclass).
+    """
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
 
     check_spares(run, out)
     check_writable(out)
+    check_apart(source, out)
     check_new_graphs(source)
     predictor = load_predictor(run, last=last, device=device)
     if source.lower().endswith(".gfast"):

@@ -72,6 +72,14 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def check_apart(source: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
+    """Refuse to write over what is read, by whatever names or links (InputError)."""
+    if os.path.exists(source) and os.path.exists(out) and os.path.samefile(source, out):
+        raise InputError(
+            f"cannot write {os.fspath(out)}: it is the source itself; give another name with -o"
+        )
+
+
 def cannot_read(path: str | os.PathLike[str], error: OSError) -> InputError:
     """What to raise where a file that the user named cannot be read: the culprit and a remedy."""
     path = Path(path)

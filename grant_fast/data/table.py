@@ -34,6 +34,7 @@ class Table:
         rows: the number of each row as a spreadsheet shows it; the header is row 1.
         smiles_column: the column that `smiles` came from.
         target_names: the columns that `y` came from.
+        header, cells: the whole file as it is, rows as above.
     """
 
     smiles: list[str]
@@ -41,6 +42,8 @@ class Table:
     rows: list[int]
     smiles_column: str
     target_names: tuple[str, ...]
+    header: list[str]
+    cells: list[list[str]]
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -53,6 +56,8 @@ class Table:
             [self.rows[i] for i in positions],
             self.smiles_column,
             self.target_names,
+            self.header,
+            [self.cells[i] for i in positions],
         )
 
 
@@ -99,6 +104,8 @@ def read_table(
         rows=[row for row, _ in body],
         smiles_column=header[smiles_at],
         target_names=tuple(header[i] for i in targets_at),
+        header=records[0][1],
+        cells=[cells for _, cells in body],
     )
 
 

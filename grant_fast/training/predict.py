@@ -95,9 +95,12 @@ def predict_csv(
     strict: bool = False,
     progress: bool = False,
 ) -> list[tuple[int, str]]:
-    """Predict for the molecules of a CSV; `out` gets its SMILES and the answers, row by row.
+    """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers.
 
-    A row whose SMILES cannot be parsed has empty answers.
+    Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
+    multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
+    whose SMILES cannot be parsed has empty answers. An answer whose name is a column of the CSV
+    already is called NAME_predicted.
 
     Returns:
         The unparsable rows: number as in a spreadsheet (the header is row 1), and text.
@@ -119,19 +122,21 @@ def predict_csv(
             "correct it, or leave --strict away"
         )
     answers = iter(predictor(PackedGraphs.from_graph_arrays(arrays)).tolist())
-    names = answer_columns(predictor.spec.task, predictor.config.target)
+    names = _apart(answer_columns(predictor.spec.task, predictor.config.target), table.header)
     bad = {index for index, _ in failures}
     empty = [""] * len(names)
     lines = [
-        [smiles, *(empty if index in bad else next(answers))]
-        for index, smiles in enumerate(table.smiles)
+        [*cells, *(empty if index in bad else next(answers))]
+        for index, cells in enumerate(table.cells)
     ]
-    _write_csv(out, [table.smiles_column, *names], lines)
+    _write_csv(out, [*table.header, *names], lines)
     return failed
 
 
 def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) -> None:
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
+
+    Answers are what `predict_csv` says.
 
     Raises:
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
@@ -160,6 +165,18 @@ def answer_columns(task: Task, target: tuple[str, ...]) -> list[str]:
         return list(target)
     stem = "class" if task.kind == "multiclass" else "prediction"
     return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
+
+
+def _apart(names: list[str], header: list[str]) -> list[str]:
+    """Names of answers that are not columns already."""
+    taken = {name.strip() for name in header}
+    free = []
+    for name in names:
+        while name in taken:
+            name += "_predicted"
+        taken.add(name)
+        free.append(name)
+    return free
 
 
 def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -> None:

@@ -118,7 +118,8 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     assert "1 unparsable SMILES left empty: row 3 'nonsense'" in result.stderr
     with open(out, newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["smiles", *columns]
+    assert list(rows[0]) == ["name", "smiles", *columns]
+    assert [row["name"] for row in rows] == ["a", "b", "c"]
     assert [row["smiles"] for row in rows] == ["CCO", "nonsense", "c1ccccc1"]
     assert all(rows[1][name] == "" for name in columns)
     values = [float(rows[row][name]) for row in (0, 2) for name in columns]
@@ -127,6 +128,19 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
     assert "row 3: 'nonsense' is not a valid SMILES" in line
     assert not (tmp_path / "strict.csv").exists()
+
+
+def test_predictions_stand_behind_the_columns_of_the_source(molecules, tmp_path):
+    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
+    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", molecules, *words, "-o", folder).exit_code == 0
+    new.write_text('size, smiles,note\r\n 7, CCO,"a, b"\r\n\r\n?,nonsense,\r\n')
+    assert run("predict", folder, new, "-o", out).exit_code == 0
+    with open(out, newline="") as file:
+        header, known, unknown = csv.reader(file)
+    assert header == ["size", " smiles", "note", "size_predicted"]
+    assert known[:3] == [" 7", " CCO", "a, b"] and float(known[3])
+    assert unknown == ["?", "nonsense", "", ""]
 
 
 def test_pack_train_and_predict_on_a_packed_file(tmp_path):

@@ -121,6 +121,20 @@ def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
+def test_nothing_is_written_over_its_own_source(trained, molecules, tmp_path):
+    packed, link = tmp_path / "d.gfast", tmp_path / "link.gfast"
+    assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
+    link.symlink_to(packed)
+    before = {path: path.read_bytes() for path in (packed, molecules)}
+    for out in (packed, link, trained / ".." / "d.gfast"):
+        assert "it is the source itself; give another" in fails("pack", packed, "-o", out)
+        assert "it is the source itself" in fails("predict", trained, packed, "-o", out)
+    # said before the run is read
+    line = fails("predict", tmp_path / "no-run", molecules, "-o", molecules)
+    assert f"cannot write {molecules}: it is the source itself" in line
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
     line = fails("predict", trained, molecules, "-o", tmp_path / "out.csv")
     assert "not trained on molecules" in line
