@@ -82,7 +82,9 @@ def _scaffolds(smiles: Sequence[str]) -> list[str]:
             molecule = chem.MolFromSmiles(text)
             if molecule is None:
                 raise InputError(f"smiles[{position}] {text!r} cannot be parsed: leave it out")
-            scaffolds.append(scaffold_of(mol=molecule, includeChirality=False))
+            # RDKit prunes a chain atom by atom, for minutes where it is long.
+            rings = molecule.GetRingInfo().NumRings()
+            scaffolds.append(scaffold_of(mol=molecule, includeChirality=False) if rings else "")
     return scaffolds
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grant_fast.data import splits
 from grant_fast.data.splits import random_split, scaffold_split
 from grant_fast.data.table import read_table
 from grant_fast.errors import InputError
@@ -87,6 +88,21 @@ class TestScaffolds:
     def test_an_empty_part_is_named(self) -> None:
         with pytest.raises(InputError, match="leaves train empty: 5 molecules share 1 scaffolds"):
             scaffold_split(["C", "CC", "CCC", "CCCC", "CCCCC"])
+
+    def test_a_molecule_without_rings_has_the_empty_scaffold(self, monkeypatch) -> None:
+        from rdkit import Chem
+        from rdkit.Chem.Scaffolds import MurckoScaffold
+
+        scaffold_of = MurckoScaffold.MurckoScaffoldSmiles
+        smiles = ["C", "[Na+].[Cl-]", "CC(=O)O", "CC(N)C(=O)NCC(=O)O", "C#N", "[H][H]", "C/C=C/C"]
+        found = [scaffold_of(mol=Chem.MolFromSmiles(text)) for text in smiles]
+        assert splits._scaffolds(smiles) == found == [""] * len(smiles)
+        asked = []
+        monkeypatch.setattr(
+            MurckoScaffold, "MurckoScaffoldSmiles", lambda mol, **_: asked.append(mol) or "ring"
+        )
+        # which takes minutes over a chain of thousands
+        assert splits._scaffolds(["C" * 5000, BENZENE]) == ["", "ring"] and len(asked) == 1
 
     def test_an_unparsable_molecule_is_named(self) -> None:
         with pytest.raises(InputError, match=r"smiles\[1\] 'C1' cannot be parsed"):
