@@ -107,7 +107,7 @@ def predict_csv(
 
     Raises:
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
-            molecules, or (if `strict`) a SMILES cannot be parsed.
+            molecules, or no SMILES (if `strict`: not every one) can be parsed.
     """
     if predictor.spec.encoder != "atom":
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
@@ -115,6 +115,12 @@ def predict_csv(
     table = read_table(source, column, require_target=False)
     arrays, failures = featurize(table.smiles, progress=progress)
     failed = [(table.rows[index], text) for index, text in failures]
+    if arrays.num_graphs == 0:
+        shown = ", ".join(repr(text[:30]) for _, text in failed[:3])
+        raise InputError(
+            f"{source} column {table.smiles_column!r} holds no valid SMILES ({shown}"
+            f"{', …' if len(failed) > 3 else ''}): name another one with --smiles-column"
+        )
     if failed and strict:
         row, text = failed[0]
         raise InputError(

@@ -121,6 +121,18 @@ def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
+def test_a_column_without_any_molecule_is_named(molecules, tmp_path):
+    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
+    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", molecules, *words, "-o", folder).exit_code == 0
+    new.write_text("id,smiles\n" + "".join(f"no. {i},C\n" for i in range(4)))
+    for more in ([], ["--strict"]):
+        line = fails("predict", folder, new, "--smiles-column", "id", *more, "-o", out)
+        assert "new.csv column 'id' holds no valid SMILES ('no. 0', 'no. 1', 'no. 2', …)" in line
+        assert "name another one with --smiles-column" in line
+    assert not out.exists()
+
+
 def test_nothing_is_written_over_its_own_source(trained, molecules, tmp_path):
     packed, link = tmp_path / "d.gfast", tmp_path / "link.gfast"
     assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
