@@ -294,7 +294,7 @@ def pack(
 @readable
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    source: Annotated[str, typer.Argument(help="A CSV of SMILES, or a packed *.gfast file.")],
+    source: Annotated[str, typer.Argument(help="A CSV of SMILES, a *.smi, or a packed *.gfast.")],
     out: Annotated[Path, typer.Option("-o", "--out", help="CSV to write.")],
     smiles_column: Annotated[str | None, typer.Option(help="The CSV's column of SMILES.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at an unparsable SMILES.")] = False,

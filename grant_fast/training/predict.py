@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data.smiles import featurize
-from ..data.table import read_table
+from ..data.table import Table, read_smi, read_table
 from ..errors import InputError
 from ..files import atomic_write_text
 from ..graphs import PackedGraphs
@@ -75,13 +75,9 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
 def check_new_graphs(source: str) -> None:
     """Refuse what cannot be a table of SMILES nor a packed file, by its name (InputError)."""
     path = Path(source)
-    if path.suffix.lower() == ".smi":
-        raise InputError(
-            f"{source} has no header: write the line smiles on top of it and call it *.csv"
-        )
     if not path.suffix and not path.exists():
         raise InputError(
-            f"there is no file {source}: give a CSV of SMILES or a *.gfast, which "
+            f"there is no file {source}: give a CSV of SMILES, a *.smi or a *.gfast, which "
             f"`grant-fast pack {source} -o {source}.gfast` makes of a data set known by name"
         )
 
@@ -97,6 +93,8 @@ def predict_csv(
 ) -> list[tuple[int, str]]:
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers.
 
+    A *.smi file, a SMILES a line, is taken as a CSV of the one column smiles.
+
     Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
     multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
     whose SMILES cannot be parsed has empty answers. An answer whose name is a column of the CSV
@@ -111,16 +109,21 @@ def predict_csv(
     """
     if predictor.spec.encoder != "atom":
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
-    column = smiles_column or predictor.config.smiles_column
-    table = read_table(source, column, require_target=False)
+    if is_smi := Path(source).suffix.lower() == ".smi":
+        if smiles_column is not None:
+            raise InputError(f"{source} has no columns: leave --smiles-column away")
+        table = _table_of(read_smi(source))
+    else:
+        column = smiles_column or predictor.config.smiles_column
+        table = read_table(source, column, require_target=False)
     arrays, failures = featurize(table.smiles, progress=progress)
     failed = [(table.rows[index], text) for index, text in failures]
     if arrays.num_graphs == 0:
         shown = ", ".join(repr(text[:30]) for _, text in failed[:3])
-        raise InputError(
-            f"{source} column {table.smiles_column!r} holds no valid SMILES ({shown}"
-            f"{', …' if len(failed) > 3 else ''}): name another one with --smiles-column"
-        )
+        more = ", …" if len(failed) > 3 else ""
+        where = str(source) if is_smi else f"{source} column {table.smiles_column!r}"
+        remedy = "begin each line with one" if is_smi else "name another one with --smiles-column"
+        raise InputError(f"{where} holds no valid SMILES ({shown}{more}): {remedy}")
     if failed and strict:
         row, text = failed[0]
         raise InputError(
@@ -171,6 +174,12 @@ def answer_columns(task: Task, target: tuple[str, ...]) -> list[str]:
         return list(target)
     stem = "class" if task.kind == "multiclass" else "prediction"
     return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
+
+
+def _table_of(smiles: list[str]) -> Table:
+    """Bare SMILES as a table; rows are lines from 1."""
+    rows = list(range(1, len(smiles) + 1))
+    return Table(smiles, None, rows, "smiles", (), ["smiles"], [[text] for text in smiles])
 
 
 def _apart(names: list[str], header: list[str]) -> list[str]:

@@ -130,6 +130,12 @@ def test_a_column_without_any_molecule_is_named(molecules, tmp_path):
         line = fails("predict", folder, new, "--smiles-column", "id", *more, "-o", out)
         assert "new.csv column 'id' holds no valid SMILES ('no. 0', 'no. 1', 'no. 2', …)" in line
         assert "name another one with --smiles-column" in line
+    lines = tmp_path / "new.smi"
+    lines.write_text("smiles\n")
+    line = fails("predict", folder, lines, "-o", out)
+    assert "new.smi holds no valid SMILES ('smiles'): begin each line with one" in line
+    line = fails("predict", folder, lines, "--smiles-column", "id", "-o", out)
+    assert "new.smi has no columns: leave --smiles-column away" in line
     assert not out.exists()
 
 
@@ -220,10 +226,8 @@ def test_a_run_that_is_not_there_is_named_with_a_likely_one(here, folder, messag
 
 def test_new_graphs_that_cannot_be_read_are_named(trained, monkeypatch):
     monkeypatch.chdir(trained.parent)
-    Path("a.smi").write_text("C\n")
     line = fails("predict", "run", "gen-reg", "-o", "out.csv")
     assert "there is no file gen-reg" in line and "grant-fast pack gen-reg -o gen-reg.gfast" in line
-    assert "a.smi has no header" in fails("predict", "run", "a.smi", "-o", "out.csv")
     assert "there is no packed file b.gfast" in fails("predict", "run", "b.gfast", "-o", "out.csv")
     line = fails("predict", "run", "gen-reg", "-o", "nowhere/out.csv")
     assert "nowhere does not exist: make it first, or give another one" in line
