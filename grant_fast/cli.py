@@ -17,6 +17,7 @@ from .shell import (
     again,
     check_flags,
     check_free,
+    described,
     load,
     readable,
     report_skipped,
@@ -109,7 +110,7 @@ def train(
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
-        with ConsoleObserver(stderr()) as shown:
+        with ConsoleObserver(stderr(), about=described(dataset, config)) as shown:
             trainer = Trainer(dataset, config, out, resume=resume)
             result = trainer.fit(Observers([shown, *observers]))
     except KeyboardInterrupt:
@@ -159,7 +160,7 @@ def compare(
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
-        with ConsoleObserver(stderr(), num_runs) as shown:
+        with ConsoleObserver(stderr(), num_runs, described(dataset, config)) as shown:
             runs = run_all(
                 dataset,
                 config,

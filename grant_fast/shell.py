@@ -15,6 +15,8 @@ from .errors import InputError, MissingExtraError
 from .training.config import RunConfig
 
 _NARROW = 32
+_FEW_NAMES = 3
+_MOST_CLASSES = 10
 
 
 def readable(command: Callable[..., None]) -> Callable[..., None]:
@@ -78,6 +80,36 @@ def load(config: RunConfig) -> Any:
     if dataset.unlabelled:
         say(f"{dataset.unlabelled} rows without any label left out")
     return dataset
+
+
+def described(dataset: Any, config: RunConfig) -> list[str]:
+    """What will be learned from what, in a line; and a doubt, if the task was guessed."""
+    from .training.targets import targets_of
+
+    task, source = dataset.task, Path(config.source)
+    sizes = " / ".join(f"{len(ids):,}" for ids in dataset.split.values())
+    words = [f"{source.name}: {sizes} graphs ({dataset.splitting} split)"]
+    names = task.names or config.target
+    if names:
+        few = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
+        words.append(few if len(names) <= _FEW_NAMES else f"{len(names)} targets")
+    y = targets_of(dataset.graphs, dataset.split["train"])
+    words.append(task.kind)
+    if task.kind == "multiclass":
+        words.append(f"{task.num_outputs} classes")
+    if task.kind == "binary":
+        words.append(f"{int((y == 1).sum()):,} positives in training")
+    lines = [", ".join(words)]
+    guessed = config.task == "auto" and source.suffix.lower() == ".csv"
+    if guessed and task.kind == "regression" and any(map(_looks_like_classes, y.T)):
+        lines.append("targets look like classes: for a classification give --task")
+    return lines
+
+
+def _looks_like_classes(column: Any) -> bool:
+    """Whether a target takes few values, all of them whole numbers."""
+    values = column[~column.isnan()].unique()
+    return len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
 
 
 def again() -> str:

@@ -41,6 +41,7 @@ class Dataset:
         encoder: "atom" where x holds OGB's nine categorical columns, else None.
         skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
         unlabelled: how many rows were left out because they hold no label.
+        splitting: how the split was made, for people: random, scaffold, published or stored.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Dataset:
     encoder: Literal["atom"] | None = None
     skipped: list[Failure] = field(default_factory=list)
     unlabelled: int = 0
+    splitting: str = "random"
 
     @cached_property
     def checksum(self) -> int:
@@ -123,7 +125,7 @@ def read_packed(path: Path, kind: Kind | None = None) -> Dataset:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} has a damaged description ({error}): pack it again") from error
     name, encoder = meta.get("name", path.stem), meta.get("encoder")
-    return Dataset(name, graphs, task, split, metric, encoder)
+    return Dataset(name, graphs, task, split, metric, encoder, splitting="stored")
 
 
 def first_graphs(dataset: Dataset, num_graphs: int | None) -> Dataset:

@@ -181,6 +181,7 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
+        splitting="scaffold",
     )
     return _with_split(dataset, options)
 
@@ -205,6 +206,7 @@ def _from_smi(path: Path, options: _Options) -> Dataset:
         metric=DEFAULT_METRIC[task.kind],
         encoder="atom",
         skipped=rows,
+        splitting="scaffold",
     )
     return _with_split(dataset, options)
 
@@ -219,6 +221,7 @@ def _from_pyg(name: str, options: _Options) -> Dataset:
         task=task,
         split=loaded.split,
         metric=DEFAULT_METRIC[task.kind],
+        splitting="published",
     )
     return _with_split(first_of_each_part(dataset, options.num_graphs), options)
 
@@ -277,6 +280,7 @@ def _from_ogb(name: str, options: _Options) -> Dataset:
         split=loaded.split,
         metric=loaded.metric if task.kind == natural else DEFAULT_METRIC[task.kind],
         encoder="atom",
+        splitting="published",
     )
     return _with_split(first_of_each_part(dataset, options.num_graphs), options)
 
@@ -284,7 +288,8 @@ def _from_ogb(name: str, options: _Options) -> Dataset:
 def _with_split(dataset: Dataset, options: _Options) -> Dataset:
     """A random split where one is asked for or none is there; no part may be empty."""
     if options.split == "random" or not dataset.split:
-        return replace(dataset, split=random_split(dataset.graphs.num_graphs, seed=options.seed))
+        split = random_split(dataset.graphs.num_graphs, seed=options.seed)
+        return replace(dataset, split=split, splitting="random")
     for part, positions in dataset.split.items():
         if len(positions) == 0:
             raise InputError(

@@ -1,6 +1,7 @@
 """A run, shown to people: a bar where somebody watches, a line now and then where nobody does."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -21,9 +22,11 @@ class ConsoleObserver(Observer):
     Args:
         console: where to show it; stderr by convention, results belong on stdout.
         num_runs: how many runs will be shown, for "2/12".
+        about: lines to begin with, once the first run has found nothing to refuse.
     """
 
-    def __init__(self, console: Console, num_runs: int = 1) -> None:
+    def __init__(self, console: Console, num_runs: int = 1, about: Sequence[str] = ()) -> None:
+        self._about = about
         self._console, self._num_runs, self._run = console, num_runs, 0
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -44,6 +47,9 @@ class ConsoleObserver(Observer):
         self._bar.stop()
 
     def started(self, config: RunConfig, run_dir: Path, epoch: int) -> None:
+        for line in self._about:
+            self._print(line)
+        self._about = ()
         self._run += 1
         count = f"{self._run}/{self._num_runs} " if self._num_runs > 1 else ""
         network = NETWORKS[config.network]
@@ -73,7 +79,7 @@ class ConsoleObserver(Observer):
         )
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _state(record: EpochRecord) -> str:

@@ -22,6 +22,7 @@ def fails(*words, code=1):
     result = run(*words)
     assert result.exit_code == code, result.output
     lines = result.stderr.strip().splitlines()
+    lines = [line for line in lines if " split), " not in line]  # what a run began with
     assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
     assert "Traceback" not in result.output
     return lines[0]

@@ -42,6 +42,37 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, mole
     assert f"the run was made on other data than {other} holds now" in line
 
 
+def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
+    few = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run", "--overwrite"]
+
+    def said(command, *words):
+        result = run(command, *words, *few)
+        assert result.exit_code == 0, result.output
+        return result.stderr
+
+    words = ["train", molecules, "--split", "random", "--target"]
+    line = "molecules.csv: 24 / 3 / 3 graphs (random split), target size, regression\n"
+    assert said(*words, "size").startswith(line) and "classes" not in said(*words, "size")
+    found = re.search(r"target toxic, binary, (\d+) positives in training\n", said(*words, "toxic"))
+    assert 0 < int(found[1]) < 24
+    assert "graphs (random split), targets toxic, sticky, multilabel\n" in said(
+        *words, "toxic,sticky"
+    )
+    assert "(random split), regression\n" in said("compare", *SMALL, "--seeds", 1)
+    assert said("compare", *SMALL, "--seeds", 1).count("split") == 1
+
+    grades = tmp_path / "grades.csv"
+    rings = ["c1ccccc1", "c1ccncc1", "C1CC1", "C1CCC1", "c1ccoc1", "c1ccsc1"]
+    lines = [f"{smiles},{row % 3}" for row, smiles in enumerate(rings * 2)]
+    grades.write_text("\n".join(["smiles,grade", *lines]))
+    text = said("train", grades)
+    assert "graphs (scaffold split), target grade, regression\n" in text
+    assert "targets look like classes: for a classification give --task\n" in text
+    text = said("train", grades, "--task", "multiclass")
+    assert "graphs (scaffold split), multiclass, 3 classes\n" in text and "look" not in text
+    assert "look like" not in said("train", grades, "--task", "regression")
+
+
 def test_compare_writes_table_numbers_and_picture(tmp_path):
     out = tmp_path / "all"
     words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
