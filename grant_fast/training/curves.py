@@ -60,7 +60,7 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
             for arm in arms:
                 histories = [run.history for run in runs if run.result.arm == arm]
                 _draw_arm(axis, arm, histories, x_name, y_name)
-            _dress(axis)
+            _dress(axis, counted=x_name == "graphs_seen")
         row[0].set_ylabel(y_label)
         _frame(row[0], [getattr(record, y_name) for run in runs for record in run.history])
     for axis, x_label in zip(axes[1], columns.values(), strict=True):
@@ -117,7 +117,7 @@ def _frame(axis: Any, values: Sequence[float | None]) -> None:
         axis.set_ylim(low - margin, high + margin)
 
 
-def _dress(axis: Any) -> None:
+def _dress(axis: Any, counted: bool) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axis.grid(color="#dddddd", linewidth=0.7)
@@ -125,4 +125,5 @@ def _dress(axis: Any) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(8))
-    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1.2M
+    if counted:  # seconds stay plain: 50m is no time
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 200k, 1.2M

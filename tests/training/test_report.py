@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -160,3 +161,21 @@ def test_a_folder_without_a_whole_run_is_named(tmp_path):
     (tmp_path / "result.json").write_text('{"arm": "full"}')
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
+
+
+def test_short_times_are_seconds_and_many_graphs_thousands(tmp_path, monkeypatch):
+    figures = []
+
+    def keep(figure, path, **_):
+        figure.canvas.draw()
+        figures.append(figure)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+    runs = make_runs({"full": [0.8]})
+    history = [replace(r, train_seconds=r.epoch / 20, graphs_seen=10**5) for r in runs[0].history]
+    draw_curves(tmp_path / "curves.png", [Run(runs[0].result, tuple(history))], "title")
+    seconds, graphs = (
+        [tick.get_text() for tick in axis.get_xticklabels()] for axis in figures[0].axes[2:]
+    )
+    assert not any("m" in text for text in seconds) and max(map(float, seconds)) >= 0.1
+    assert any("k" in text for text in graphs)
