@@ -18,6 +18,9 @@ from .shell import (
     check_flags,
     check_free,
     described,
+    holds_run,
+    holds_runs,
+    interrupted,
     load,
     readable,
     report_skipped,
@@ -114,8 +117,8 @@ def train(
             trainer = Trainer(dataset, config, out, resume=resume)
             result = trainer.fit(Observers([shown, *observers]))
     except KeyboardInterrupt:
-        again = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
-        raise KeyboardInterrupt(f"interrupted; go on with: {again}") from None
+        command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
+        raise interrupted(holds_run(out, config), command) from None
     metric = "not measurable" if result.test_metric is None else f"{result.test_metric:.4g}"
     print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, best by valid)")
     print(f"run folder: {out}")
@@ -171,7 +174,7 @@ def compare(
                 observer=Observers([shown, *observers]),
             )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; go on with: {again()}") from None
+        raise interrupted(holds_runs(out), again()) from None
     sizes = " / ".join(f"{len(ids):,}" for ids in dataset.split.values())
     title = f"{dataset.name}, {sizes} graphs to train, validate and test"
     summaries = summarize(runs)
@@ -259,7 +262,7 @@ def reproduce(
                 observer=shown,
             )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; go on with: {again()}") from None
+        raise interrupted(holds_runs(out), again()) from None
     title = title_of(recipe, dataset)
     differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
     command = shlex.join(["grant-fast", *sys.argv[1:]])

@@ -118,6 +118,26 @@ def again() -> str:
     return shlex.join(["grant-fast", *words, "--resume"])
 
 
+def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
+    """What to say at Ctrl-C: how to go on, if there is something to go on with."""
+    return KeyboardInterrupt(f"interrupted; go on with: {command}" if can_go_on else "")
+
+
+def holds_runs(out: Path) -> bool:
+    """Whether a comparison has begun in a folder."""
+    return any(out.glob("*/seed-*/config.json"))
+
+
+def holds_run(out: Path, config: RunConfig) -> bool:
+    """Whether this very run, not an earlier one, has begun in a folder."""
+    from .training.folder import read_config
+
+    try:
+        return read_config(out) == config
+    except InputError:
+        return False
+
+
 def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
     """Say how many SMILES could not be parsed, and name a few."""
     if failures:

@@ -262,6 +262,29 @@ def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp
     assert results[0].test_metric == results[1].test_metric
 
 
+@pytest.mark.parametrize(
+    ("where", "begun"), [("trainer.build_model", False), ("trainer.Trainer._run_epoch", True)]
+)
+def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypatch, where, begun):
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    one, all_arms = tmp_path / "one", tmp_path / "all"
+    assert run("train", *SMALL, "--epochs", 1, "--lr", 0.5, "-o", one).exit_code == 0
+    monkeypatch.setattr(f"grant_fast.training.{where}", interrupt)
+    monkeypatch.setattr("grant_fast.training.compare._warm_up", lambda *_: None)
+    for words in (
+        ["train", *SMALL, "-o", one, "--overwrite"],  # what is there is another run
+        ["train", *SMALL, "-o", tmp_path / "new"],
+        ["compare", *SMALL, "-o", all_arms],
+    ):
+        result = run(*words)
+        assert result.exit_code == 130
+        said = result.stderr.splitlines()[-1]
+        assert said.startswith("interrupted; go on with: grant-fast" if begun else "interrupted")
+        assert begun or said == "interrupted"
+
+
 @pytest.mark.parametrize(("width", "chosen", "threads"), [(32, "", 1), (33, "", 2), (8, "2", 2)])
 def test_narrow_networks_take_one_thread_unless_the_user_chose(width, chosen, threads, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
