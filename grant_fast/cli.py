@@ -27,6 +27,7 @@ from .shell import (
     say,
     stderr,
     use_fitting_threads,
+    why_unmeasured,
 )
 from .training.config import ARMS, RunConfig
 
@@ -119,8 +120,14 @@ def train(
     except KeyboardInterrupt:
         command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
         raise interrupted(holds_run(out, config), command) from None
-    metric = "not measurable" if result.test_metric is None else f"{result.test_metric:.4g}"
-    print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, best by valid)")
+    if result.test_metric is None:
+        metric = f"not measurable, as {why_unmeasured(dataset, 'test')}"
+    else:
+        metric = f"{result.test_metric:.4g}"
+    chosen = "best by valid"
+    if result.valid_metric is None:
+        chosen = f"the last, as {why_unmeasured(dataset, 'valid')}"
+    print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})")
     print(f"run folder: {out}")
 
 

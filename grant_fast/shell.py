@@ -118,6 +118,14 @@ def again() -> str:
     return shlex.join(["grant-fast", *words, "--resume"])
 
 
+def why_unmeasured(dataset: Any, part: str) -> str:
+    """What keeps every metric from being measured on a part of the data."""
+    from .training.targets import measured, targets_of
+
+    labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
+    return f"the {part} split has {'labels of one class only' if labelled else 'no labels'}"
+
+
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
     """What to say at Ctrl-C: how to go on, if there is something to go on with."""
     return KeyboardInterrupt(f"interrupted; go on with: {command}" if can_go_on else "")

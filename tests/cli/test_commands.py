@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from grant_fast import shell
+from grant_fast.data.load import load_dataset, save_dataset
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import RunConfig
 from grant_fast.training.records import read_run
@@ -71,6 +72,23 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     text = said("train", grades, "--task", "multiclass")
     assert "graphs (scaffold split), multiclass, 3 classes\n" in text and "look" not in text
     assert "look like" not in said("train", grades, "--task", "regression")
+
+
+def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
+    pytest.importorskip("rdkit")
+    table, packed, out = tmp_path / "y.csv", tmp_path / "y.gfast", tmp_path / "run"
+    lines = [f"{smiles},{row % 2}" for row, smiles in enumerate(SMILES * 2)]
+    table.write_text("\n".join(["smiles,y", *lines]))
+    dataset = load_dataset(table, split="random", progress=False)
+    for labels, why in ((1, "labels of one class only"), (torch.nan, "no labels")):
+        dataset.graphs.y[dataset.split["valid"]] = labels
+        dataset.graphs.y[dataset.split["test"]] = labels
+        save_dataset(dataset, packed)
+        few = ["--epochs", 3, "--device", "cpu", "-o", out, "--overwrite"]
+        assert run("train", packed, *few).stdout.splitlines()[0] == (
+            f"test roc_auc: not measurable, as the test split has {why} "
+            f"(weights of epoch 3, the last, as the valid split has {why})"
+        )
 
 
 def test_compare_writes_table_numbers_and_picture(tmp_path):
