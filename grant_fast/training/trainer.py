@@ -383,7 +383,8 @@ class Trainer:
         return InputError(
             f"training diverged after {self.epoch} epochs: {what}; "
             + ("standardize the targets, " if unscaled else "")
-            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient"
+            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient; "
+            "the folder keeps this run, so give --overwrite, too"
         )
 
 
