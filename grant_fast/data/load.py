@@ -94,7 +94,7 @@ def load_dataset(
     if split == "scaffold":
         raise InputError(
             f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
-            'split="random"'
+            'split="random" (--split random)'
         )
     if name in graphon.NAMES:
         return _generated(name, options)
@@ -294,6 +294,6 @@ def _with_split(dataset: Dataset, options: _Options) -> Dataset:
         if len(positions) == 0:
             raise InputError(
                 f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}: "
-                'take more of them, or use split="random"'
+                'take more of them, or use split="random" (--split random)'
             )
     return dataset

@@ -68,7 +68,8 @@ def scaffold_split(smiles: Sequence[str], fractions: Fractions = FRACTIONS) -> d
         if not positions:
             raise InputError(
                 f"the scaffold split leaves {part} empty: {len(smiles)} molecules share "
-                f'{len(groups)} scaffolds; use split="random"'
+                f"{len(groups)} scaffold{'s' * (len(groups) != 1)}; "
+                'use split="random" (--split random)'
             )
     return _ascending(*(torch.tensor(positions) for positions in (train, valid, test)))
 

@@ -174,8 +174,7 @@ class RunConfig:
             self._reject("orders", "give one order for each layer")
         for name in ("hidden_channels", "dropout"):
             if len(getattr(self, name)) not in (1, gaps):
-                layers = f"{gaps + 1} layers (orders={_plain(self.orders)})"
-                self._reject(name, f"{layers} have {gaps} gaps: give so many values, or one")
+                self._reject(name, _fitting(gaps, _plain(self.orders)))
 
     @property
     def label(self) -> str:
@@ -228,6 +227,15 @@ class RunConfig:
         except json.JSONDecodeError as error:
             raise InputError(f"{origin}: not JSON ({error}); restore the file") from error
         return cls.from_dict(values, origin)
+
+
+def _fitting(gaps: int, orders: str) -> str:
+    """How many values there may be for what lies between layers."""
+    if gaps == 0:
+        return f"a single layer (orders={orders}) has no gap: leave the setting out"
+    if gaps == 1:
+        return f"2 layers (orders={orders}) have one gap: give one value"
+    return f"{gaps + 1} layers (orders={orders}) have {gaps} gaps: give so many values, or one"
 
 
 def _plain(value: object) -> str:

@@ -22,6 +22,8 @@ NONSENSE = [
     (["--ratio-schedule", "jumpy"], "ratio_schedule=jumpy cannot be used: give one of step"),
     (["--interval", "often"], "interval=often cannot be used"),
     (["--orders", "4,3,2", "--hidden-channels", "5,5,5"], "have 2 gaps"),
+    (["--orders", "4,3", "--dropout", "0.1,0.1"], "2 layers (orders=4,3) have one gap: give one"),
+    (["--orders", "3", "--hidden-channels", "16,16"], "single layer (orders=3) has no gap: leave"),
     (["--orders", "three"], "orders=three cannot be used"),
     (["--act", "sine"], "act=sine cannot be used: give one of relu, elu"),
     (["--device", "abacus"], "device=abacus cannot be used here"),
