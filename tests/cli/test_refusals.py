@@ -308,8 +308,9 @@ def test_usage_errors_exit_with_2():
     ("words", "message"),
     [(["train", "--colour", "red"], "No such option: --colour"), (["tran"], "No such command")],
 )
-def test_usage_errors_are_one_line(words, message):
-    program = [sys.executable, "-m", "grant_fast.cli", *words]
+@pytest.mark.parametrize("module", ["grant_fast", "grant_fast.cli"])
+def test_usage_errors_are_one_line(words, message, module):
+    program = [sys.executable, "-m", module, *words]
     said = subprocess.run(program, env=ENVIRONMENT, capture_output=True, text=True)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.startswith(f"error: {message}") and said.stderr.count("\n") == 1
