@@ -29,7 +29,7 @@ from .shell import (
     use_fitting_threads,
     why_unmeasured,
 )
-from .training.config import ARMS, RunConfig
+from .training.config import ARMS, ON_REQUEST, RunConfig
 
 app = typer.Typer(
     name="grant-fast",
@@ -141,7 +141,12 @@ def compare(
     ] = None,
     arms: Annotated[
         list[str] | None,
-        typer.Option("--arm", help="Arms to run, beside the controls; repeat it. Default: all."),
+        typer.Option(
+            "--arm",
+            help="Arms to run, beside the controls random and full-equal-budget; repeat it. "
+            f"Default: those and {', '.join(name for name in ARMS if name != 'random')}. "
+            f"Only where named: {', '.join(ON_REQUEST)}.",
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
     resume: Resume = False,

@@ -123,6 +123,13 @@ def test_tiny_and_huge_values_keep_their_digits(tmp_path):
     assert re.search(r"test mae: \d\.\d+e-\d\d ", run("train", table, *words).stdout)
 
 
+def test_compare_says_which_arms_it_runs():
+    words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("compare", "--help").stdout).split())
+    assert "beside the controls random and full-equal-budget; repeat it." in words
+    assert "Default: those and full, grant-b, grant-s, grant-global. Only where" in words
+    assert "named: grant-proportional, infobatch." in words
+
+
 def test_compare_always_brings_its_controls(tmp_path):
     words = [
         "compare",
