@@ -92,6 +92,22 @@ class GraphBatch:
         return self._host_ptr, self._host[0]
 
     @kept_property
+    def _parts(self) -> dict[int, Tensor]:
+        return {}
+
+    @kept
+    def parts(self, count: int) -> Tensor:
+        """Where the graphs of each of `count` parts of about as many nodes begin and end,
+        [count + 1] int64, on the CPU."""
+        if count not in self._parts:
+            ends = torch.arange(1, count, device="cpu") * self.num_nodes // count
+            part = torch.empty(count + 1, dtype=torch.int64, device="cpu")
+            part[0], part[-1] = 0, self.num_graphs
+            part[1:-1] = torch.searchsorted(self._host_ptr, ends)
+            self._parts[count] = part
+        return self._parts[count]
+
+    @kept_property
     def num_nodes(self) -> int:
         return int(self._host_ptr[-1])
 

@@ -20,6 +20,7 @@ from .shell import (
     described,
     holds_run,
     holds_runs,
+    interrupt_again,
     interrupted,
     load,
     readable,
@@ -56,6 +57,7 @@ def main() -> None:
     """Entry point of `grant-fast`."""
     # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.unraisablehook = interrupt_again
     try:
         raise SystemExit(app(standalone_mode=False))
     except _UsageError as error:

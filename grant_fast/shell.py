@@ -1,9 +1,11 @@
 """How the commands speak with whoever typed them: refusals, messages, what is written over."""
 
+import _thread
 import functools
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,14 @@ def why_unmeasured(dataset: Any, part: str) -> str:
 
     labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
     return f"the {part} split has {'labels of one class only' if labelled else 'no labels'}"
+
+
+def interrupt_again(lost: Any) -> None:
+    """For `sys.unraisablehook`: an interrupt in a callback, where Python drops it, comes again."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, _thread.interrupt_main).start()  # once the callback is over
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 import ctypes
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -75,23 +74,17 @@ def degree(graphs: "FlatGraphs") -> int:
     return graphs.num_edges // max(1, graphs.num_nodes)
 
 
-#: Of each batch, in so many parts: the graphs at which each part ends. What points at memory is
-#: made anew for each call: tensors move, into shared memory for one, and batches can be copied.
-_parts: WeakKeyDictionary[BatchAdjacency, dict[int, Tensor]] = WeakKeyDictionary()
-
-
 def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
-    """The batch in `parts` parts for the threads, for the library; and how many those are."""
+    """The batch in `parts` parts for the threads, for the library; and how many those are.
+
+    What points at memory is made anew for each call: tensors move, into shared memory for one, and
+    batches can be copied.
+    """
     batch = adjacency.batch
     limit = min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes)
     parts = max(1, limit)
     ptr, first = batch.host_rows
-    part = _parts.setdefault(adjacency, {}).get(parts)
-    if part is None:
-        part = torch.empty(parts + 1, dtype=torch.int64)
-        ends = torch.arange(1, parts) * batch.num_nodes // parts
-        part[0], part[1:-1], part[-1] = 0, torch.searchsorted(ptr, ends), batch.num_graphs
-        _parts[adjacency][parts] = part
+    part = batch.parts(parts)
     edges = batch.graphs.edges(adjacency.normalize)
     sides = (_Side * 2)(*(_Side(*map(pointer, side)) for side in edges.sides))
     memory = map(pointer, (ptr, first, edges.scale))

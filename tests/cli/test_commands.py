@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from grant_fast import shell
+from grant_fast import cli, shell
 from grant_fast.data.load import load_dataset, save_dataset
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import RunConfig
@@ -285,6 +285,24 @@ def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp
     assert all(torch.equal(resumed["model"][k], whole["model"][k]) for k in whole["model"])
     results = [read_run(tmp_path / name).result for name in ("broken", "whole")]
     assert results[0].test_metric == results[1].test_metric
+
+
+def test_an_interrupt_that_a_callback_drops_comes_again(monkeypatch):
+    class Deaf:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def command(**_):
+        Deaf()
+        for _ in range(2000):
+            time.sleep(0.01)
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(cli, "app", command)
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 130 and time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
