@@ -321,8 +321,9 @@ def predict(
 ) -> None:
     """Predict for new graphs with a trained run.
 
-    A CSV keeps its columns, and predictions are added: the targets' own units (regression), the
-    probability of class 1 (binary), of each label (multilabel) or of each class (multiclass).
+    A CSV keeps its columns; behind them come values in the target's own units
+    (regression), or probabilities: of class 1 (binary), of each label
+    (multilabel), of each class (multiclass).
     """
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
