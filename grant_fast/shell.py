@@ -95,23 +95,25 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     if names:
         few = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
         words.append(few if len(names) <= _FEW_NAMES else f"{len(names)} targets")
-    y = targets_of(dataset.graphs, dataset.split["train"])
     words.append(task.kind)
     if task.kind == "multiclass":
         words.append(f"{task.num_outputs} classes")
     if task.kind == "binary":
+        y = targets_of(dataset.graphs, dataset.split["train"])
         words.append(f"{int((y == 1).sum()):,} positives in training")
     lines = [", ".join(words)]
     guessed = config.task == "auto" and source.suffix.lower() == ".csv"
-    if guessed and task.kind == "regression" and any(map(_looks_like_classes, y.T)):
-        lines.append("targets look like classes: for a classification give --task")
+    if guessed and task.kind == "regression":
+        y = targets_of(dataset.graphs, dataset.split["train"])
+        if any(map(_looks_like_classes, y.T)):
+            lines.append("targets look like classes: for a classification give --task")
     return lines
 
 
 def _looks_like_classes(column: Any) -> bool:
     """Whether a target takes few values, all of them whole numbers."""
     values = column[~column.isnan()].unique()
-    return len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
+    return 1 < len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
 
 
 def again() -> str:

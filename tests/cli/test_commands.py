@@ -72,6 +72,9 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     text = said("train", grades, "--task", "multiclass")
     assert "graphs (scaffold split), multiclass, 3 classes\n" in text and "look" not in text
     assert "look like" not in said("train", grades, "--task", "regression")
+    hollow = [f"{smiles},{row / 7},{'' if row else 3}" for row, smiles in enumerate(rings * 2)]
+    grades.write_text("\n".join(["smiles,grade,rare", *hollow]))  # one label is no class
+    assert "look like" not in said("train", grades, "--target", "all")
 
 
 def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
