@@ -332,8 +332,11 @@ def predict(
     check_writable(out)
     check_apart(source, out)
     check_new_graphs(source)
+    packed = source.lower().endswith(".gfast")
+    if packed and (smiles_column is not None or strict):
+        raise InputError(f"{source} holds no SMILES: leave --smiles-column and --strict away")
     predictor = load_predictor(run, last=last, device=device)
-    if source.lower().endswith(".gfast"):
+    if packed:
         predict_packed(predictor, source, out)
     else:
         failures = predict_csv(

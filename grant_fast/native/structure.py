@@ -35,7 +35,10 @@ def why_not(
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return "the call is being traced"
     if loading.library() is None:
-        return "the CPU kernels were not compiled: install grant_fast where there is a C compiler"
+        return (
+            "the CPU kernels were not compiled: install grant_fast where there is a C compiler, "
+            "and leave the folder of its sources"
+        )
     if x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter):
         return f"x is a {type(x).__name__} on the {x.device.type}"
     if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):

@@ -141,6 +141,14 @@ def test_a_column_without_any_molecule_is_named(molecules, tmp_path):
     assert not out.exists()
 
 
+def test_a_packed_file_has_no_smiles_to_name_or_to_be_strict_with(trained, tmp_path):
+    packed = tmp_path / "d.gfast"
+    assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
+    for words in (["--strict"], ["--smiles-column", "smiles"]):
+        line = fails("predict", trained, packed, *words, "-o", tmp_path / "out.csv")
+        assert "d.gfast holds no SMILES: leave --smiles-column and --strict away" in line
+
+
 def test_nothing_is_written_over_its_own_source(trained, molecules, tmp_path):
     packed, link = tmp_path / "d.gfast", tmp_path / "link.gfast"
     assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
