@@ -91,7 +91,9 @@ def output(
     try:
         text, _ = process.communicate(timeout=limit)
         code = process.returncode
-    except subprocess.TimeoutExpired:
+    except BaseException as error:  # out of time, or interrupted, which its own session is not
         os.killpg(process.pid, signal.SIGKILL)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
         text, _ = process.communicate()
     return code, text.decode(errors="replace")
