@@ -91,7 +91,7 @@ def output(
     try:
         text, _ = process.communicate(timeout=limit)
         code = process.returncode
-    except BaseException as error:  # out of time, or interrupted, which its own session is not
+    except BaseException as error:  # out of time, or an interrupt, which does not reach it
         os.killpg(process.pid, signal.SIGKILL)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
