@@ -222,7 +222,7 @@ class GraphBatch:
 
     @kept_property
     def tiles(self) -> Tiles | None:
-        """How the kernels take this batch; None where the edges are weighted (`bit_rows`)."""
+        """How the kernels take this batch; None where there are no bits (`bit_rows`)."""
         bits = self.graphs.bits
         if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
             return None

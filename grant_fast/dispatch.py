@@ -63,11 +63,12 @@ def takes_native(
     return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
 
 
-def why_pytorch(x: Tensor, adjacency: Adjacency, weight: Tensor, backend: str | None = None) -> str:
-    """Why PyTorch computes a layer, where it does."""
+def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None) -> str:
+    """Why PyTorch computes a layer of these weights, where it does; X is of their kind."""
     if _chosen(backend)[1] == "torch":
         return "the backend is chosen so"
-    reason = native.why_not(x, adjacency, weight) if x.device.type == "cpu" else why_not(x)
+    on_cpu = weight.device.type == "cpu"
+    reason = native.why_not(weight, adjacency, weight) if on_cpu else why_not(weight)
     return reason or "the kernels are taken where asked for only (backend='triton')"
 
 

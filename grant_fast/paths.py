@@ -81,7 +81,7 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     if not takes_kernels(weight, conv.backend):
         if takes_native(weight, adjacency, weight, conv.backend):
             return "CPU kernels: hops, products and activation in cache"
-        return f"PyTorch: {why_pytorch(weight, adjacency, weight, conv.backend)}"
+        return f"PyTorch: {why_pytorch(weight, adjacency, conv.backend)}"
     tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
     if tiles is None:
         return "Triton: products by the BLAS, hops over CSR"
