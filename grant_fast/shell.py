@@ -102,7 +102,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
         y = targets_of(dataset.graphs, dataset.split["train"])
         words.append(f"{int((y == 1).sum()):,} positives in training")
     lines = [", ".join(words)]
-    guessed = config.task == "auto" and source.suffix.lower() == ".csv"
+    guessed = config.task == "auto" and source.suffix.lower() in (".csv", ".tsv")
     if guessed and task.kind == "regression":
         y = targets_of(dataset.graphs, dataset.split["train"])
         if any(map(_looks_like_classes, y.T)):

@@ -34,10 +34,10 @@ from .table import read_smi, read_table
 __all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset"]
 
 Split = Literal["random", "scaffold"]
-SUFFIXES = (".csv", ".smi", ".gfast")
+SUFFIXES = (".csv", ".tsv", ".smi", ".gfast")
 SOURCES = (
-    'gen-reg, gen-cls, a "*.csv" of SMILES, a "*.smi" file, a packed "*.gfast" file, QM9, '
-    "ZINC, an ogbg-mol* name, or twin:NAME"
+    'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.smi" file, a packed "*.gfast" file, '
+    "QM9, ZINC, an ogbg-mol* name, or twin:NAME"
 )
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
 
@@ -85,7 +85,7 @@ def load_dataset(
         smiles_column, target, task, split, num_graphs, seed, strict, workers, progress
     )
     suffix = Path(name).suffix.lower()
-    if suffix == ".csv":
+    if suffix in (".csv", ".tsv"):
         return _from_csv(Path(name), options)
     if smiles_column is not None or target:
         raise InputError(f"a SMILES column and targets are chosen in CSV files, not in {name!r}")
@@ -188,7 +188,7 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
 
 def _from_smi(path: Path, options: _Options) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
-    smiles = read_smi(path)[: options.num_graphs]
+    smiles = read_smi(path).smiles[: options.num_graphs]
     arrays, failures = featurize(smiles, options.workers, options.progress)
     rows = [(row + 1, text) for row, text in failures]
     if rows and (options.strict or arrays.num_graphs == 0):

@@ -1,4 +1,4 @@
-"""Reading molecules and their targets from a CSV file."""
+"""Reading molecules and their targets from a CSV or *.smi file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ _Record = tuple[int, list[str]]
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a CSV file that matter.
+    """The columns of a file of molecules that matter.
 
     Args:
         smiles: the text of the SMILES column, stripped.
@@ -71,7 +72,8 @@ def read_table(
     """Read SMILES and numeric targets from a UTF-8 CSV file with a header.
 
     Args:
-        path: the file. A byte order mark is skipped, lines that are empty or of spaces too.
+        path: the file. Its header says what stands between cells: tabs, commas or semicolons. A
+            byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
         target: the target columns, or several names in one, separated by commas; `["all"]` stands
             for every column but the SMILES. By default the only other column.
@@ -109,8 +111,10 @@ def read_table(
     )
 
 
-def read_smi(path: str | os.PathLike[str]) -> list[str]:
-    """The SMILES of a *.smi file: the first word of every line; blank lines are not allowed.
+def read_smi(path: str | os.PathLike[str]) -> Table:
+    """A *.smi file: each line a SMILES and, if it goes on, a name; blank lines are not allowed.
+
+    The columns are smiles and, if any line has one, name; rows are lines from 1; `y` is None.
 
     Raises:
         InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
@@ -126,7 +130,12 @@ def read_smi(path: str | os.PathLike[str]) -> list[str]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise InputError(f"{path} line {number} is blank: remove it")
-    return [line.split()[0] for line in lines]
+    cells = [line.strip().split(maxsplit=1) for line in lines]
+    if any(len(words) > 1 for words in cells):
+        cells = [[*words, ""][:2] for words in cells]
+    header = ["smiles", "name"][: len(cells[0])]
+    smiles, rows = [words[0] for words in cells], list(range(1, len(cells) + 1))
+    return Table(smiles, None, rows, "smiles", (), header, cells)
 
 
 def _read_records(path: Path) -> list[_Record]:
@@ -146,7 +155,8 @@ def _read_records(path: Path) -> list[_Record]:
     records: list[_Record] = []
     row = 0
     try:
-        for row, cells in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), 1):
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+        for row, cells in enumerate(lines, 1):
             if len(cells) > 1 or "".join(cells).strip():
                 records.append((row, cells))
     except csv.Error as error:
@@ -156,6 +166,12 @@ def _read_records(path: Path) -> list[_Record]:
     if not records:
         raise InputError(f"{path} is empty: give a CSV file with a header and rows")
     return records
+
+
+def _delimiter(text: str) -> str:
+    """What stands between cells, as the header shows it outside of quotes."""
+    header = re.sub('"[^"]*"', "", text.lstrip("\r\n ").partition("\n")[0])
+    return next((mark for mark in "\t,;" if mark in header), ",")
 
 
 def _position(path: Path, header: list[str], column: str, option: str) -> int:
@@ -177,8 +193,6 @@ def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
     found = [i for i, name in enumerate(header) if name.lower() == "smiles"]
     if len(found) == 1:
         return found[0]
-    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-        raise InputError(f"{path} has one column, {header[0]!r}: save it with commas between cells")
     problem = "several columns" if found else "no column"
     raise InputError(
         f"{path} has {problem} called 'smiles': name one with --smiles-column, of {_listed(header)}"
@@ -246,8 +260,9 @@ def _check_not_words(path: Path, column: str, cells: list[str]) -> None:
 
 
 def _is_number(text: str) -> bool:
+    """Whether it is meant for one, if with a decimal comma."""
     try:
-        float(text)
+        float(text.replace(",", "."))
     except ValueError:
         return False
     return True
@@ -264,6 +279,8 @@ def _number(path: Path, row: int, column: str, text: str) -> float:
     if abs(value) <= _LARGEST:
         return value
     problem = "not a number" if math.isnan(value) else "not finite in float32"
+    if "," in text:
+        problem += ", as decimals take a point"
     raise InputError(
         f"{path} row {row}, column {column!r}: {text!r} is {problem}; "
         "correct the cell, or empty it if the value is missing"

@@ -109,10 +109,25 @@ def _draw_constant(axes: Sequence[Any], losses: Sequence[float | None]) -> None:
 
 
 def _frame(axis: Any, values: Sequence[float | None]) -> None:
-    """Let a wild first epoch run out of the frame, so that the rest can be read."""
+    """Limits within which every arm can be read.
+
+    A wild first epoch runs out of the frame. Values that span more than a factor of ten, as where
+    one arm diverges, get a logarithmic axis.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     known = np.array([value for value in values if value is not None])
-    if len(known):
-        low, high = np.quantile(known, [0.005, 0.97])
+    if not len(known):
+        return
+    low, high = np.quantile(known, [0.005, 0.97])
+    if 0 < 10 * low < high:
+        axis.set_yscale("log", nonpositive="clip")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+        margin = (high / low) ** 0.06
+        axis.set_ylim(low / margin, high * margin)
+    else:
         margin = 0.06 * max(high - low, 1e-12)
         axis.set_ylim(low - margin, high + margin)
 

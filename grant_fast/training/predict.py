@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..data.smiles import featurize
-from ..data.table import Table, read_smi, read_table
+from ..data.table import read_smi, read_table
 from ..errors import InputError
 from ..files import atomic_write_text
 from ..graphs import PackedGraphs
@@ -93,7 +93,8 @@ def predict_csv(
 ) -> list[tuple[int, str]]:
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers.
 
-    A *.smi file, a SMILES a line, is taken as a CSV of the one column smiles.
+    A *.smi file, a SMILES a line, is taken as a CSV of the columns smiles and, where lines go on,
+    name.
 
     Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
     multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
@@ -112,7 +113,7 @@ def predict_csv(
     if is_smi := Path(source).suffix.lower() == ".smi":
         if smiles_column is not None:
             raise InputError(f"{source} has no columns: leave --smiles-column away")
-        table = _table_of(read_smi(source))
+        table = read_smi(source)
     else:
         column = smiles_column or predictor.config.smiles_column
         table = read_table(source, column, require_target=False)
@@ -174,12 +175,6 @@ def answer_columns(task: Task, target: tuple[str, ...]) -> list[str]:
         return list(target)
     stem = "class" if task.kind == "multiclass" else "prediction"
     return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
-
-
-def _table_of(smiles: list[str]) -> Table:
-    """Bare SMILES as a table; rows are lines from 1."""
-    rows = list(range(1, len(smiles) + 1))
-    return Table(smiles, None, rows, "smiles", (), ["smiles"], [[text] for text in smiles])
 
 
 def _apart(names: list[str], header: list[str]) -> list[str]:

@@ -206,14 +206,15 @@ def test_predict_takes_a_smi_file_as_train_does(molecules, tmp_path):
     folder, new, out = tmp_path / "run", tmp_path / "new.smi", tmp_path / "out.csv"
     words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
     assert run("train", molecules, *words, "-o", folder).exit_code == 0
-    new.write_text("CCO ethanol\nnonsense\nC\n")
+    new.write_text("CCO ethyl alcohol\nnonsense\nC\n")
     result = run("predict", folder, new, "-o", out)
     assert result.exit_code == 0, result.output
     assert "1 unparsable SMILES left empty: row 2 'nonsense'" in result.stderr
     with open(out, newline="") as file:
         header, *rows = csv.reader(file)
-    assert header == ["smiles", "size"] and [row[0] for row in rows] == ["CCO", "nonsense", "C"]
-    assert [bool(row[1]) for row in rows] == [True, False, True]
+    assert header == ["smiles", "name", "size"]
+    assert [row[:2] for row in rows] == [["CCO", "ethyl alcohol"], ["nonsense", ""], ["C", ""]]
+    assert [bool(row[2]) for row in rows] == [True, False, True]
 
 
 def test_pack_train_and_predict_on_a_packed_file(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.table import Table, read_table
+from grant_fast.data.table import Table, read_smi, read_table
 from grant_fast.errors import InputError
 
 
@@ -40,6 +40,19 @@ def test_awkward_but_right_csv_is_read(csv_file) -> None:
     assert table.smiles == ["CC", "O"]
     assert columns(table) == [[1.0, 2.0]]
     assert table.rows == [2, 5]  # as a spreadsheet counts: header 1, the blank rows 3 and 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'smiles;"IC50, nM";y\nCC;a, b;1.5\n',
+        '"smiles"\t"IC50, nM"\ty\nCC\t5;6\t1.5\n',
+        '\ufeff\n\nsmiles,"IC50; nM\t",y\nCC,5;6,1.5\n',
+    ],
+)
+def test_the_header_says_what_stands_between_cells(csv_file, text: str) -> None:
+    table = read_table(csv_file(text), target=["y"])
+    assert (table.smiles, columns(table)) == (["CC"], [[1.5]])
 
 
 def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
@@ -95,7 +108,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
-        ("smiles;y\nC;1\n", "has one column, 'smiles;y': save it with commas"),
+        ("smiles;y\nC;1,5\n", "row 2, column 'y': '1,5' is not a number, as decimals take a point"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
@@ -143,6 +156,20 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
         read_table(tmp_path / "absent.csv")
     with pytest.raises(InputError, match=r"is a folder: give a file in it"):
         read_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "cells"),
+    [
+        ("C\n CC \n", ["smiles"], [["C"], ["CC"]]),
+        ("C\nCC\tan alkane \n", ["smiles", "name"], [["C", ""], ["CC", "an alkane"]]),
+    ],
+)
+def test_what_stands_behind_a_smiles_is_its_name(tmp_path: Path, text, header, cells) -> None:
+    (path := tmp_path / "some.smi").write_text(text)
+    table = read_smi(path)
+    assert (table.smiles, table.rows) == (["C", "CC"], [1, 2])
+    assert (table.header, table.cells) == (header, cells)
 
 
 def test_real_file_with_missing_labels(shared_data: Path) -> None:

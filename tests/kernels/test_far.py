@@ -90,6 +90,7 @@ def test_nodes_and_rows_of_the_readout(untouched):
     assert torch.equal(dx[FAR:], want)
 
 
+@pytest.mark.interpreted
 def test_rows_and_shares_of_a_norm(untouched, monkeypatch):
     """The last rows' program alone: the interpreter would not be done with all the others."""
     first, get = 0, InterpreterBuilder.create_get_program_id

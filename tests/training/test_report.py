@@ -163,7 +163,9 @@ def test_a_folder_without_a_whole_run_is_named(tmp_path):
         read_run(tmp_path)
 
 
-def test_short_times_are_seconds_and_many_graphs_thousands(tmp_path, monkeypatch):
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved from now on, drawn."""
     figures = []
 
     def keep(figure, path, **_):
@@ -171,6 +173,23 @@ def test_short_times_are_seconds_and_many_graphs_thousands(tmp_path, monkeypatch
         figures.append(figure)
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+    return figures
+
+
+def test_an_arm_that_diverges_leaves_the_others_readable(tmp_path, figures):
+    tame, wild = make_runs({"full": [0.8], "grant-s": [0.5]})
+    history = tuple(replace(r, valid_loss=20 * r.valid_loss) for r in wild.history)
+    draw_curves(tmp_path / "curves.png", [tame, Run(wild.result, history)], "title")
+    draw_curves(tmp_path / "curves.png", [tame, wild], "title")
+    scales = [[axis.get_yscale() for axis in figure.axes[::2]] for figure in figures]
+    assert scales == [["log", "linear"], ["linear", "linear"]]
+    low, high = figures[0].axes[0].get_ylim()
+    losses = [record.valid_loss for record in (*tame.history, *history)]
+    assert low < min(losses) < max(losses) < 1.2 * high
+    assert all("e" not in label.get_text() for label in figures[0].axes[0].get_yticklabels())
+
+
+def test_short_times_are_seconds_and_many_graphs_thousands(tmp_path, figures):
     runs = make_runs({"full": [0.8]})
     history = [replace(r, train_seconds=r.epoch / 20, graphs_seen=10**5) for r in runs[0].history]
     draw_curves(tmp_path / "curves.png", [Run(runs[0].result, tuple(history))], "title")
