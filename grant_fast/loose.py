@@ -10,7 +10,7 @@ from .errors import InputError
 
 
 class LooseGraphs:
-    """The same view of graphs given as plain PyG tensors: no dataset, so nothing is cached.
+    """The same view of graphs given as plain PyG tensors, for one call of a model.
 
     node_count: as of a `GraphBatch`.
 
@@ -42,11 +42,15 @@ class LooseGraphs:
         else:
             batch_size = _checked_size(batch, batch_size, x.shape[0])
         self.batch, self.num_graphs = batch.long(), batch_size
+        self._adjacency: dict[bool, Adjacency] = {}
 
     def adjacency(self, normalize: bool) -> Adjacency:
-        dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
-        out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
-        return out.normalized() if normalize else out
+        """The propagation matrix, [n, n]: sorted and normalised once for all layers."""
+        if normalize not in self._adjacency:
+            dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
+            out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
+            self._adjacency[normalize] = out.normalized() if normalize else out
+        return self._adjacency[normalize]
 
     def pooling(self, mean: bool) -> Adjacency:
         dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
+
+from .gradients import once_differentiable
 
 _library = torch.library.Library("grant_fast", "FRAGMENT")  # lives with the package
 

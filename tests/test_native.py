@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import FlexGCN, PackedGraphs, native, reference
+from grant_fast import FlexGCN, PackedGraphs, explain, native, reference
 from grant_fast.batch_edges import BatchAdjacency
 from grant_fast.nn import one_pass
 from grant_fast.packing import edge_groups
@@ -392,6 +392,14 @@ def test_a_layer_of_another_dtype_is_not_taken():
     assert one_pass.as_network(model, batch) is not None
     model.convs[1].double()
     assert one_pass.as_network(model, batch) is None
+
+
+def test_a_layer_of_two_large_widths_is_left_to_the_blas():
+    batch, wide = Case().graphs.batch(slice(None)), native.MAX_WIDTH + 1
+    for hidden, native_layers in (([8, wide], 2), ([wide, wide], 1)):
+        model = FlexGCN(5, hidden, 1, [2, 2, 2])
+        assert (one_pass.as_network(model, batch) is None) == (native_layers < 2)
+        assert sum("CPU kernels" in line for line in explain(model, batch)[:2]) == native_layers
 
 
 def test_what_it_does_not_take():

@@ -76,3 +76,14 @@ def test_a_sparse_matrix_may_lie_in_memory_as_it_likes(backend, part):
     strided = torch.sparse_csr_tensor(rowptr, *parts, size)
     plain = torch.sparse_csr_tensor(rowptr, col, value, size)
     torch.testing.assert_close(conv(case.x, strided), conv(case.x, plain))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_gradient_of_gradients_is_refused_and_not_0(packed, backend):
+    case = Case()
+    x, conv = case.x.clone().requires_grad_(), FlexConv(case.x.shape[1], 4, backend=backend)
+    batch = case.graphs.batch(slice(None))
+    y = conv(torch.tanh(x), batch.adjacency(True) if packed else batch.edge_index)
+    with pytest.raises(InputError, match=r"differentiable once.*create_graph=True"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)

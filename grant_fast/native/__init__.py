@@ -9,11 +9,12 @@ from .layer import cached_hops_pay, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
 from .scores import class_scores
-from .structure import MAX_NODES, takes, why_not
+from .structure import MAX_NODES, MAX_WIDTH, is_wide, takes, why_not
 
 __all__ = [
     "BUILDS",
     "MAX_NODES",
+    "MAX_WIDTH",
     "Layer",
     "Network",
     "build",
@@ -21,6 +22,7 @@ __all__ = [
     "class_scores",
     "evaluate",
     "flex_conv",
+    "is_wide",
     "takes",
     "train",
     "why_not",

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..adjacency import Adjacency
+from ..gradients import once_differentiable
 from .loading import call, threads
 from .structure import degree, split
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ..batch_edges import BatchAdjacency
+from ..gradients import once_differentiable
 from .loading import call, padded, pointer, threads
 from .structure import split
 

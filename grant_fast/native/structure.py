@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
 MAX_NODES = 4096
+#: Where both widths of a layer are above this, its weights no longer stay in the cache from tile to
+#: tile, and PyTorch's BLAS is faster.
+MAX_WIDTH = 320
 #: Rows of a part, the unit of work of a thread; and how many parts there are at most.
 PART_ROWS, MAX_PARTS = 1024, 64
 #: Every part adds up its own dW; all of them together stay below this.
@@ -43,6 +46,8 @@ def why_not(
         return f"x is a {type(x).__name__} on the {x.device.type}"
     if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):
         return f"x is {x.dtype}, not float32"
+    if weight is not None and is_wide(weight):
+        return f"both widths are above {MAX_WIDTH}, where PyTorch's products are faster"
     if adjacency is None:
         return None
     if not isinstance(adjacency, BatchAdjacency):
@@ -53,6 +58,11 @@ def why_not(
     if graphs.max_nodes > MAX_NODES:
         return f"the dataset has a graph of {graphs.max_nodes} nodes (above {MAX_NODES})"
     return None
+
+
+def is_wide(weight: Tensor) -> bool:
+    """Whether a layer of these weights [κ, h_in, h_out] is left to PyTorch for its size."""
+    return min(weight.shape[1:]) > MAX_WIDTH
 
 
 class _Side(ctypes.Structure):

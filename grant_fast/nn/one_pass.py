@@ -76,6 +76,8 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         weights = graphs.graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
     else:
         layers.append(native.Layer(last.weight, last.bias))
+    if any(native.is_wide(layer.weight) for layer in layers):
+        return None
     tensors = [t for layer in layers for t in layer.tensors if t is not None]
     if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
         return None
