@@ -18,17 +18,25 @@ if TYPE_CHECKING:
     from .flat import FlatGraphs
     from .packing import PackedCSR
 
+READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "ids"})
+CHANGED = (
+    "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
+    "tensors of your own, model(x, batch.edge_index, batch=batch.batch, batch_size=len(batch))"
+)
+
 
 class GraphBatch:
     """Some graphs of a `PackedGraphs`, in a given order, as one big disconnected graph.
 
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
-    Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are.
+    Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are. They
+    are there to be read: a `FlexGCN` reads what the dataset holds, so that none can be set anew.
     A `FlexGCN` that it is given to runs uncompiled under `torch.compile`: sizes depend on the data.
 
     **Shapes** for B graphs of n nodes and e edges in all:
-        x [n, F] · y [B, T] or [n, T] · ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
+        x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
+        ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
     """
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
@@ -37,6 +45,16 @@ class GraphBatch:
     def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
         self._positions = positions
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in READ_ONLY:
+            raise InputError(CHANGED.format(name))
+        super().__setattr__(name, value)
+
+    def check_unchanged(self) -> None:
+        """Refuse features that a gradient is asked of (InputError): no model would see them."""
+        if "x" in vars(self) and self.x.requires_grad:
+            raise InputError(CHANGED.format("x"))
 
     def __len__(self) -> int:
         return self.num_graphs
@@ -154,7 +172,8 @@ class GraphBatch:
 
     @kept_property
     def x(self) -> Tensor:
-        return take(self.graphs.x, self.nodes)
+        x = take(self.graphs.x, self.nodes)
+        return x if x.is_floating_point() else x.long()  # as embeddings want their indices
 
     @kept_property
     def y(self) -> Tensor | None:

@@ -1,7 +1,9 @@
 """The errors a user can cause, each with the culprit and the remedy in one line."""
 
 import importlib
+from numbers import Integral
 from types import ModuleType
+from typing import Any
 
 
 class InputError(ValueError):
@@ -10,6 +12,13 @@ class InputError(ValueError):
 
 class MissingExtraError(ImportError):
     """A feature needs a package that is not installed; the message gives the install command."""
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """`value`, of any integer type, as an int; InputError unless it is at least `least`."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name}={value!r}: give a whole number of at least {least}")
+    return int(value)
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -140,7 +140,7 @@ class FlatGraphs:
         """A `PackedGraphs` of the graphs at these positions, with their ids."""
         part = self.batch(where)
         return type(self)(
-            x=part.x,
+            x=take(self.x, part.nodes),
             y=part.y,
             ptr=part.ptr,
             ids=part.ids,

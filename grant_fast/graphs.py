@@ -4,10 +4,12 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from . import storage
 from .batch import GraphBatch
@@ -21,12 +23,22 @@ if TYPE_CHECKING:
     from .data.arrays import GraphArrays
 
 
+def _check_no_worker() -> None:
+    """A batch needs its dataset, which every batch from another process would bring along anew."""
+    if get_worker_info() is not None:
+        raise InputError(
+            "a PackedGraphs needs no workers, as a batch of it is a list of positions: "
+            "use DataLoader(graphs, …, num_workers=0)"
+        )
+
+
 class PackedGraphs(FlatGraphs):
     """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
 
     Build it with `from_arrays`, `from_data_list`, `from_smiles` or `from_dataset`, or `load` it.
     Treat it as immutable: what is derived from it is cached. PyTorch's `DataLoader` takes it as it
-    is (`DataLoader(graphs, batch_sampler=sampler)`); PyG's collates PyG's own `Data` only.
+    is (`DataLoader(graphs, batch_sampler=sampler)`), and without workers, for whom there is nothing
+    to do; PyG's collates PyG's own `Data` only.
 
     **Shapes** for G graphs of N nodes and E edges in all:
         x [N, F] float, or a narrow integer dtype where the columns are categories ·
@@ -37,7 +49,7 @@ class PackedGraphs(FlatGraphs):
         scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is 0).
 
     `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
-    `PackedGraphs` with a copy of those graphs.
+    `PackedGraphs` of those graphs, which shares memory with this one where they are neighbours.
     """
 
     def __len__(self) -> int:
@@ -51,14 +63,17 @@ class PackedGraphs(FlatGraphs):
         )
 
     def __getitem__(self, where: Positions) -> "GraphBatch | PackedGraphs":
-        if isinstance(where, int):
+        if isinstance(where, Integral) or (isinstance(where, Tensor) and where.dim() == 0):
+            where = int(where)
+            _check_no_worker()
             if not -self.num_graphs <= where < self.num_graphs:
                 raise IndexError(f"there is no graph {where}: this dataset holds {self.num_graphs}")
             return self.batch([where])
         return self.subset(where)
 
     def __getitems__(self, where: list[int]) -> list[GraphBatch]:
-        # torch's DataLoader fetches a batch sampler's lists through this, then collates: below.
+        # torch's DataLoader fetches a batch sampler's lists through this; `batch._collate` follows.
+        _check_no_worker()
         return [self.batch(where)]
 
     # Construction and storage.

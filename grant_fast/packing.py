@@ -68,7 +68,12 @@ def as_tensor(name: str, value: Any) -> Tensor:
         InputError: it is no array of numbers; the message names the argument.
     """
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        if value.requires_grad:
+            raise InputError(
+                f"{name} requires a gradient, and a dataset is constant: give {name}.detach(), or "
+                "call the model with tensors"
+            )
+        return value.cpu()
     try:
         return torch.from_numpy(np.array(value, ndmin=1))
     except (TypeError, ValueError, RuntimeError) as error:
@@ -309,8 +314,10 @@ def joined_csr(parts: list[PackedCSR]) -> PackedCSR:
     """The edges of several datasets, one after another; columns are local and stay as they are."""
     weight = None
     if any(part.weight is not None for part in parts):
+        like = next(part.weight for part in parts if part.weight is not None)
+        ones = (like.new_ones(part.col.shape[0]) for part in parts)
         weight = torch.cat(
-            [torch.ones(p.col.shape[0]) if p.weight is None else p.weight for p in parts]
+            [w if p.weight is None else p.weight for p, w in zip(parts, ones, strict=True)]
         )
     rowptr = joined_ptr([part.rowptr for part in parts])
     return PackedCSR(rowptr, torch.cat([part.col for part in parts]), weight)

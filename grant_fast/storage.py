@@ -165,6 +165,8 @@ def _assemble(
             fields = (tensors[f"{name}.rowptr"], tensors[f"{name}.col"])
             csr = PackedCSR(*fields, tensors.get(f"{name}.weight"))
             _check_ptr(f"{name}.rowptr", csr.rowptr, csr.col.shape[0])
+            if csr.weight is not None and csr.weight.shape != csr.col.shape:
+                raise ValueError(f"{name}.weight does not fit its edges")
             if csr.col.dtype != torch.int32 or not _within_graphs(csr, ptr):
                 raise ValueError(f"{name}.col points outside its graph")
             csrs[name] = csr

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from grant_fast import FlexGCN, GraphBatch, InputError, PackedGraphs
@@ -109,6 +110,8 @@ def test_indexing_does_what_one_expects():
     mask[[1, 7]] = True
     assert graphs[mask].ids.tolist() == [1, 7]
     assert graphs[np.array([4])].ids.tolist() == [4]
+    for one in (np.int64(4), torch.tensor(4)):
+        assert isinstance(graphs[one], GraphBatch) and graphs[one].ids.tolist() == [4]
     assert graphs[2:5].num_graphs == 3
     assert len(graphs[[]]) == 0
     with pytest.raises(IndexError, match="no graph 12: this dataset holds 12"):
@@ -190,6 +193,34 @@ def test_torch_dataloader_takes_packed_graphs_as_they_are(wrap):
     assert [b.ids.tolist() for b in batches] == [[3, 1], [8]]
     assert torch.equal(batches[0].x, graphs.batch([3, 1]).x)
     assert sum(len(b) for b in DataLoader(dataset, batch_size=5, shuffle=True)) == 12
+
+
+@pytest.mark.parametrize("wrap", [lambda graphs: graphs, lambda graphs: ConcatDataset([graphs])])
+def test_workers_are_refused(wrap):
+    """With each of their batches they would send the whole dataset back."""
+    with pytest.raises(InputError, match=r"needs no workers.*num_workers=0"):
+        next(iter(DataLoader(wrap(Case().graphs), batch_size=3, num_workers=1)))
+
+
+def test_a_batch_is_read_only_and_a_dataset_constant():
+    case = Case()
+    batch = case.graphs.batch([1, 2])
+    for name in ("x", "edge_index", "y"):
+        with pytest.raises(InputError, match=rf"read only.*reads {name} where.*model\(x, "):
+            setattr(batch, name, getattr(batch, name))
+    with pytest.raises(InputError, match=r"x requires a gradient.*x\.detach\(\)"):
+        PackedGraphs.from_arrays(case.x.clone().requires_grad_(), case.edge_index, case.batch)
+
+
+def test_integer_features_index_embeddings():
+    graphs = PackedGraphs.from_arrays(torch.arange(6).view(3, 2), [[0], [1]], [0, 0, 1])
+    assert graphs.x.dtype == graphs[[1]].x.dtype == torch.uint8
+    batch = graphs.batch([1, 0])
+    assert batch.x.dtype == torch.int64 and batch.x.tolist() == [[4, 5], [0, 1], [2, 3]]
+    model = FlexGCN(4, 4, 1, [2, 2], encoder=nn.Sequential(nn.Embedding(6, 2), nn.Flatten()))
+    torch.testing.assert_close(
+        model(batch), model(batch.x, batch.edge_index, batch=batch.batch, batch_size=2)
+    )
 
 
 def test_dataloader_refuses_to_mix_datasets():

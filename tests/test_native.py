@@ -362,7 +362,6 @@ def test_class_scores(build, classes):
 
 
 def test_a_dataset_or_a_batch_in_use_can_be_copied():
-    """Workers of a DataLoader get pickled datasets, and hand pickled batches back."""
     case = Case()
     model = FlexGCN(5, [8], 1, [2, 2])
     batch = case.graphs.batch(slice(None))

@@ -3,8 +3,10 @@
 import copy
 import warnings
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
@@ -325,9 +327,9 @@ def test_compiled_model_takes_packed_batches(pool):
 def test_nonsense_arguments_name_themselves():
     cases = [
         ({"hidden_channels": [4]}, "hidden_channels has 1 entries for 3 hidden layers"),
-        ({"hidden_channels": 0}, "out_channels is 0"),
+        ({"hidden_channels": 0}, "out_channels=0: give a whole number of at least 1"),
         ({"orders": []}, "orders must be a list"),
-        ({"orders": [2, 0, 2, 2]}, "order is 0"),
+        ({"orders": [2, 0, 2, 2]}, "order=0: give a whole number"),
         ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
         ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
         ({"pool": "median"}, "unknown pool 'median'"),
@@ -337,6 +339,40 @@ def test_nonsense_arguments_name_themselves():
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
             FlexGCN(**{"in_channels": 5, "hidden_channels": 4, "out_channels": 1, **arguments})
+
+
+def test_numpys_numbers_are_numbers():
+    two = np.array([2, 3])
+    model = FlexGCN(np.int64(5), np.int64(4), 1, orders=two, dropout=np.float32(0.5))
+    assert [conv.order for conv in model.convs] == [2, 3] and type(model.convs[0].order) is int
+
+
+def test_what_a_network_would_never_call_is_refused():
+    class Own(FlexConv):
+        def forward(self, x, edge_index, edge_weight=None):
+            return x
+
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(5, 4, 1, orders=[2, 2])
+    nn.utils.parametrizations.spectral_norm(model.convs[1], "weight")
+    model.convs[0].register_forward_pre_hook(lambda *_: None)  # as tools that look on do
+    model(batch).sum().backward()
+    assert model.convs[1].parametrizations.weight.original.grad is not None
+    nn.utils.spectral_norm(model.convs[0], "weight")
+    with pytest.raises(InputError, match=r"weight of convs\.0.*torch\.nn\.utils\.parametrizations"):
+        model(batch)
+    model.convs[0] = Own(5, 4)
+    with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
+        model(batch)
+
+
+def test_a_batch_comes_alone_and_as_it_was():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
+    with pytest.raises(InputError, match="comes alone"):
+        model(batch, batch.edge_index)
+    batch.x.requires_grad_()
+    with pytest.raises(InputError, match=r"read only.*reads x where"):
+        model(batch)
 
 
 def test_wrong_inputs_name_themselves():

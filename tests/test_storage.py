@@ -97,6 +97,7 @@ def test_another_version_is_refused(tmp_path):
     [
         ("adj.col", lambda t: t + 1000, "points outside its graph"),
         ("adj_t.col", lambda t: t - 1, "points outside its graph"),
+        ("adj.weight", lambda t: t[:1].clone(), "adj.weight does not fit its edges"),
         ("ptr", lambda t: t.flip(0), "ptr does not cover"),
         ("adj.rowptr", lambda t: t + 1, "does not cover"),
         ("y", lambda t: t[1:].clone(), "y or ids do not fit"),

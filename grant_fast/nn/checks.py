@@ -1,22 +1,39 @@
 """Checks of what networks and layers are made with."""
 
-from numbers import Integral
+from numbers import Real
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import InputError
+from .conv import FlexConv
 
 
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:
     """One value for each of `layers` hidden layers."""
-    values = [value] * layers if isinstance(value, int | float) else list(value)
+    values = [value] * layers if isinstance(value, Real) else list(value)
     if len(values) != layers:
         raise InputError(
             f"{name} has {len(values)} entries for {layers} hidden layers "
             "(one fewer than orders, whose last entry is the output layer's)"
         )
     return values
+
+
+def check_layer(name: str, conv: nn.Module) -> None:
+    """Refuse a layer whose own forward pass, or hook that computes its weights, would never run."""
+    if type(conv).forward is not FlexConv.forward:
+        raise InputError(
+            f"{name} has a forward pass of its own, and FlexGCN calls none of them: "
+            "make a network of such layers yourself"
+        )
+    parameters = conv._parameters
+    if conv._forward_pre_hooks and "weight" not in parameters and not is_parametrized(conv):
+        raise InputError(
+            f"a hook computes the weight of {name} before its forward pass, which FlexGCN never "
+            "calls: use torch.nn.utils.parametrizations"
+        )
 
 
 def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:
@@ -26,8 +43,3 @@ def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:
     if key not in table:
         raise InputError(f"unknown {name} {key!r}: choose one of {', '.join(table)}, or None")
     return table[key]
-
-
-def check_positive(name: str, value: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value}: it must be a whole number of at least 1")

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from .. import ops
 from ..adjacency import Adjacency
 from ..dispatch import check_backend
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..loose import LooseGraphs
-from .checks import check_positive
 
 
 class FlexConv(nn.Module):
@@ -48,14 +47,9 @@ class FlexConv(nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("in_channels", in_channels),
-            ("out_channels", out_channels),
-            ("order", order),
-        ):
-            check_positive(name, value)
-        self.in_channels, self.out_channels = in_channels, out_channels
-        self.order, self.normalize = order, normalize
+        self.in_channels = whole_number("in_channels", in_channels)
+        self.out_channels = whole_number("out_channels", out_channels)
+        self.order, self.normalize = whole_number("order", order), normalize
         self.backend = check_backend(backend)
         self.weight = nn.Parameter(torch.empty(order, in_channels, out_channels))
         self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None

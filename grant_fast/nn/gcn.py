@@ -1,6 +1,7 @@
 """Networks of flexible graph convolutions."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,7 @@ from ..dispatch import check_backend
 from ..errors import InputError
 from ..loose import LooseGraphs
 from . import one_pass
-from .checks import choose, per_layer
+from .checks import check_layer, choose, per_layer
 from .conv import FlexConv
 from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
@@ -64,7 +65,7 @@ class FlexGCN(nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(orders, int) or not orders:
+        if isinstance(orders, Integral) or not len(orders):
             raise InputError(
                 "orders must be a list: give one order for each layer, as orders=[3, 2]"
             )
@@ -133,6 +134,8 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        for name, conv in self.convs.named_children():
+            check_layer(f"convs.{name}", conv)
         out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
         if out is not None:
             return self._pool(out, graphs)
@@ -239,6 +242,9 @@ def as_graphs(
 ) -> GraphBatch | LooseGraphs:
     """What a model was called with, in one view; arguments and errors as `FlexGCN.forward`."""
     if isinstance(x, GraphBatch):
+        if not (edge_index is edge_weight is batch is batch_size is None):
+            raise InputError("a GraphBatch comes alone: it has its edges, weights and batch vector")
+        x.check_unchanged()
         return x
     if edge_index is None:
         raise InputError("give a GraphBatch, or x and edge_index")

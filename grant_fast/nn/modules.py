@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from ..caching import kept
 from ..dispatch import takes_kernels
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..flat import FlatGraphs
 from ..normed import batch_norm
-from .checks import check_positive
 
 #: Up to so many kinds of nodes, `AtomEncoder.of_kinds` is a product.
 MOST_KINDS = 1024
@@ -106,7 +105,7 @@ class AtomEncoder(nn.Module):
         self, out_channels: int, cardinalities: Sequence[int] = ATOM_CARDINALITIES
     ) -> None:
         super().__init__()
-        check_positive("out_channels", out_channels)
+        whole_number("out_channels", out_channels)
         self.out_channels, self.cardinalities = out_channels, tuple(cardinalities)
         self.weight = nn.Parameter(torch.empty(sum(self.cardinalities), out_channels))
         starts = torch.tensor((0, *self.cardinalities)).cumsum(0)[:-1]

@@ -43,7 +43,7 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
     """
     if reduction not in REDUCTIONS:
         raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
-    pred, y = _aligned(pred, y, task)
+    pred, y = aligned(pred, y, task)
     if task.kind == "multiclass":
         # As one sample with many positions, classes first: the CPU then runs along the rows,
         # seven times faster than along ten classes.
@@ -82,7 +82,7 @@ def graph_losses(
     Raises:
         InputError: as `graph_residuals`.
     """
-    pred, y = _aligned(pred, y, task)
+    pred, y = aligned(pred, y, task)
     if task.kind == "multiclass":
         entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")[:, None]
         measured = (y != NOT_MEASURED)[:, None]
@@ -152,9 +152,9 @@ def graph_residuals(
     check_task(task)
     if task.kind == "multiclass" and kind == "gradient":
         if task.level == "node" and takes_native(pred):
-            f, classes = _aligned(pred, y, task)
+            f, classes = aligned(pred, y, task)
             return native.class_scores(f, classes, _checked_ptr(ptr, f))
-        squares, labelled = _class_squares(*_aligned(pred, y, task), overwrite)
+        squares, labelled = _class_squares(*aligned(pred, y, task), overwrite)
     else:
         errors, measured = _errors(pred, y, task, kind)
         if task.level == "graph":
@@ -214,7 +214,7 @@ def _is_moderate(pred: Tensor) -> bool:
 def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
     """Residuals `[rows, C]`, and what is measured: `[rows, C]`, for multiclass `[rows, 1]`."""
     check_residual(kind)
-    pred, y = _aligned(pred, y, task)
+    pred, y = aligned(pred, y, task)
     if task.kind == "multiclass":
         measured = (y != NOT_MEASURED).unsqueeze(1)
         target = (y.unsqueeze(1) == torch.arange(task.num_outputs, device=y.device)).to(pred.dtype)
@@ -231,7 +231,7 @@ def check_residual(kind: str) -> None:
         raise InputError(f"unknown residual {kind!r}: choose 'gradient' or 'raw'")
 
 
-def _aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     """Prediction `[rows, C]`, at least float32, and target `[rows, C]` alike or class `[rows]`."""
     check_task(task)
     if not pred.is_floating_point():

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ..batch import GraphBatch
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..tasks import Task, check_task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
@@ -94,15 +94,15 @@ class GraNTSampler(Sampler[list[int]]):
         if mode not in get_args(Mode):
             raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(Mode))}")
         for name, size in (("batch_size", batch_size), ("score_batch_size", score_batch_size)):
-            if size is not None and size < 1:
-                raise InputError(f"{name}={size}: give at least 1")
-        if seed < 0:
-            raise InputError(f"seed={seed}: give a number from 0 up")
+            if size is not None:
+                whole_number(name, size)
+        self.seed = whole_number("seed", seed, least=0)
         check_task(task)
         check_residual(residual)
-        self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
-        self.dataset, self.task, self.batch_size = dataset, task, batch_size
-        self.mode, self.seed = mode, seed
+        interval = int(interval) if isinstance(interval, Integral) else interval
+        epochs = whole_number("epochs", epochs)
+        self.curriculum = Curriculum(epochs, float(start_ratio), ratio_schedule, interval)
+        self.dataset, self.task, self.batch_size, self.mode = dataset, task, int(batch_size), mode
         self.predict, self.residual, self.collate = predict, residual, collate
         fallback = None if isinstance(dataset, PackedGraphs) else batch_size
         self.score_batch_size = score_batch_size or fallback
@@ -304,7 +304,7 @@ class GraNTSampler(Sampler[list[int]]):
             raise InputError(f"epoch is {epoch!r}: give a whole number from 0 to {last}")
         if not 0 <= epoch <= last:
             raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
-        self.epoch = epoch
+        self.epoch = int(epoch)
 
     @property
     def _is_current(self) -> bool:

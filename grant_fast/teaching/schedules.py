@@ -9,9 +9,10 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Literal
 
-from ..errors import InputError
+from ..errors import InputError, whole_number
 
 RatioSchedule = Literal["step", "linear", "cosine", "constant"]
 Interval = Literal["curriculum"] | int
@@ -64,10 +65,8 @@ def selection_epochs(
             outside (0, 1].
     """
     _check_run(epochs, start_ratio)
-    if isinstance(interval, int):
-        if interval < 1:
-            raise InputError(f"interval={interval}: give at least 1 epoch, or 'curriculum'")
-        return tuple(range(0, epochs, interval))
+    if isinstance(interval, Integral):
+        return tuple(range(0, epochs, whole_number("interval", interval)))
     if interval != "curriculum":
         raise InputError(f"unknown interval {interval!r}: give 'curriculum' or a number of epochs")
     startup = int(_exact(start_ratio * epochs))
@@ -131,8 +130,7 @@ def _exact(product: float) -> float:
 
 
 def _check_run(epochs: int, start_ratio: float) -> None:
-    if epochs < 1:
-        raise InputError(f"epochs={epochs}: give at least 1")
+    whole_number("epochs", epochs)
     _check_ratio("start_ratio", start_ratio)
 
 

@@ -6,10 +6,11 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 
 from ..batch import GraphBatch
 from ..dispatch import takes_kernels
-from ..errors import InputError, require
+from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_positions, sizes_to_ptr, take
 from ..nn import FlexGCN, one_pass
@@ -68,7 +69,8 @@ def score_graphs(
     """Score graphs by the size of the learner's error on them (`graph_residuals`, Algorithm 1).
 
     The model runs in evaluation mode and without gradients; afterwards every submodule is back in
-    its own mode and the random state is as before, so that scoring leaves no trace in training.
+    its own mode and PyTorch's random state is as before, so that scoring leaves no trace in
+    training.
 
     Args:
         model: a module, or any callable that `predict` knows how to use. A module is put into
@@ -127,8 +129,7 @@ class Pass:
     ) -> None:
         if batch_size is None:
             batch_size = _fitting(graphs)
-        elif batch_size < 1:
-            raise InputError(f"batch_size={batch_size}: give at least 1")
+        whole_number("batch_size", batch_size)
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         check_task(task)
@@ -349,8 +350,10 @@ def _fitting(graphs: Any) -> int:
 
 
 def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
-    if collate is None and callable(getattr(graphs, "batch", None)):
+    if collate is None and isinstance(graphs, PackedGraphs):
         return graphs.batch(chunk)
+    if isinstance(graphs, Subset):  # of a `PackedGraphs`, for one
+        return _gather(graphs.dataset, torch.as_tensor(graphs.indices)[chunk], collate)
     # Graphs that are Python objects can only be fetched one by one.
     where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
     items = [graphs[position] for position in where]
@@ -377,8 +380,8 @@ def _check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> Non
         return
     first = int(wrong.nonzero()[0])
     position = first if positions is None else int(positions[first])
-    identity = getattr(graphs, "ids", None)
-    name = f"position {position}" if identity is None else f"id {int(identity[position])}"
+    packed = isinstance(graphs, PackedGraphs)
+    name = f"id {int(graphs.ids[position])}" if packed else f"position {position}"
     raise InputError(
         f"the model's prediction for the graph with {name} is NaN (so for {int(wrong.sum())} of "
         f"{len(scores)} graphs): lower the learning rate, or check the features and targets"

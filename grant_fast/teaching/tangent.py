@@ -238,8 +238,9 @@ def check_loss_reduction(
     if task.level != "graph":
         raise InputError("the loss-reduction check needs a graph-level task: pool the nodes")
     batch = graphs.batch(ids)
-    y = cast(Tensor, batch.y)
-    if bool(y.isnan().any()) or bool((y == NOT_MEASURED).any()):
+    if (y := batch.y) is None:
+        raise InputError("these graphs carry no targets (y): give graphs that have them")
+    if bool((y == NOT_MEASURED if task.kind == "multiclass" else y.isnan()).any()):
         raise InputError("a label is missing among these graphs: choose graphs that have them all")
     jacobian = output_jacobian(model, graphs, ids)
     with evaluating(model):

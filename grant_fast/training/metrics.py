@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tasks import NOT_MEASURED, Task
+from ..teaching.residuals import aligned
 
 _HIGHER_IS_BETTER = {"mae": False, "rmse": False, "roc_auc": True, "ap": True, "accuracy": True}
 _KINDS = {
@@ -54,13 +55,14 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     Args:
         name: "mae", "rmse", "roc_auc", "ap" or "accuracy".
         pred: [rows, task.num_outputs] floats, in the targets' units for regression.
-        y: targets as `Task` describes them, NaN or -100 where not measured.
+        y: targets as `Task` describes them, NaN or -100 where not measured; as in `loss`.
         task: gives the kind, against which the metric is checked.
 
     Raises:
-        InputError: the metric is unknown or does not fit the kind of task.
+        InputError: the metric is unknown or does not fit the kind of task, or shapes do not.
     """
     check_metric(name, task)
+    pred, y = aligned(pred, y, task)
     if task.kind == "multiclass" and name != "accuracy":
         pred, y = pred.double().log_softmax(dim=1), _one_against_rest(y, task.num_outputs)
     return float(_METRICS[name](pred, y))

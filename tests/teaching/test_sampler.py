@@ -1,6 +1,8 @@
+import io
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -391,7 +393,9 @@ def test_the_order_of_ids_does_not_matter(make_graphs, zero) -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"batch_size": 0}, "batch_size=0: give at least 1"),
+        ({"batch_size": 0}, "batch_size=0: give a whole number of at least 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
+        ({"seed": None}, "seed=None: give a whole number of at least 0"),
         ({"score_batch_size": -1}, "score_batch_size=-1"),
         ({"mode": "worst"}, "'worst': choose one of batch, graph, global, proportional, random"),
         ({"task": "binary"}, r"task is 'binary': give a Task, e\.g\. Task"),
@@ -412,6 +416,17 @@ def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:
         GraNTSampler(
             make_graphs(9), **{"task": REGRESSION, "batch_size": 4, "epochs": 5, **settings}
         )
+
+
+def test_numpys_numbers_leave_plain_values_in_the_state(make_graphs) -> None:
+    sizes = {"batch_size": np.int64(4), "epochs": np.int64(5), "interval": np.int64(2)}
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, mode="random", **sizes)
+    sampler.select(None, np.int64(1))
+    state = sampler.state_dict()
+    torch.save(state, file := io.BytesIO())
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["settings"] == state["settings"]
+    assert sampler.curriculum.selection_epochs == (0, 2, 4)
 
 
 def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import Subset
 
 from grant_fast import FlexGCN
 from grant_fast.errors import InputError
@@ -285,6 +286,14 @@ def test_predictions_come_along_when_asked_for(make_graphs, model) -> None:
     assert pred.shape == (4, 1)
     y = torch.cat([graphs[i].y for i in ids])
     torch.testing.assert_close(scores, (pred.squeeze(1) - y).abs())
+
+
+def test_a_subset_of_packed_graphs_is_scored_by_its_own_positions(make_graphs) -> None:
+    graphs, model = PackedGraphs.from_data_list(make_graphs(12)), FlexGCN(3, 4, 1, [2, 2])
+    part = Subset(Subset(graphs, range(1, 12)), [7, 0, 3, 4])
+    want = score_graphs(model, graphs, REGRESSION, ids=[8, 1, 4, 5])
+    torch.testing.assert_close(score_graphs(model, part, REGRESSION), want)
+    torch.testing.assert_close(score_graphs(model, part, REGRESSION, ids=[2, 0]), want[[2, 0]])
 
 
 def test_nan_predictions_name_the_graph(make_graphs) -> None:

@@ -167,6 +167,8 @@ def test_what_cannot_be_compared_is_refused():
         functional_gradient(tangent_kernel(model, graphs, [1]), torch.zeros(2, 1))
     with pytest.raises(InputError, match="graph-level task"):
         check_loss_reduction(model, graphs, Task("regression", "node"), [0])
+    graphs.y[3] = -100  # a label like any other, of a regression
+    check_loss_reduction(model, graphs, task, [3])
     graphs.y[3] = torch.nan
     with pytest.raises(InputError, match="a label is missing"):
         check_loss_reduction(model, graphs, task, [3])

@@ -121,6 +121,15 @@ def test_unknown_and_unfitting_metrics_are_named_with_what_would_fit():
         evaluate("mae", torch.zeros(1, 1), torch.zeros(1, 1), Task("binary"))
 
 
+def test_targets_as_the_loss_takes_them():
+    pred, y = torch.tensor([[2.0], [-1.0], [0.5]]), torch.tensor([1, 0, 1])
+    for name in ("accuracy", "roc_auc", "ap"):
+        assert evaluate(name, pred, y, Task("binary")) == 1
+    assert evaluate("mae", pred, pred[:, 0], Task("regression")) == 0
+    with pytest.raises(InputError, match=r"targets have shape \(2,\)"):
+        evaluate("mae", pred, y[:2], Task("regression"))
+
+
 def test_which_way_is_better():
     assert [m for m in ("mae", "rmse", "roc_auc", "ap", "accuracy") if higher_is_better(m)] == [
         "roc_auc",
