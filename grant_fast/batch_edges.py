@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 class BatchAdjacency(Adjacency):
-    """The propagation matrix of a batch, which keeps its CSR; here is nothing but the batch.
+    """The propagation matrix of a batch. The batch keeps the CSR; this only refers to the batch.
 
-    So the batch knows nobody who knows it, and what it holds is free as soon as it is.
+    There is no reference cycle, so a batch's memory is freed at once.
 
     Args:
         batch: the graphs.

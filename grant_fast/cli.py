@@ -74,7 +74,10 @@ def main() -> None:
 def train(
     source: Annotated[
         str | None,
-        typer.Argument(help="As for compare; with --resume only where the data have moved."),
+        typer.Argument(
+            help="The data set (see compare --help). With --resume give it only if the data have "
+            "moved."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Run folder. Default: runs/NAME-ARM.")

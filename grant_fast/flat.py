@@ -80,7 +80,7 @@ class FlatGraphs:
 
     @kept_property
     def kernel_ptr(self) -> Tensor:
-        """`ptr`, and an empty graph more after the last: where there is room for one, and none."""
+        """`ptr` with one empty graph appended: what unused entries of a `PaddedBatch` point at."""
         return torch.cat([self.ptr, self.ptr[-1:]])
 
     @kept_property

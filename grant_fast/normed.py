@@ -1,7 +1,7 @@
 """Batch normalisation in training as an operator: what the Triton kernels compute of it.
 
-Registered as the other operators are. The kernels are imported when it first runs. Where a compiler
-is at work it is not asked for: that makes kernels of its own (`nn.modules.BatchNorm`).
+Registered as the other operators are. The kernels are imported when it first runs. Not used under
+torch.compile, whose own kernels fuse the norm (`nn.modules.BatchNorm`).
 """
 
 import torch

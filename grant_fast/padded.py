@@ -1,13 +1,12 @@
-"""A batch with room: filled with other graphs, its tensors stay where they are, and as large.
+"""A batch of fixed capacity: refilling it keeps every tensor's address and shape.
 
-So a GPU can be told once what to do with a batch, and do it with each (`training.recording`):
+So work on it can be recorded once as a CUDA graph, and replayed for each (`training.recording`):
 
-    rows of the batch    │ graph 7 │ graph 2 │ graph 9 │ no node's │    `node_count` of them count
+    rows of the batch    │ graph 7 │ graph 2 │ graph 9 │ padding │   `node_count` rows are nodes
     tiles                │ 7 2 │ 9 │ none │ none │ none            │
     a larger graph each  │ 31 │ 4 │ the empty graph after the dataset's last │
 
-The kernels neither read nor write a row that is no node's, which may hold anything. So whoever adds
-rows up must be one of them.
+Padding rows hold garbage, so only the kernels, which skip them, may sum over rows.
 """
 
 import math
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Tables(NamedTuple):
-    """What a filling changes, all of it parts of one table, that one copy may bring it."""
+    """All that a refill changes, as views of one buffer, so that one copy uploads it."""
 
     positions: Any
     sizes: Any
@@ -60,8 +59,8 @@ class PaddedBatch(GraphBatch):
 
     Args:
         graphs: kept as bits, with targets by graph.
-        ids: on the CPU, the graphs that batches are drawn from. There is room for half as many
-            nodes again as so many of them have on average, and for twice as many larger graphs.
+        ids: on the CPU, the graphs that batches are drawn from. Capacity: 1.5 times the expected
+            nodes of `size` of them, twice the expected larger graphs; see `_room`.
         size: graphs in a batch.
     """
 
@@ -79,7 +78,7 @@ class PaddedBatch(GraphBatch):
         here = _Tables.of(self._table, self._shapes)
         tile, nodes = here.tile.view(torch.int32), here.nodes.view(torch.int32)
         which = torch.arange(size, device=graphs.device)
-        # All this lies where `GraphBatch` keeps what it derives, and so is not derived.
+        # These names shadow `GraphBatch`'s cached properties, which are then never computed.
         self._fixed = vars(self) | {
             "num_graphs": size,
             "num_nodes": rows,
@@ -138,7 +137,7 @@ class PaddedBatch(GraphBatch):
 
 
 def _room(values: Tensor, size: int, times: float) -> int:
-    """For so many times what `size` of these add up to on average, or for the most they can."""
+    """`times` the expected sum of `size` draws plus six deviations, at most the largest sum."""
     values = values.double()
     most = values.topk(min(size, len(values))).values.sum()
     usual = size * values.mean() + 6 * math.sqrt(size) * values.std(correction=0)

@@ -129,8 +129,8 @@ def _flex_conv_tiles_backward(
             if is_fused(weight):  # whose own sum has the other rows alone
                 db += g.sum(0)
     if needs_dx and index is not None:
-        # Rows that are no node's (`PaddedBatch`) are of one kind more. PyTorch could leave it out
-        # by itself, but counts on no more kinds than it is told of.
+        # Padding rows (`PaddedBatch`) carry kind len(x). `padding_idx` cannot drop it, as it is out
+        # of range: take one row more and cut it off.
         dx = torch.ops.aten.embedding_dense_backward(dx, index, len(x) + 1, -1, False)[:-1]
     return dx, dw, db
 

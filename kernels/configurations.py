@@ -238,8 +238,8 @@ def _hops(
         yield Configuration(words, constants, dtype, usual)
 
 
-#: Widths of rows that are gathered: each block of columns there is, where one may not be full not
-#: full, which needs more registers.
+#: Widths of gathered rows: one for each block of columns. 9, 27 and 300 fill theirs only partly,
+#: which needs more registers.
 _ROWS = (
     *product((1, 2, 4, 8, 9, 27, 64, 300), ("fp32",)),
     *product((64,), ("bf16", "fp16")),

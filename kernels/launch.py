@@ -75,7 +75,7 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
             return 255
         widens = constants["RELU_IN"] and h_out > h_in and constants["ORDER"] > 1
         return 128 if widens else None
-    if kernel == "weight_grad_tiles":  # some do with fewer what they do not with 255
+    if kernel == "weight_grad_tiles":  # some spill at 255 and not at fewer
         return 253 if hopper else 248 if h_out > 16 and h_out % 2 == 0 else 255
     if kernel in ("horner_blocks", "powers_blocks"):
         return None if hopper else 255
@@ -125,7 +125,7 @@ def launch(
     written: tuple[Tensor, ...],
     **constants: Any,
 ) -> None:
-    """Start `kernel`, of whose operands it has `written` some, on the device that they are on.
+    """Start `kernel` on its operands' device; `written` are the operands that it writes.
 
     Triton would take the current device. And it would compile a kernel anew, unseen by the table of
     `inspect.py`, for an operand that begins off 16 bytes, as a view may: such a one is copied. What

@@ -72,12 +72,12 @@ def count_digits(
 
 @triton.jit
 def find_place(b_count, above, wanted):
-    """The last place of which `wanted` are counted from it to the end, `above` of them behind all.
+    """The last bin from which the counts up to the end, plus `above`, reach `wanted`.
 
-    Also how many are counted behind it.
+    And how many are counted behind that bin, `above` among them.
     """
     b_above = above + tl.sum(b_count, 0) - tl.cumsum(b_count, 0)
-    m_here = (b_above < wanted) & (b_above + b_count >= wanted)  # of one place
+    m_here = (b_above < wanted) & (b_above + b_count >= wanted)  # of one bin
     o = tl.arange(0, b_count.shape[0])
     return tl.sum(tl.where(m_here, o, 0), 0), tl.sum(tl.where(m_here, b_above, 0), 0)
 

@@ -41,10 +41,9 @@ class BatchNorm(nn.BatchNorm1d):
     def by_kernels(
         self, x: Tensor, relu: bool, backend: str | None, count: Tensor | None = None
     ) -> Tensor | None:
-        """act(self(x)), [n, h], by the Triton kernels; None where it is PyTorch's.
+        """act(self(x)), [n, h], by the Triton kernels; None where PyTorch is to do it.
 
-        Which it is of fewer than `MANY_ROWS` without a count, and where a compiler makes kernels
-        of its own.
+        So below `MANY_ROWS` rows unless padded, and under torch.compile, which fuses norms itself.
 
         Args:
             relu: act is a ReLU instead of the identity.

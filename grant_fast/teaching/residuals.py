@@ -17,7 +17,7 @@ from ..tasks import NOT_MEASURED, Task, check_task
 
 ResidualKind = Literal["gradient", "raw"]
 Reduction = Literal["mean", "sum"]
-# Not asked of the types where they are checked: older compilers cannot look into those.
+# Evaluated here because older torch.compile cannot trace `get_args`.
 RESIDUAL_KINDS, REDUCTIONS = get_args(ResidualKind), get_args(Reduction)
 
 

@@ -1,9 +1,9 @@
 """Every arm against its honest controls: same weights, same data order, same clock, several seeds.
 
-Two controls are always there, because a curriculum that grows from few graphs to all of them saves
-time whoever picks the graphs: *random*, the same share on the same schedule picked by chance, and
-*full-equal-budget*, plain training on everything. All arms but full stop after equally many graph
-visits.
+By default two controls are added, because a curriculum that grows from few graphs to all of them
+saves time whoever picks the graphs: *random*, the same share on the same schedule picked by chance,
+and *full-equal-budget*, plain training on everything. With `equal_budget` all arms but full stop
+after equally many visits of graphs.
 """
 
 import tempfile

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..errors import InputError
 
-# As in nn.ACTIVATIONS and nn.NORMS, from which importing this module must not import torch.
+# Copies of nn.ACTIVATIONS and nn.NORMS (a test compares them): importing this module must not
+# import torch.
 ACTS = ("relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh")
 NORMS = ("batch_norm", "layer_norm")
 ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")

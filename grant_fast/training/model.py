@@ -19,7 +19,7 @@ from .config import RunConfig
 from .initial import draw_kaiming, factor_last_layer
 from .targets import Scaling
 
-#: Nodes to take at a time: where epochs on a CPU are shortest, and what training on a GPU holds.
+#: Nodes in a pass: on a CPU the fastest, on a GPU what fits into memory in training.
 NODES = {"cpu": 40_000, "cuda": 20_000_000}
 
 

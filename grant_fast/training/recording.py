@@ -34,7 +34,7 @@ class Recorder(Generic[Result]):
         self._recorded: tuple[Any, Result] | None = None
 
     def __call__(self, work: Callable[[], Result], *subjects: object) -> Result:
-        """What `work` returns; of the same tensors each time, with new values, once it is recorded.
+        """The result of `work`. Once recorded, every call returns the same tensors, refilled.
 
         Args:
             subjects: what the work is done on. While they are the same objects, `work` must start
@@ -83,8 +83,9 @@ def recording_device(model: FlexGCN) -> torch.device | None:
 def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> PaddedBatch | None:
     """Room for any `size` of the graphs at `ids`, to train a `build_model` by the kernels.
 
-    None where another than they would add rows up, and so those that are no node's: where targets
-    are by node, layers wide or no convolutions, X is gathered, or a norm is of other things.
+    None where something other than the kernels would sum over rows, and so over padding: graphs not
+    kept as bits, node-level targets, another pooling, wide layers, no hidden layer, gathered X,
+    another norm.
     """
     weights = [cast(Tensor, conv.weight) for conv in model.convs[:-1]]
     if type(model) is not FlexGCN or not weights or not all(map(is_fused, weights)):
@@ -107,7 +108,8 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
         with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
             result = work()
     except BaseException:
-        # Where a recording cannot end, torch goes on with its stream and a generator it still has.
+        # After a failed capture torch stays on the capture stream, and its generator stays
+        # registered with the graph: go back to the stream before, and give it a new state.
         torch.cuda.set_stream(before)
         generator = torch.cuda.default_generators[before.device_index]
         generator.graphsafe_set_state(torch.Generator(device))

@@ -115,7 +115,7 @@ class Trainer:
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
         on = recording_device(self.model)
         self._evaluator = Evaluator(graphs, split, self.metric, self.spec, Recorder(on))
-        # Weights of graphs come from the host: work with them is not the same each time.
+        # These arms upload new loss weights in each step, which a recorded graph cannot.
         on = None if config.arm in ON_REQUEST else on
         self._epochs: Recorder[tuple[int, Sums, Gradients]] = Recorder(on)
         room = None
