@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..data.dataset import Dataset
 from ..errors import InputError
-from ..teaching.schedules import ratio_at, selection_epochs, share_size
+from ..teaching.schedules import Curriculum, share_size
 from .config import ARMS, ON_REQUEST, RunConfig
 from .folder import clear_folder, load_state, make_folder, remove_files
 from .model import resolve_device
@@ -108,12 +108,8 @@ def planned_visits(config: RunConfig, num_train: int) -> int:
     Exact for random, grant-s, grant-global and grant-proportional; grant-b rounds its share up to
     whole batches, and so would see more.
     """
-    picks = selection_epochs(config.epochs, config.start_ratio, config.interval)  # type: ignore[arg-type]
-    total = 0
-    for at, end in zip(picks, (*picks[1:], config.epochs), strict=True):
-        ratio = ratio_at(at, config.epochs, config.start_ratio, config.ratio_schedule)  # type: ignore[arg-type]
-        total += (end - at) * share_size(ratio, num_train)
-    return total
+    plan = Curriculum(config.epochs, config.start_ratio, config.ratio_schedule, config.interval)  # type: ignore[arg-type]
+    return sum(share_size(plan.ratio(epoch), num_train) for epoch in range(config.epochs))
 
 
 def _clear(out: Path) -> None:
