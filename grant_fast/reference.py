@@ -9,7 +9,8 @@ and is tested equal to it in float64. This module imports torch only.
 """
 
 import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -124,13 +125,40 @@ def flex_conv_backward(
 
     dX = Σ_k (Âᵀ)^k dY W_kᵀ and dW_k = (Â^k X)ᵀ dY = Xᵀ (Âᵀ)^k dY.
     """
+    return backward_by_hops(
+        grad,
+        x,
+        weight,
+        partial(spmm, rowptr, col, value),
+        partial(spmm, rowptr_t, col_t, value_t),
+        lambda out, z: _add_spmm_(out, rowptr_t, col_t, value_t, z),
+        needs_dx=needs_dx,
+    )
+
+
+def backward_by_hops(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    hop: Callable[[Tensor], Tensor],
+    hop_t: Callable[[Tensor], Tensor],
+    add_hop_t: Callable[[Tensor, Tensor], Tensor],
+    *,
+    needs_dx: bool,
+) -> tuple[Tensor | None, Tensor]:
+    """`flex_conv_backward` over any hops.
+
+    Args:
+        hop, hop_t: Z → ÂZ and Z → ÂᵀZ.
+        add_hop_t: (T, Z) → T + ÂᵀZ, which may be written into T.
+    """
     order, h_in, h_out = weight.shape
     dw = torch.empty_like(weight)
     if backward_hops_at_output_width(h_in, h_out, needs_dx):
         dx = grad @ weight[0].T if needs_dx else None
         torch.mm(x.T, grad, out=dw[0])
         for k in range(1, order):
-            grad = spmm(rowptr_t, col_t, value_t, grad)  # (Âᵀ)^k dY
+            grad = hop_t(grad)  # (Âᵀ)^k dY
             torch.mm(x.T, grad, out=dw[k])
             if dx is not None:
                 dx.addmm_(grad, weight[k].T)
@@ -138,13 +166,13 @@ def flex_conv_backward(
     z = x
     torch.mm(z.T, grad, out=dw[0])
     for k in range(1, order):
-        z = spmm(rowptr, col, value, z)  # Â^k X
+        z = hop(z)  # Â^k X
         torch.mm(z.T, grad, out=dw[k])
     if not needs_dx:
         return None, dw
     dx = grad @ weight[order - 1].T
     for k in range(order - 2, -1, -1):
-        dx = _add_spmm_(grad @ weight[k].T, rowptr_t, col_t, value_t, dx)
+        dx = add_hop_t(grad @ weight[k].T, dx)
     return dx, dw
 
 

@@ -5,10 +5,12 @@ rule Y = XW_0 + Â(XW_1 + Â(XW_2 + …)), where a hop adds the next term, and t
 the ReLU. Every formula is that of `reference.py`; X is all that a backward pass needs.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from ..reference import backward_hops_at_output_width
+from ..reference import backward_by_hops
 from .csr import CSR, spmm, value_grad
 
 
@@ -58,29 +60,15 @@ def backward(
     Args:
         grad: dY before the activation, [n, h_out], contiguous.
     """
-    order, h_in, h_out = weight.shape
-    dw = torch.empty_like(weight)
-    if backward_hops_at_output_width(h_in, h_out, needs_dx):
-        dx = grad @ weight[0].T if needs_dx else None
-        torch.mm(x.T, grad, out=dw[0])
-        for k in range(1, order):
-            grad = spmm(csr_t, grad)
-            torch.mm(x.T, grad, out=dw[k])
-            if dx is not None:
-                dx.addmm_(grad, weight[k].T)
-        return dx, dw
-    z = x
-    torch.mm(z.T, grad, out=dw[0])
-    for k in range(1, order):
-        z = spmm(csr, z)
-        torch.mm(z.T, grad, out=dw[k])
-    if not needs_dx:
-        return None, dw
-    dx = grad @ weight[order - 1].T
-    for k in range(order - 2, -1, -1):
-        term = grad @ weight[k].T
-        dx = spmm(csr_t, dx, term=term, out=term)
-    return dx, dw
+    return backward_by_hops(
+        grad,
+        x,
+        weight,
+        partial(spmm, csr),
+        partial(spmm, csr_t),
+        lambda term, z: spmm(csr_t, z, term=term, out=term),
+        needs_dx=needs_dx,
+    )
 
 
 def backward_with_values(
