@@ -31,6 +31,7 @@ from grant_fast.training.defaults import defaults_for
 from grant_fast.training.evaluation import Evaluator
 from grant_fast.training.metrics import higher_is_better
 from grant_fast.training.model import ModelSpec, build_model
+from grant_fast.training.report import markdown
 from grant_fast.training.targets import Scaling, targets_of, with_targets
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "selection.json"
@@ -220,7 +221,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
         text.append(
             f"**{name}** ({len(by_arm['full'])} seeds, {mine[0]['train_graphs']:,} training graphs)"
         )
-        rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+        rows = []
         for arm in (arm for arm in ARMS if arm in by_arm):
             group = by_arm[arm]
             early = [p for run in group for p in run["probes"] if p["share"] < 1]
@@ -232,7 +233,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
             for key in ("overlap", "share", *extra):
                 cells.append(f"{mean(p[key] for p in early):.1%}" if early else "–")
             rows.append(cells)
-        text.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
+        text.append(markdown(heads, rows))
     return "\n\n".join(text)
 
 

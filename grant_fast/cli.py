@@ -165,7 +165,7 @@ def compare(
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.observers import Observers, TensorBoard
-    from .training.report import summarize, terminal_table, write_report
+    from .training.report import summarize, terminal_table, title_of, write_report
 
     chosen = [name for text in arms or ARMS for name in text.split(",")]
     check_seeds(seeds)
@@ -192,8 +192,7 @@ def compare(
             )
     except KeyboardInterrupt:
         raise interrupted(holds_runs(out), again()) from None
-    sizes = " / ".join(f"{len(ids):,}" for ids in dataset.split.values())
-    title = f"{dataset.name}, {sizes} graphs to train, validate and test"
+    title = title_of(dataset)
     summaries = summarize(runs)
     sentences = write_report(out, runs, summaries, title)
     draw_curves(out / "curves.png", runs, title)
@@ -240,14 +239,9 @@ def reproduce(
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.model import resolve_device
-    from .training.paper_table import (
-        cells,
-        known_differences,
-        terminal_table,
-        title_of,
-        write_reproduction,
-    )
+    from .training.paper_table import cells, known_differences, terminal_table, write_reproduction
     from .training.recipe import load_recipe
+    from .training.report import title_of
     from .training.reproduce import ARMS, BASELINES
     from .training.reproduce import reproduce as run_all
 
@@ -280,7 +274,7 @@ def reproduce(
             )
     except KeyboardInterrupt:
         raise interrupted(holds_runs(out), again()) from None
-    title = title_of(recipe, dataset)
+    title = f"{recipe.name}: {title_of(dataset)}"
     differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
     command = shlex.join(["grant-fast", *sys.argv[1:]])
     write_reproduction(out, recipe, config, rows, title, differences, command)

@@ -86,11 +86,11 @@ def load(config: RunConfig) -> Any:
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and a doubt, if the task was guessed."""
+    from .training.report import counted
     from .training.targets import targets_of
 
     task, source = dataset.task, Path(config.source)
-    sizes = " / ".join(f"{len(ids):,}" for ids in dataset.split.values())
-    words = [f"{source.name}: {sizes} graphs ({dataset.splitting} split)"]
+    words = [f"{source.name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"]
     names = task.names or config.target
     if names:
         few = f"target{'s' * (len(names) > 1)} {', '.join(names)}"

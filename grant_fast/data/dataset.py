@@ -54,6 +54,11 @@ class Dataset:
     unlabelled: int = 0
     splitting: str = "random"
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many graphs train, validate and test."""
+        return tuple(len(self.split[part]) for part in PARTS)
+
     @cached_property
     def checksum(self) -> int:
         """CRC-32 of the graphs and their targets: other data, another number (nearly always)."""
@@ -66,11 +71,10 @@ class Dataset:
     def grouped(self) -> Dataset:
         """The same data with the graphs of each part side by side, so that a pass over a part reads
         the packed arrays in place instead of gathering; itself where that is so already."""
-        sizes = [len(self.split[part]) for part in PARTS]
         order = torch.cat([self.split[part].cpu() for part in PARTS])
         if torch.equal(order, torch.arange(self.graphs.num_graphs)):
             return self
-        ranges = torch.arange(len(order)).split(sizes)
+        ranges = torch.arange(len(order)).split(list(self.sizes))
         split = dict(zip(PARTS, ranges, strict=True))
         return replace(self, graphs=self.graphs.subset(order), split=split)
 

@@ -1,7 +1,6 @@
 """Our figures beside the published ones, in the paper's row layout, with all that differs."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,10 @@ from rich.table import Table
 
 from ..data.dataset import Dataset
 from ..data.twin import PREFIX as TWIN
-from ..files import atomic_write_text
 from .config import NETWORKS, RunConfig
 from .conventions import CONVENTIONS, true_from_published
 from .recipe import Figures, Recipe
-from .report import FULL, Spread, without_nan
+from .report import FULL, Spread, bullets, counted, markdown, write_results
 from .reproduce import Row
 
 _SYMBOLS = {
@@ -45,9 +43,8 @@ def known_differences(
             f"Batch norm takes up to {config.pass_size:,} graphs together instead of batches of "
             f"{config.batch_size}."
         )
-    sizes = tuple(len(dataset.split[part]) for part in ("train", "valid", "test"))
-    if sizes != recipe.splits:
-        found.append(f"{_counted(sizes)} graphs instead of {_counted(recipe.splits)}.")
+    if dataset.sizes != recipe.splits:
+        found.append(f"{counted(dataset.sizes)} graphs instead of {counted(recipe.splits)}.")
     if config.source.startswith(TWIN):
         found.append(
             f"SHAPE TWIN: noise in the shape of {config.source.removeprefix(TWIN)}, for timing "
@@ -64,10 +61,6 @@ def known_differences(
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
     found.append(f"Our times are of {where}; PyTorch ran {torch.get_num_threads()} thread(s).")
     return [*found, *recipe.differences]
-
-
-def _counted(sizes: Sequence[int]) -> str:
-    return " / ".join(f"{size:,}" for size in sizes)
 
 
 def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[str]]:
@@ -149,12 +142,6 @@ def terminal_table(lines: Sequence[Sequence[str]], title: str) -> Table:
     return table
 
 
-def title_of(recipe: Recipe, dataset: Dataset) -> str:
-    """What was run, in one line."""
-    sizes = _counted([len(ids) for ids in dataset.split.values()])
-    return f"{recipe.name}: {dataset.name}, {sizes} graphs to train, validate and test"
-
-
 def write_reproduction(
     out: Path,
     recipe: Recipe,
@@ -176,14 +163,10 @@ def write_reproduction(
         "cited": {name: vars(figures) for name, figures in recipe.cited.items()},
         "differences": list(differences),
     }
-    text = json.dumps(without_nan(document), indent=2, ensure_ascii=False)
-    atomic_write_text(out / "results.json", text + "\n")
     head, *body = cells(recipe, config, rows)
-    lines = [head, ["---", "---", *["---:"] * (len(head) - 2)], *body]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    listed = "\n".join(f"- {sentence}" for sentence in differences)
-    atomic_write_text(
-        out / "results.md",
+    table = markdown(head, body, left=2)
+    page = (
         f"# {title}\n\n    {command}\n\n{table}\n\nThe published metric is taken "
-        f"{CONVENTIONS[recipe.convention]}. What differs:\n\n{listed}\n",
+        f"{CONVENTIONS[recipe.convention]}. What differs:\n\n{bullets(differences)}\n"
     )
+    write_results(out, document, page)

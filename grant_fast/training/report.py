@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from ..data.dataset import Dataset
 from ..files import atomic_write_text
 from .compare import CONTROLS
 from .records import Run
@@ -215,20 +217,43 @@ def write_report(
         "arms": [dataclasses.asdict(summary) for summary in summaries],
         "runs": [dataclasses.asdict(run.result) for run in runs],
     }
-    text = json.dumps(without_nan(document), indent=2, ensure_ascii=False)
-    atomic_write_text(out / "results.json", text + "\n")
-    headings, cells = rows(summaries, result.metric)
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *cells]
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    listed = "\n".join(f"- {sentence}" for sentence in sentences)
-    atomic_write_text(out / "results.md", f"# {title}\n\n{table}\n\n{listed}\n")
+    table = markdown(*rows(summaries, result.metric))
+    write_results(out, document, f"# {title}\n\n{table}\n\n{bullets(sentences)}\n")
     return sentences
 
 
-def without_nan(value: object) -> object:
+def title_of(dataset: Dataset) -> str:
+    """What a report is about, in one line."""
+    return f"{dataset.name}, {counted(dataset.sizes)} graphs to train, validate and test"
+
+
+def counted(sizes: Sequence[int]) -> str:
+    """Numbers of graphs side by side."""
+    return " / ".join(f"{size:,}" for size in sizes)
+
+
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table: the first `left` columns are aligned to the left, the others right."""
+    rules = [*["---"] * left, *["---:"] * (len(head) - left)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *body))
+
+
+def bullets(sentences: Sequence[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def write_results(out: Path, document: dict[str, Any], page: str) -> None:
+    """Write results.json, with null for NaN, and the Markdown page results.md into `out`."""
+    text = json.dumps(_without_nan(document), indent=2, ensure_ascii=False)
+    atomic_write_text(out / "results.json", text + "\n")
+    atomic_write_text(out / "results.md", page)
+
+
+def _without_nan(value: object) -> object:
     """JSON has no NaN: what could not be measured becomes null."""
     if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
+        return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [without_nan(item) for item in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value
