@@ -132,7 +132,7 @@ def predict_csv(
             "correct it, or leave --strict away"
         )
     answers = iter(predictor(PackedGraphs.from_graph_arrays(arrays)).tolist())
-    names = _apart(answer_columns(predictor.spec.task, predictor.config.target), table.header)
+    names = _apart(answer_columns(predictor.spec.task), table.header)
     bad = {index for index, _ in failures}
     empty = [""] * len(names)
     lines = [
@@ -153,7 +153,7 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
     """
     graphs = PackedGraphs.load(source)
     answers = predictor(graphs).tolist()
-    names = answer_columns(predictor.spec.task, ())
+    names = answer_columns(predictor.spec.task)
     ids = graphs.ids.tolist()
     if predictor.spec.task.level == "graph":
         lines = [[graph, *row] for graph, row in zip(ids, answers, strict=True)]
@@ -167,12 +167,10 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
     return _write_csv(out, ["graph", "node", *names], lines)
 
 
-def answer_columns(task: Task, target: tuple[str, ...]) -> list[str]:
+def answer_columns(task: Task) -> list[str]:
     """Names of the answers: the targets' own where they are known, or class_0, class_1, …"""
     if len(task.names) == task.num_outputs:
         return list(task.names)
-    if len(target) == task.num_outputs and target != ("all",):
-        return list(target)
     stem = "class" if task.kind == "multiclass" else "prediction"
     return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
 
