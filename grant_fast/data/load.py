@@ -13,6 +13,7 @@ from ..files import closest
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
+from .arrays import Published
 from .cache import SMALLEST, cached_graphs
 from .dataset import (
     DEFAULT_METRIC,
@@ -102,9 +103,9 @@ def load_dataset(
         stored = read_packed(Path(name), options.task)
         return _with_split(first_graphs(stored, options.num_graphs), options)
     if name in SETS:
-        return _from_ogb(name, options)
+        return _published(name, load_ogb(name, progress=progress), options)
     if name in PYG_SETS:
-        return _from_pyg(name, options)
+        return _published(name, load_pyg(name, progress=progress), options)
     if name.startswith(twin.PREFIX):
         return _from_twin(name, options)
     raise InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
@@ -211,16 +212,17 @@ def _from_smi(path: Path, options: _Options) -> Dataset:
     return _with_split(dataset, options)
 
 
-def _from_pyg(name: str, options: _Options) -> Dataset:
-    loaded = load_pyg(name, progress=options.progress)
+def _published(name: str, loaded: Published, options: _Options) -> Dataset:
     assert loaded.graphs.y is not None
-    task, y = make_task(loaded.graphs.y, "graph", loaded.targets, options.task or "regression")
+    task, y = make_task(loaded.graphs.y, "graph", loaded.targets, options.task or loaded.kind)
+    arrays = replace(loaded.graphs, y=y)
     dataset = Dataset(
         name=name,
-        graphs=PackedGraphs.from_graph_arrays(replace(loaded.graphs, y=y)),
+        graphs=PackedGraphs.from_graph_arrays(arrays, missing_labels=loaded.missing_labels),
         task=task,
         split=loaded.split,
-        metric=DEFAULT_METRIC[task.kind],
+        metric=loaded.metric if task.kind == loaded.kind else DEFAULT_METRIC[task.kind],
+        encoder=loaded.encoder,
         splitting="published",
     )
     return _with_split(first_of_each_part(dataset, options.num_graphs), options)
@@ -264,25 +266,6 @@ def _generated(name: str, options: _Options) -> Dataset:
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
         metric="mae" if kind == "regression" else "roc_auc",
     )
-
-
-def _from_ogb(name: str, options: _Options) -> Dataset:
-    loaded = load_ogb(name, progress=options.progress)
-    assert loaded.graphs.y is not None
-    natural: Kind = "multilabel" if loaded.graphs.y.shape[1] > 1 else "binary"
-    if loaded.metric == "rmse":
-        natural = "regression"
-    task, y = make_task(loaded.graphs.y, "graph", kind=options.task or natural)
-    dataset = Dataset(
-        name=name,
-        graphs=PackedGraphs.from_graph_arrays(replace(loaded.graphs, y=y), missing_labels=True),
-        task=task,
-        split=loaded.split,
-        metric=loaded.metric if task.kind == natural else DEFAULT_METRIC[task.kind],
-        encoder="atom",
-        splitting="published",
-    )
-    return _with_split(first_of_each_part(dataset, options.num_graphs), options)
 
 
 def _with_split(dataset: Dataset, options: _Options) -> Dataset:

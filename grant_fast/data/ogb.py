@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,8 @@ from torch import Tensor
 
 from ..errors import InputError, require
 from ..nn import ATOM_CARDINALITIES
-from .arrays import GraphArrays, batch_vector
+from ..tasks import Kind
+from .arrays import GraphArrays, Published, batch_vector
 from .fetching import download
 from .splits import PARTS
 
@@ -52,19 +52,12 @@ SHA256 = {
 }
 
 
-@dataclass(frozen=True)
-class OGBMolecules:
-    """An ogbg-mol* set: graphs with y float32 `[G, T]`, OGB's own split, and its metric."""
-
-    graphs: GraphArrays
-    split: dict[str, Tensor]
-    metric: Metric
-
-
 def load_ogb(
     name: str, root: str | os.PathLike[str] = "dataset", progress: bool = False
-) -> OGBMolecules:
+) -> Published:
     """Load an ogbg-mol* set from OGB's folder, downloading it on first use.
+
+    Split and metric are OGB's own.
 
     Args:
         name: such as "ogbg-molhiv".
@@ -84,7 +77,11 @@ def load_ogb(
         _download(URL.format(archive), archive, folder, progress)
     graphs = _read_graphs(folder / "raw")
     split = {part: _read_split(folder, part, graphs.num_graphs) for part in PARTS}
-    return OGBMolecules(graphs, split, metric)
+    assert graphs.y is not None
+    kind: Kind = "multilabel" if graphs.y.shape[1] > 1 else "binary"
+    if metric == "rmse":
+        kind = "regression"
+    return Published(graphs, split, kind, metric, encoder="atom", missing_labels=True)
 
 
 def _read_graphs(raw: Path) -> GraphArrays:

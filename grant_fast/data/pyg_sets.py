@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ..errors import InputError
 from . import qm9, zinc
-from .arrays import GraphArrays
+from .arrays import Published
 
 PYG_SETS = ("QM9", "ZINC")
 
 
-@dataclass(frozen=True)
-class PygSet:
-    """Graphs with y float32 `[G, 1]`, the paper's split, and the target's name."""
-
-    graphs: GraphArrays
-    split: dict[str, Tensor]
-    targets: tuple[str, ...]
-
-
-def load_pyg(name: str, root: str | os.PathLike[str] = "dataset", progress: bool = False) -> PygSet:
+def load_pyg(
+    name: str, root: str | os.PathLike[str] = "dataset", progress: bool = False
+) -> Published:
     """Load QM9 or ZINC, downloading it on first use.
 
     PyG's own reading would load pickles, which may execute code: the files are read without.
@@ -54,4 +45,5 @@ def load_pyg(name: str, root: str | os.PathLike[str] = "dataset", progress: bool
             "delete it to download it again"
         )
     train, valid, test = torch.arange(sum(sizes)).split(list(sizes))
-    return PygSet(graphs, {"train": train, "valid": valid, "test": test}, (target,))
+    split = {"train": train, "valid": valid, "test": test}
+    return Published(graphs, split, "regression", "mae", (target,))
