@@ -33,17 +33,17 @@ class _Tables(NamedTuple):
     ptr: Any
     first_nodes: Any
     node_count: Any
-    graph: Any  # this and what follows: `Tiles`
+    graph: Any  # this and the next five are those of `Tiles`
     row: Any
     one_plane: Any
     two_planes: Any
     three_planes: Any
-    tile: Any  # this and the next one: two int32 a number
+    tile: Any  # int32, as `nodes` are: two in each int64 of the buffer
     nodes: Any
 
     @classmethod
     def of(cls, table: Any, shapes: Sequence[tuple[int, ...]]) -> "_Tables":
-        """Parts of these shapes of `table`, a tensor or an array of int64."""
+        """`table`, a tensor or an array of int64, cut into parts of these shapes."""
         parts, begin = [], 0
         for shape in shapes:
             size = math.prod(shape)
@@ -55,7 +55,7 @@ class _Tables(NamedTuple):
 class PaddedBatch(GraphBatch):
     """Room for `size` graphs of a dataset. Nothing is in it until it is filled.
 
-    The kernels take it in training, and nobody else.
+    For training by the kernels alone: other operators would compute on its padding, too.
 
     Args:
         graphs: kept as bits, with targets by graph.
@@ -96,7 +96,7 @@ class PaddedBatch(GraphBatch):
     def fill(self, positions: Tensor) -> bool:
         """Hold the graphs at these positions, [size] int64 on the CPU; False where they do not fit.
 
-        Nothing waits for the device. What it was given before is done with the graphs of before.
+        Nothing waits for the device: work given to it before still finds the graphs of before.
         """
         graphs, fixed = self.graphs, self._fixed
         assert graphs.bits is not None
@@ -137,7 +137,7 @@ class PaddedBatch(GraphBatch):
 
 
 def _room(values: Tensor, size: int, times: float) -> int:
-    """`times` the expected sum of `size` draws plus six deviations, at most the largest sum."""
+    """`times` (the expected sum of `size` draws + 6 deviations); at most their largest sum."""
     values = values.double()
     most = values.topk(min(size, len(values))).values.sum()
     usual = size * values.mean() + 6 * math.sqrt(size) * values.std(correction=0)

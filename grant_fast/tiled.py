@@ -26,7 +26,7 @@ STRUCTURE = (
     "Tensor node, Tensor one_plane, Tensor two_planes, Tensor three_planes, Tensor? rest, "
     "Tensor? rowptr, Tensor? col, Tensor? value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 )
-_GRAPHS = 10  # of them are `layer.Graphs`
+_GRAPHS = 10  # so many of them, from the first, are `layer.Graphs`
 
 
 @operator(
@@ -126,7 +126,7 @@ def _flex_conv_tiles_backward(
             dx.index_copy_(0, rest, dx_rest)
         if needs_dw:
             dw += dw_rest
-            if is_fused(weight):  # whose own sum has the other rows alone
+            if is_fused(weight):  # whose kernel summed the other rows only
                 db += g.sum(0)
     if needs_dx and index is not None:
         # Padding rows (`PaddedBatch`) carry kind len(x). `padding_idx` cannot drop it, as it is out

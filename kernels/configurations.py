@@ -108,11 +108,11 @@ LAYERS = (
     Layer(3, 63, 33, tf32=True),
 )
 
-#: The same of the kernel that keeps a sum for each order: with most of them.
+#: The same of dW over tiles, whose kernel keeps a sum for each order: with the most orders.
 SUMMED_LAYERS = tuple(layer._replace(order=5) if layer.order > 1 else layer for layer in LAYERS)
 
-#: The same of larger graphs by their planes: what a program repeats for each plane, the layers of
-#: most registers stand for.
+#: The same of larger graphs, by how many planes of bits they have. With several planes a program
+#: does the same for each: there the layers that take the most registers stand for all.
 BLOCK_LAYERS = {
     1: (
         *(

@@ -35,9 +35,9 @@ REGISTERS = {
     **dict.fromkeys(("weight_grad_blocks", "score_tiles", "find_digit"), 255),
 }
 
-#: Kernels that sum products over the lanes of a warp, each lane all of them. Fused with an addition
-#: a product is not rounded: two lanes that add each other's would end with different sums, and
-#: which of them is stored nobody says.
+#: Kernels compiled without fused multiply-adds. They sum products over the lanes of a warp, each
+#: lane the whole sum. A lane's own product, fused with the addition, would not be rounded, those of
+#: the others are: the lanes' sums would differ, and it is not defined which of them is stored.
 UNFUSED = (
     *("readout_rows", "value_grad_rows", "score_tiles", "score_rows"),
     *("norm_moments", "merge_moments", "norm_grad_sums"),
@@ -64,14 +64,15 @@ def options(
 
 
 def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> int | None:
-    """Registers a thread where ptxas, left alone, stops at fewer, for one more program, and spills.
+    """Registers that a thread may take; None where ptxas is to choose.
 
-    `grant-fast doctor --compile` shows that the table's do not, `python -m tests.kernels.spills`
-    which others do.
+    Left alone it may stop at fewer, so that one more program fits beside, and spill. `grant-fast
+    doctor --compile` shows that no configuration of the table spills, `python -m
+    tests.kernels.spills` which others do.
     """
     h_in, h_out = constants.get("H_IN", 0), constants.get("H_OUT", 0)
     if kernel == "flex_conv_tiles":
-        if h_in > 32 and h_in % 4:  # rows off 16 bytes have an address each
+        if h_in > 32 and h_in % 4:  # rows that do not begin at 16 bytes need an address each
             return 255
         widens = constants["RELU_IN"] and h_out > h_in and constants["ORDER"] > 1
         return 128 if widens else None
@@ -129,7 +130,7 @@ def launch(
 
     Triton would take the current device. And it would compile a kernel anew, unseen by the table of
     `inspect.py`, for an operand that begins off 16 bytes, as a view may: such a one is copied. What
-    is written is ours, and its beginnings are chosen.
+    is written is our own, and chosen so that it does not.
     """
     device = written[0].device
     if any(isinstance(operand, Tensor) and operand.data_ptr() % 16 for operand in operands):

@@ -1,4 +1,4 @@
-"""The m largest of N scores: a histogram of their bits instead of a sort, and nothing by chance.
+"""The m largest of N scores: a histogram of their bits instead of a sort; two runs are equal.
 
 A float32's bits, read as an integer, order as the float does once a negative's are flipped. Two
 histograms, of the leading 16 bits and then of the trailing 16 among the scores that share the
@@ -28,7 +28,7 @@ from .launch import cdiv, launch
 
 #: Bins of a histogram: 16 bits.
 BINS = 1 << 16
-#: Scores of a program, and of each 256 bins those that the search adds up at once.
+#: Scores that a program takes, and bins that the search for a digit adds up at once, of each 256.
 BLOCK, COLUMNS = 1024, 32
 
 

@@ -51,7 +51,7 @@ def _whole(low: int, high: int) -> Limit:
 
 _TEXT = Limit("text", lambda value: isinstance(value, str))
 _SWITCH = Limit("true or false", lambda value: isinstance(value, bool))
-# The upper limits are far beyond use: they tell a slip of the finger from a wish.
+# Upper limits are far beyond any use: they are there for slips of the finger.
 _COUNT = _whole(1, 100_000_000)
 _EPOCHS = _whole(1, 10_000_000)
 _VISITS = _whole(1, 10**15)  # all graphs at all epochs

@@ -106,7 +106,7 @@ def outputs(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
 
 
 def batches_of(graphs: PackedGraphs, ids: Tensor) -> Iterator[GraphBatch]:
-    """The graphs at `ids`, as many at a time as pay; one empty batch where there are none."""
+    """The graphs at `ids`, `fitting_size` at a time; one empty batch where there are none."""
     return map(graphs.batch, ids.split(fitting_size(graphs)))
 
 

@@ -22,8 +22,8 @@ class Passes:
 
     Where a step follows each batch they come as the sampler batches them. Where one step follows
     all of them, the gradient is a sum over graphs, however they are cut; only a batch norm looks
-    at a whole pass. So without one, as many go together as pay, and with one `config.pass_size`
-    says how many are normalised together: a batch, unless it is given.
+    at a whole pass. `config.pass_size` says how many go together; where it is not given,
+    without a batch norm it is `fitting_size`, and with one a batch.
 
     Args:
         graphs: the dataset, with targets.
@@ -60,7 +60,8 @@ class Passes:
                 self._last = None  # before the next one takes memory
                 self._last = [self._pass(ids)]
             return self._last
-        if self._mixes or not whole:  # then it matters who is with whom, or who comes first
+        # A batch norm depends on who shares a pass, and a cut of the epoch on who comes first.
+        if self._mixes or not whole:
             ids = torch.tensor(list(itertools.chain.from_iterable(self._sampler)))[:visits]
         return map(self._pass, ids.split(self._size))
 

@@ -1,8 +1,9 @@
-"""Work for a GPU that is the same again and again: recorded once, as a CUDA graph, then replayed.
+"""Work that a GPU repeats: recorded once, as a CUDA graph, then replayed.
 
 By the bytes that it moves, an epoch of one step over a few ten thousand molecules should take a GPU
-less than Python takes to start its kernels one by one; a step over some hundred, far less. Those
-are other graphs each time, but the same work on one memory, once it has room for any of them.
+less than Python takes to start its kernels one by one; a step over some hundred, far less. The
+graphs of a batch change from step to step, but a `PaddedBatch` holds them in the same memory, so
+that one recording serves all steps.
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ class Recorder(Generic[Result]):
         if self._device is None:
             return work()
         if len(subjects) != len(self._subjects) or any(map(is_not, subjects, self._subjects)):
-            # Compiles, gathers and keeps what the next calls find done; the last one's memory goes.
+            # Not recorded yet: a first time compiles kernels and fills caches. An old one is freed.
             self._subjects, self._recorded = subjects, None
             return work()
         if self._recorded is None:
@@ -54,7 +55,7 @@ class Recorder(Generic[Result]):
 
 
 class BatchRecorder(Generic[Result]):
-    """Does work on batches: recorded once for all that fit into a room, and else as it comes.
+    """Does work on batches: by one recording those that fit into a room, one by one the others.
 
     Args:
         device: as of a `Recorder`.
@@ -66,7 +67,7 @@ class BatchRecorder(Generic[Result]):
         self.room = room
 
     def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
-        """What `work` returns of the batch, or of one that holds the same graphs."""
+        """The result of `work` on the batch, or on the room filled with the same graphs."""
         room = self.room
         if room is not None and room.fill(batch.positions):
             return self._recorder(lambda: work(room), room)
@@ -74,7 +75,7 @@ class BatchRecorder(Generic[Result]):
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:
-    """The GPU on which the kernels compute `model`: of what they start, nothing waits for it."""
+    """The GPU on which kernels compute `model`, never waiting for it, as a recording asks."""
     weight = model.convs[0].weight
     assert isinstance(weight, torch.Tensor)
     return weight.device if weight.is_cuda and takes_kernels(weight, model.backend) else None
@@ -102,7 +103,7 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
 
 
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:
-    """A CUDA graph of `work`, which is not done yet, and its result, not yet there."""
+    """A CUDA graph of `work`, and its result, whose tensors only a replay fills."""
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
