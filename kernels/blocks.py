@@ -120,7 +120,7 @@ def hop(
         parts = sources(b, PRECISION)
         b_next = ()
         for j in tl.static_range(PLANES):
-            tl.debug_barrier()  # or all of A is spread at once, more than registers can hold
+            tl.debug_barrier()  # else all of A is unpacked at once: registers spill
             b_a = load_adjacency(p_bits, num_nodes, node, size, j, i, TRANSPOSE, PRECISION)
             b_next = b_next + (add_sources(b_sum[j], b_a, parts, False),)
         b_sum = b_next
@@ -253,7 +253,7 @@ def convolve(
             b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
             b_next = ()
             for j in tl.static_range(PLANES):
-                tl.debug_barrier()  # or the blocks are mixed, more than registers can hold
+                tl.debug_barrier()  # else the compiler mixes the blocks: registers spill
                 b_x = input_block(p_x, p_code, p_mask, node, size, j, c, H_IN, BI, CODED, RELU_IN)
                 b_next = b_next + (add_split_product(b_y[j], b_x, b_w, SPLIT, SPLIT, PRECISION),)
             b_y = b_next
@@ -347,7 +347,7 @@ def add_weight_grad(
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A block of dW_k, and what block j of (Âᵀ)^k dY adds to it."""
-    tl.debug_barrier()  # or the blocks are mixed, more than registers can hold
+    tl.debug_barrier()  # else the compiler mixes the blocks: registers spill
     p, o, m = input_rows(p_x, p_code, node, size, j, H_IN, CODED)
     b_x = tl.trans(load_block(p, o, m, i_in, H_IN, BI))
     return add_split_product(b_sum, b_x, b_g, PARTS, 3, PRECISION)
@@ -360,7 +360,7 @@ def add_to(
 ):  # fmt: skip
     """Add a block of dW_k to what is there, or (not m_more) put it there."""
     o = i_in * BI + tl.arange(0, BI)
-    m = ((o < H_IN) & m_more) != 0  # triton 3.9's interpreter makes numbers of the truths
+    m = ((o < H_IN) & m_more) != 0  # triton 3.9's interpreter has made integers of the booleans
     b_sum += load_block(p_sum, o, m, i_col, H_OUT, BO)
     store_block(p_sum, b_sum, o, o < H_IN, i_col, H_OUT, BO)
 
@@ -421,7 +421,7 @@ def weight_grad_blocks(
             )
         add_to(p_partial, b_sum, i_in, i_col, m_more, H_IN, H_OUT, BI, BO)
         if ORDER > 1:
-            tl.debug_barrier()  # read again, as a hop wants it: both at once would be too much
+            tl.debug_barrier()  # read anew, as a hop takes it: both at once spill
             b_g = ()
             for j in tl.static_range(PLANES):
                 b_g = b_g + (output_grad(p_dy, p_y, row, size, i_col, j, RELU, H_OUT, BO),)

@@ -256,7 +256,7 @@ def weight_grad_tiles(
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    b_dw = no_sums(ORDER, BO, BI)  # on their sides
+    b_dw = no_sums(ORDER, BO, BI)  # transposed
     b_db = tl.zeros([BO], tl.float32)
     i_first = tl.program_id(0) * tiles_each
     for i_tile in range(i_first, tl.minimum(i_first + tiles_each, num_tiles)):
@@ -274,7 +274,7 @@ def weight_grad_tiles(
                 b_g = hop(b_g, b_a, b_scale, NORMALIZE, PRECISION)
             b_next = b_next + (add_split_product(b_dw[k], b_g, b_x, 3, PARTS, PRECISION),)
             if k < ORDER - 1:
-                tl.debug_barrier()  # or the orders are mixed, more than registers can hold
+                tl.debug_barrier()  # else the compiler mixes the orders: registers spill
         b_dw = b_next
     b_next = ()
     for k in tl.static_range(ORDER):

@@ -187,7 +187,7 @@ def powers_tiles(
         WIDTH, BO, ROWS, NORMALIZE, TRANSPOSE, PRECISION, False,
     )  # fmt: skip
     if has_nan(b_last):
-        tl.debug_barrier()  # other threads may write the same rows again
+        tl.debug_barrier()  # before other threads write the same rows again
         b_z = load_columns(p_x, o_row, m_row, i_col, X_STRIDE, WIDTH, BO)
         powers_tile(
             tl.trans(b_z), p_z, o_row, m_row, i_col, b_a, b_scale, p_word, i_tile, order,
@@ -306,7 +306,7 @@ def powers_blocks(
         WIDTH, X_STRIDE, BO, PLANES, NORMALIZE, TRANSPOSE, PRECISION, False,
     )  # fmt: skip
     if any_nan(b_last, PLANES):
-        tl.debug_barrier()  # other threads may write the same rows again
+        tl.debug_barrier()  # before other threads write the same rows again
         powers_graph(
             p_x, p_z, p_bits, p_scale, num_nodes, node, size, row, i_col, order,
             WIDTH, X_STRIDE, BO, PLANES, NORMALIZE, TRANSPOSE, PRECISION, True,

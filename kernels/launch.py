@@ -29,7 +29,7 @@ WARPS = {
 #: Kernels that give each thread one wide load a row: AMD's warps have twice as many threads.
 BY_THREADS = ("spmm_rows", "value_grad_rows")
 
-#: What `most_registers` says of kernels whatever their shape.
+#: `most_registers` of kernels for which it does not depend on the shape.
 REGISTERS = {
     "horner_tiles": 144,
     **dict.fromkeys(("weight_grad_blocks", "score_tiles", "find_digit"), 255),
@@ -45,7 +45,7 @@ UNFUSED = (
 
 
 def cdiv(a: int, b: int) -> int:
-    """⌈a / b⌉. Triton's own is for kernels, too, and takes the host many times as long."""
+    """⌈a / b⌉, many times faster on the host than Triton's own, which kernels can call, too."""
     return -(-a // b)
 
 

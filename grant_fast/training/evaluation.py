@@ -24,7 +24,7 @@ class Evaluator:
         split: positions of the "train", "valid" and "test" graphs.
         metric: name of the metric.
         spec: how a model's outputs relate to the targets.
-        recorder: of what is evaluated again and again; None records nothing.
+        recorder: what evaluates a split again and again; None records nothing.
     """
 
     def __init__(

@@ -264,7 +264,7 @@ class Trainer:
     def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> Sums:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
-        assert y is not None  # or the constructor had refused the dataset
+        assert y is not None  # `_check_learnable` has seen to that
         weights = self._sampler.weights(ids)
         if weights is None:
             return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
