@@ -192,9 +192,9 @@ class Scores:
             assert batch.y is not None
             exact = graph_residuals(double(batch), batch.y, task, batch.ptr)
         model, graphs = model.to(device), graphs.to(device)
-        alone = fused.why_not(model, graphs.batch(whole), task) is None
+        alone = fused.fits(model, graphs.batch(whole), task)
         assert alone == (max(self.hidden) <= fused.MAX_HIDDEN)
-        assert fused.why_no_tail(model, graphs, task) is None
+        assert fused.tail_fits(model, graphs, task)
         return lambda: [score_graphs(model, graphs, task)], {"scores": exact}
 
     def _targets(self, rows: int) -> Tensor:

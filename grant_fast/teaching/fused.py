@@ -25,77 +25,61 @@ MOST_WEIGHTS = 128 << 10
 MAX_TAIL_OUT = 64
 
 
-def why_not(model: object, batch: GraphBatch, task: Task) -> str | None:
-    """Why the one kernel cannot score these graphs with this model, or None where it can."""
+def fits(model: object, batch: GraphBatch, task: Task) -> bool:
+    """Whether the one kernel can score these graphs with this model."""
     if type(model) is not FlexGCN:
-        return "the model is no FlexGCN"
+        return False
     convs = [cast(FlexConv, conv) for conv in model.convs]
-    if not (
+    return (
         all(isinstance(norm, BatchNorm | nn.Identity) for norm in model.norms)
         and isinstance(model.act, nn.ReLU)
-    ):
-        return "a layer is more than a convolution, batch norm and ReLU"
+        and max((conv.out_channels for conv in convs[:-1]), default=0) <= MAX_HIDDEN
+        and convs[-1].out_channels <= MAX_OUT
+        and convs[0].in_channels <= dispatch.MAX_WIDTH
+        and max(conv.order for conv in convs) <= dispatch.MAX_ORDER
+        and 4 * sum(conv.weight.numel() for conv in convs) <= MOST_WEIGHTS
+        and all(p.dtype == torch.float32 for p in model.parameters())
+        and (model.encoder is None or isinstance(model.encoder, AtomEncoder))
+        and _targets_fit(model, batch.graphs, task)
+        and (batch.graphs.x.is_floating_point() or model.encoder is not None)
+        and batch.tiles is not None  # none where edges have weights
+    )
+
+
+def tail_fits(model: object, graphs: FlatGraphs, task: Task) -> bool:
+    """Whether `tail` can score these graphs with this model."""
+    if type(model) is not FlexGCN:
+        return False
+    last = cast(FlexConv, model.convs[-1])
+    outputs = last.out_channels * (1 if model.pool is None else last.order)
+    return (
+        last.order <= dispatch.MAX_ORDER
+        and outputs <= MAX_TAIL_OUT
+        and last.weight.dtype == torch.float32
+        and _targets_fit(model, graphs, task)
+    )
+
+
+def _targets_fit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
+    """Whether the readout is a mean or a sum, and outputs and targets are the task's."""
     if (model.pool is None) != (task.level == "node") or model.pool == "max":
-        return "the pooling is neither a mean nor a sum of each graph"
-    if max((conv.out_channels for conv in convs[:-1]), default=0) > MAX_HIDDEN:
-        return f"a hidden layer is wider than {MAX_HIDDEN}"
-    if convs[-1].out_channels > MAX_OUT:
-        return f"there are more than {MAX_OUT} outputs"
-    if convs[0].in_channels > dispatch.MAX_WIDTH:
-        return f"the features are wider than {dispatch.MAX_WIDTH}"
-    if max(conv.order for conv in convs) > dispatch.MAX_ORDER:
-        return f"an order is above {dispatch.MAX_ORDER}"
-    if 4 * sum(conv.weight.numel() for conv in convs) > MOST_WEIGHTS:
-        return f"the weights take more than {MOST_WEIGHTS >> 10} KiB"
-    if any(p.dtype != torch.float32 for p in model.parameters()):
-        return "the model is not float32"
-    if model.encoder is not None and not isinstance(model.encoder, AtomEncoder):
-        return "the encoder is the user's own"
-    unfit = _why_unfit(model, batch.graphs, task)
-    if unfit is not None:
-        return unfit
-    if not batch.graphs.x.is_floating_point() and model.encoder is None:
-        return "the features are integers"
-    return None if batch.tiles is not None else "the edges have weights"
-
-
-def _why_unfit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> str | None:
-    """Why outputs and targets are not the task's, or None where they are."""
+        return False
     y = graphs.y
     if y is None or (task.level == "node") != (graphs.y_level == "node"):
-        return "the targets do not fit the task"
+        return False
     columns = 1 if task.kind == "multiclass" else task.num_outputs
     floating = y.is_floating_point() and y.dtype == torch.float32
     if floating == (task.kind == "multiclass") or (y.dim() == 2 and y.shape[1] != columns):
-        return "the targets do not fit the task"
+        return False
     if cast(FlexConv, model.convs[-1]).out_channels != task.num_outputs:
-        return "the outputs do not fit the task"
-    if task.kind == "multiclass" and not classes_fit(graphs, task):
-        return "there are other classes than the task's"
-    return None
+        return False
+    return task.kind != "multiclass" or classes_fit(graphs, task)
 
 
 def classes_fit(graphs: FlatGraphs, task: Task) -> bool:
     """Whether the classes in y are those of the task, or missing."""
     low, high = graphs.class_range
     return high < task.num_outputs and (low >= 0 or low == NOT_MEASURED)
-
-
-def why_no_tail(model: object, graphs: FlatGraphs, task: Task) -> str | None:
-    """Why `tail` cannot score these graphs with this model, or None where it can."""
-    if type(model) is not FlexGCN:
-        return "the model is no FlexGCN"
-    last = cast(FlexConv, model.convs[-1])
-    if (model.pool is None) != (task.level == "node") or model.pool == "max":
-        return "the pooling is neither a mean nor a sum of each graph"
-    if last.order > dispatch.MAX_ORDER:
-        return f"the last order is above {dispatch.MAX_ORDER}"
-    outputs = last.out_channels * (1 if model.pool is None else last.order)
-    if outputs > MAX_TAIL_OUT:
-        return f"κ · outputs is above {MAX_TAIL_OUT}: the BLAS reads the weights less often"
-    if last.weight.dtype != torch.float32:
-        return "the model is not float32"
-    return _why_unfit(model, graphs, task)
 
 
 @torch.no_grad()
@@ -108,7 +92,7 @@ def tail(
     last product and the residual are one kernel.
 
     Args:
-        model, batch, task: of which `why_no_tail` has nothing to say.
+        model, batch, task: which `tail_fits`.
         residual: as in `residuals.residual`.
         counts: the histogram that `kernels.select.largest` takes; these scores are added to it.
     """
@@ -138,7 +122,7 @@ def score(
     """Scores of the small graphs of a batch, in evaluation mode.
 
     Args:
-        model, batch, task: of which `why_not` has nothing to say.
+        model, batch, task: which `fits`.
         residual: as in `residuals.residual`.
         predict: give the outputs too.
 

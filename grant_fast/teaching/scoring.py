@@ -190,7 +190,7 @@ class Pass:
     def _has_tail(self, model: Model) -> bool:
         if not self._takes_kernels(model):
             return False
-        return fused.why_no_tail(model, self.graphs, self.task) is None
+        return fused.tail_fits(model, self.graphs, self.task)
 
     def _by_one_kernel(
         self, model: Model, return_predictions: bool
@@ -201,7 +201,7 @@ class Pass:
         batch = self._whole
         if batch is None:
             batch = self.graphs.batch(slice(None) if self.positions is None else self.positions)
-        if fused.why_not(model, batch, self.task) is not None:
+        if not fused.fits(model, batch, self.task):
             return None
         by_graph, counts, pred, rest = fused.score(
             model, batch, self.task, self.residual, return_predictions
