@@ -236,6 +236,10 @@ class PackedGraphs(FlatGraphs):
             raise InputError("the parts differ in num_features or y_level")
         if any((p.y is None) != (first.y is None) for p in parts):
             raise InputError("some parts have targets and some have none")
+        for name, tensors in (("x", [p.x for p in parts]), ("y", [p.y for p in parts])):
+            kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
+            if len(kinds) > 1:
+                raise InputError(f"the parts differ in the width or kind of {name}: convert it")
         symmetric = all(p.is_symmetric for p in parts)
         ids = torch.cat([p.ids for p in parts])
         if ids.unique().numel() < ids.numel():

@@ -8,27 +8,29 @@ from .adjacency import Adjacency
 from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused, takes_kernels, takes_native, why_pytorch
+from .errors import InputError
 from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs, one_pass
 from .ops import is_one_kernel
 
 
-def explain(model: FlexGCN | FlexConv, *inputs: Any) -> list[str]:
+def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str]:
     """One line a layer: its shape, who computes it, and why.
 
     Args:
         model: a `FlexGCN`, or one `FlexConv`.
-        inputs: what the model is called with: a `GraphBatch`, or PyG's tensors.
+        inputs, options: what the model is called with: a `GraphBatch`, or PyG's tensors.
 
     Raises:
-        InputError: what calling the model raises of its inputs or of its backend.
+        InputError: what calling the model raises of its inputs or of its backend; another model.
     """
+    if not isinstance(model, FlexGCN | FlexConv):
+        hint = ": give model.module" if hasattr(model, "module") else ""
+        raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
     if isinstance(model, FlexConv):
-        x, edges, *weight = inputs
-        if not isinstance(edges, Adjacency):
-            edges = as_graphs(x, edges, *weight).adjacency(model.normalize)
-        return [_line(0, model, _convolution(model, edges))]
-    graphs = as_graphs(*inputs)
+        graphs = as_graphs(*inputs, **options)
+        return [_line(0, model, _convolution(model, graphs.adjacency(model.normalize)))]
+    graphs = as_graphs(*inputs, **options)
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
     source = _source_in_one_pass(model, graphs)
     paths = [_path(model, layer, conv, graphs, source) for layer, conv in enumerate(convs)]

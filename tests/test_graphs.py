@@ -157,6 +157,22 @@ def test_concat_joins_and_keeps_identities():
         PackedGraphs.concat([case.graphs, Case(num_features=2).graphs])
 
 
+def test_concat_refuses_what_does_not_belong_together():
+    case = Case()
+    arrays = case.x, case.edge_index, case.batch
+    classes = PackedGraphs.from_arrays(*arrays, torch.arange(12), num_graphs=12)
+    values = PackedGraphs.from_arrays(*arrays, torch.ones(12, 2), num_graphs=12)
+    integers = PackedGraphs.from_arrays(torch.ones_like(case.x).long(), *arrays[1:], num_graphs=12)
+    for parts, what in (
+        ([classes, values], "width or kind of y"),
+        ([values, integers], "some have none"),
+        ([PackedGraphs.from_arrays(*arrays, num_graphs=12), integers], "width or kind of x"),
+        ([], "nothing to concatenate"),
+    ):
+        with pytest.raises(InputError, match=what):
+            PackedGraphs.concat(parts)
+
+
 def test_to_changes_dtype_and_device_and_nothing_else():
     case = Case(y_level="node")
     double = case.graphs.to(dtype=torch.float64)

@@ -10,6 +10,7 @@ from torch import nn
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
+from grant_fast.nn.modules import BatchNorm
 from grant_fast.reference import dense_flex_conv
 from tests.cases import Case
 
@@ -256,6 +257,26 @@ def test_batch_norm_takes_a_single_node_or_none_in_training(sizes):
     out.sum().backward()
     assert torch.equal(model.norms[0].running_mean, before)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_a_norm_that_a_user_changed_is_what_it_says():
+    """As test-time adaptation does it: statistics of the batch in evaluation mode, no factors."""
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(5, [4, 4], 2, orders=[2, 2, 2], norm="batch_norm").eval()
+    for norm in model.norms:
+        norm.track_running_stats, norm.running_mean, norm.running_var = False, None, None
+    plain = FlexGCN(5, [4, 4], 2, orders=[2, 2, 2], norm="batch_norm").train()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(model(batch), plain(batch))
+    model.norms[0] = BatchNorm(4, affine=False)
+    assert model(batch).isfinite().all()
+
+
+def test_a_dropout_of_1_drops_all():
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(5, [4, 4], 2, orders=[2, 2, 2], dropout=0.5, pool=None)
+    model.dropouts[1].p = 1.0
+    assert torch.equal(model(batch), model.convs[2].bias.expand(batch.num_nodes, 2))
 
 
 def test_integer_features_without_an_encoder_are_numbers():

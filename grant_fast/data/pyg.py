@@ -44,6 +44,9 @@ def from_data_list(
         InputError: naming the graph and its attribute, for what is missing, of a wrong shape or
             type, not finite, or out of range; for PyG's `HeteroData`.
     """
+    if hasattr(data_list, "edge_index"):
+        remedy = "a_batch.to_data_list()" if hasattr(data_list, "to_data_list") else "[data]"
+        raise InputError(f"a {type(data_list).__name__} is no list of graphs: give {remedy}")
     graphs = [_Graph.read(i, data) for i, data in enumerate(data_list)]
     if not graphs:
         raise InputError("the list of graphs is empty: give one or more")
@@ -152,7 +155,7 @@ class _Graph:
             mine, other = getattr(self, name), getattr(first, name)
             if mine is None:
                 continue
-            if mine.shape[1:] != other.shape[1:]:
+            if _width(mine) != _width(other):
                 raise InputError(
                     f"graph {self.index}: {name} has {_width(mine)} columns and graph "
                     f"{first.index} has {_width(other)}: all must have the same"

@@ -172,7 +172,7 @@ class FlexGCN(nn.Module):
         conv, norm = self._conv(layer), self.norms[layer]
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
-        folded = isinstance(norm, BatchNorm) and not norm.training
+        folded = isinstance(norm, BatchNorm) and not norm.training and norm.is_affine_map
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]

@@ -64,6 +64,11 @@ class BatchNorm(nn.BatchNorm1d):
         torch._foreach_lerp_([self.running_mean, self.running_var], [mean, variance], self.momentum)
         return out
 
+    @property
+    def is_affine_map(self) -> bool:
+        """Whether it is one in evaluation mode, with running statistics and learned factors."""
+        return self.affine and self.running_mean is not None and self.running_var is not None
+
     def folded_into(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weights [κ, h_in, h] and bias [h] of a convolution with this norm behind it."""
         assert self.running_mean is not None and self.running_var is not None

@@ -90,6 +90,8 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
     if type(dropout) is not nn.Dropout:
         return None
     p = dropout.p if dropout.training else 0.0
+    if p == 1:
+        return None
     if isinstance(norm, nn.Identity):
         return native.Layer(conv.weight, conv.bias, None, p)
     if type(norm) is nn.LayerNorm and norm.normalized_shape == (conv.out_channels,):

@@ -294,7 +294,10 @@ def _checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
         if int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()):
             raise InputError("ptr does not ascend from 0: it says where each graph's rows begin")
         if int(ptr[-1]) != len(rows):
-            raise InputError(f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} nodes")
+            raise InputError(
+                f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} rows of predictions: a "
+                "node-level task needs one for each node, as FlexGCN's pool=None gives"
+            )
     return ptr.long()
 
 

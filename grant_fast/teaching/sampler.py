@@ -301,7 +301,8 @@ class GraNTSampler(Sampler[list[int]]):
     def _move_to(self, epoch: int) -> None:
         last = self.curriculum.epochs - 1
         if not isinstance(epoch, Integral):
-            raise InputError(f"epoch is {epoch!r}: give a whole number from 0 to {last}")
+            shown = repr(epoch) if isinstance(epoch, float | str | None) else type(epoch).__name__
+            raise InputError(f"epoch is {shown}: give a whole number from 0 to {last}")
         if not 0 <= epoch <= last:
             raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
         self.epoch = int(epoch)

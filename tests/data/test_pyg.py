@@ -206,6 +206,24 @@ def test_targets_of_a_graph_need_a_row(level: Any) -> None:
         from_data_list(graphs, y_level=level)
 
 
+def test_one_graph_or_a_batch_is_no_list() -> None:
+    graph = SimpleNamespace(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0, dtype=torch.long))
+    with pytest.raises(InputError, match=r"SimpleNamespace is no list of graphs: give \[data\]"):
+        from_data_list(graph)
+    graph.to_data_list = list
+    with pytest.raises(InputError, match=r"give a_batch\.to_data_list\(\)"):
+        from_data_list(graph)
+
+
+def test_integer_and_real_targets_side_by_side_are_named() -> None:
+    edges = torch.zeros(2, 0, dtype=torch.long)
+    graphs = [
+        SimpleNamespace(x=torch.ones(1, 1), edge_index=edges, y=torch.tensor([y])) for y in (1, 0.5)
+    ]
+    with pytest.raises(InputError, match=r"graph 1: y is torch\.float32 and graph 0 .*int64"):
+        from_data_list(graphs)
+
+
 def test_an_empty_list_is_refused() -> None:
     with pytest.raises(InputError, match="the list of graphs is empty"):
         from_data_list([])

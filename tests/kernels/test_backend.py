@@ -54,7 +54,9 @@ def test_the_argument_wins_over_the_environment(batch, monkeypatch):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
     free, bound = (FlexConv(5, 4, backend=backend) for backend in (None, "torch"))
     adjacency = batch.adjacency(True)
-    assert "Triton" in explain(free, batch.x, adjacency)[0]
+    assert "Triton" in explain(free, batch.x, edge_index=adjacency)[0]
+    with pytest.raises(InputError, match=r"DataParallel is no FlexGCN.*: give model\.module"):
+        explain(torch.nn.DataParallel(free), batch)
     assert "PyTorch: the backend is chosen so" in explain(bound, batch.x, adjacency)[0]
     calls = []
     tiles = ops.flex_conv_tiles

@@ -237,7 +237,7 @@ def test_a_node_level_score_needs_fitting_node_ranges() -> None:
     task, pred, y = Task("regression", "node"), torch.zeros(4), torch.zeros(4)
     with pytest.raises(InputError, match=r"needs ptr of shape \[num_graphs \+ 1\]"):
         graph_residuals(pred, y, task)
-    with pytest.raises(InputError, match="ptr ends at 3, and there are 4 nodes"):
+    with pytest.raises(InputError, match="ptr ends at 3, and there are 4 rows"):
         graph_residuals(pred, y, task, torch.tensor([0, 3]))
 
 

@@ -429,6 +429,12 @@ def test_numpys_numbers_leave_plain_values_in_the_state(make_graphs) -> None:
     assert sampler.curriculum.selection_epochs == (0, 2, 4)
 
 
+def test_arguments_in_the_other_order_are_named(make_graphs) -> None:
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
+    with pytest.raises(InputError, match="epoch is Identity: give a whole number from 0 to 4"):
+        sampler.select(0, nn.Identity())
+
+
 def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> None:
     sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
     with pytest.raises(InputError, match=r"epoch 5 is outside this run's 0\.\.4"):
