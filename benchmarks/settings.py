@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -15,7 +15,7 @@ from grant_fast import FlexGCN, PackedGraphs, Task
 from grant_fast.data.load import Dataset
 from grant_fast.dispatch import ENVIRONMENT
 from grant_fast.training.config import RunConfig
-from grant_fast.training.model import ModelSpec, build_model, predictions
+from grant_fast.training.model import ModelSpec, build_model, predictions, stretched
 from grant_fast.training.recipe import load_recipe
 
 from .data import Store
@@ -142,16 +142,13 @@ def peer(setting: Setting, kind: str = PYG) -> nn.Module:
     head = config.head is not None
     atoms = setting.dataset.encoder is not None
 
-    def stretched(values: Sequence[Any]) -> list[Any]:
-        return list(values) * gaps if len(values) == 1 else list(values)
-
     peer = network(
         config.embedding if atoms else setting.graphs.num_features,
-        stretched(config.hidden_channels),
+        stretched(config.hidden_channels, gaps),
         config.head or outputs,
         config.orders,
         config.norm == "batch_norm",
-        stretched(config.dropout),
+        stretched(config.dropout, gaps),
         setting.task.level == "graph",
         atoms,
         outputs if head else None,

@@ -71,12 +71,12 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
         kind = VirtualNodeGCN if config.network == "gcn-virtual-node" else FlexGCN
         model = kind(
             config.embedding if spec.encoder else spec.num_features,
-            _stretched(config.hidden_channels, gaps),
+            stretched(config.hidden_channels, gaps),
             config.head or spec.task.num_outputs,
             orders=list(config.orders),
             act=config.act,
             norm=None if config.norm == "none" else config.norm,
-            dropout=_stretched(config.dropout, gaps),
+            dropout=stretched(config.dropout, gaps),
             pool=config.pool if spec.task.level == "graph" else None,
             normalize=config.normalize,
             encoder=spec.encoder,
@@ -136,5 +136,6 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def _stretched(values: tuple[Any, ...], count: int) -> list[Any]:
+def stretched(values: tuple[Any, ...], count: int) -> list[Any]:
+    """A setting of each of `count` places between layers, where one value stands for all."""
     return list(values) * count if len(values) == 1 else list(values)
