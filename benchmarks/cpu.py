@@ -12,12 +12,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks.networks import forever, inference, shuffled, training
 from benchmarks.peers import pyg
 from benchmarks.stages import stages, table
 from grant_fast import FlexGCN, PackedGraphs, Task, native
@@ -29,8 +31,8 @@ HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
 
 
 @dataclass(frozen=True)
-class Work:
-    """One row of the table."""
+class Network:
+    """One row of the table: a network and the graphs that it takes."""
 
     name: str
     source: str
@@ -60,9 +62,9 @@ class Work:
         return ours, theirs
 
 
-MOLHIV = Work("molhiv, 9-27-18-18", "hiv", None, 500, 9, (27, 18, 18), (4, 3, 2, 2))
-WIDE = Work("molhiv, widths 64", "hiv", None, 500, 64, (64, 64, 64), (4, 3, 2, 2))
-GEN_CLS = Work(
+MOLHIV = Network("molhiv, 9-27-18-18", "hiv", None, 500, 9, (27, 18, 18), (4, 3, 2, 2))
+WIDE = Network("molhiv, widths 64", "hiv", None, 500, 64, (64, 64, 64), (4, 3, 2, 2))
+GEN_CLS = Network(
     "gen-cls, 40-10-10", "gen-cls", 2000, 200, 40, (10,), (4, 3), 10, None, 0.0, pool=None
 )
 
@@ -86,38 +88,6 @@ def interleaved(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def forever(make: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Epoch after epoch of batches."""
-    while True:
-        yield from make()
-
-
-def our_batches(graphs: PackedGraphs, batch_size: int) -> Iterator[Any]:
-    """Shuffled batches of a packed dataset, the last short one left out."""
-    order = torch.randperm(len(graphs))
-    for ids in order[: len(order) // batch_size * batch_size].split(batch_size):
-        yield graphs.batch(ids)
-
-
-def step(model: nn.Module, task: Task, batches: Iterator[Any], train: bool) -> Callable[[], None]:
-    """A function that takes the next batch through a training step, or through inference."""
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    model.train(train)
-
-    def run() -> None:
-        batch = next(batches)
-        if not train:
-            with torch.no_grad():
-                model(batch)
-            return
-        value = loss(model(batch), batch.y, task)
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    return run
-
-
 def check(ours: FlexGCN, theirs: nn.Module, graphs: PackedGraphs, data: list[Any]) -> None:
     """Both sides compute what the reference says in float64, before anyone is timed."""
     from torch_geometric.data import Batch
@@ -133,27 +103,29 @@ def check(ours: FlexGCN, theirs: nn.Module, graphs: PackedGraphs, data: list[Any
         torch.testing.assert_close(answer, want, rtol=1e-4, atol=1e-5)
 
 
-def run(work: Work, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
+def run(network: Network, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
     """Median milliseconds of both sides, their ratios, and where a training step's time goes."""
     from torch_geometric.loader import DataLoader
 
     torch.manual_seed(0)
     data = pyg.data_list(graphs)
-    ours, theirs = work.models(atoms=not graphs.x.is_floating_point())
+    ours, theirs = network.models(atoms=not graphs.x.is_floating_point())
     check(ours, theirs, graphs, data)
-    loader = DataLoader(data, batch_size=work.batch_size, shuffle=True, drop_last=True)
-    out: dict[str, Any] = {"work": work.name, "graphs": len(graphs)}
-    for name, train in (("train", True), ("score", False)):
-        mine = step(ours, task, forever(lambda: our_batches(graphs, work.batch_size)), train)
-        yours = step(theirs, task, forever(lambda: iter(loader)), train)
+    loader = DataLoader(data, batch_size=network.batch_size, shuffle=True, drop_last=True)
+    ids = torch.arange(len(graphs))
+    step = partial(training, task=task)
+    out: dict[str, Any] = {"work": network.name, "graphs": len(graphs)}
+    for name, kind in (("train", step), ("score", inference)):
+        mine = kind(ours, shuffled(graphs, ids, network.batch_size))
+        yours = kind(theirs, forever(loader))
         medians = interleaved({"ours": mine, "PyG": yours}, rounds)
         out |= {f"{name} {side}, ms": value * 1e3 for side, value in medians.items()}
         out[f"{name} ratio"] = medians["PyG"] / medians["ours"]
     if native.build() is not None:
-        mine = step(ours, task, forever(lambda: our_batches(graphs, work.batch_size)), True)
-        rows = stages(ours, graphs.batch(range(work.batch_size)), mine, 5 * rounds)
+        mine = step(ours, shuffled(graphs, ids, network.batch_size))
+        rows = stages(ours, graphs.batch(range(network.batch_size)), mine, 5 * rounds)
         out["stages"] = [row._asdict() for row in rows]
-        print(f"\n{work.name}: a training step\n\n{table(rows)}\n")
+        print(f"\n{network.name}: a training step\n\n{table(rows)}\n")
     return out
 
 
@@ -231,15 +203,15 @@ def measure(args: argparse.Namespace, threads: int) -> list[dict[str, Any]]:
     print(f"torch {torch.__version__}, {threads} threads, {args.rounds} rounds")
     sets: dict[str, Any] = {}
     figures = []
-    for work in (MOLHIV, WIDE, GEN_CLS):
-        if work.source not in sets:
-            if work.source == "hiv":
+    for network in (MOLHIV, WIDE, GEN_CLS):
+        if network.source not in sets:
+            if network.source == "hiv":
                 loaded = load_dataset(args.hiv, split="random", num_graphs=args.graphs)
             else:
-                loaded = load_dataset(work.source, num_graphs=work.num_graphs)
-            sets[work.source] = loaded
-        dataset = sets[work.source]
-        figures.append(run(work, dataset.graphs, dataset.task, args.rounds))
+                loaded = load_dataset(network.source, num_graphs=network.num_graphs)
+            sets[network.source] = loaded
+        dataset = sets[network.source]
+        figures.append(run(network, dataset.graphs, dataset.task, args.rounds))
         show(figures[-1])
     if args.epoch_graphs:
         dataset = load_dataset(args.hiv, split="random", num_graphs=args.epoch_graphs)

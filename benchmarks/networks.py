@@ -31,7 +31,7 @@ def step_work(setting: Setting) -> Work:
         batch = first if model is setting.model else PlainBatch.of(first)
         return gradients(model, [batch], setting)
 
-    kind = lambda model, batches: _step(model, batches, setting.task)  # noqa: E731
+    kind = partial(training, task=setting.task)
     work = _beside_pyg(setting, kind, answer, partial(exact_gradients, setting))
     if "triton" in setting.backends:
         work.sides["triton, CUDA graph"] = partial(recorded_step, setting)
@@ -48,7 +48,7 @@ def recorded_step(setting: Setting) -> Side:
         raise ValueError("the network is not one for the kernels alone, and so not recorded")
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step: BatchRecorder[list[Tensor | None]] = BatchRecorder(graphs.device, room)
-    batches = _shuffled(graphs, ids, size)
+    batches = shuffled(graphs, ids, size)
 
     def gradient(batch: GraphBatch) -> list[Tensor | None]:
         assert batch.y is not None
@@ -75,7 +75,7 @@ def infer_work(setting: Setting) -> Work:
     def answer(model: nn.Module) -> list[Tensor]:
         return setting.answer() if model is setting.model else peer_answer(model, setting)
 
-    return _beside_pyg(setting, _inference, answer, setting.exact)
+    return _beside_pyg(setting, inference, answer, setting.exact)
 
 
 _Run = Callable[[nn.Module, Iterator[Any]], Callable[[], None]]
@@ -88,7 +88,7 @@ def _beside_pyg(
     graphs, size = setting.graphs, min(setting.config.batch_size, len(setting.ids))
 
     def ours(name: str) -> Side:
-        run = kind(setting.model, _shuffled(graphs, setting.ids, size))
+        run = kind(setting.model, shuffled(graphs, setting.ids, size))
         return Side(through(name, run), through(name, partial(answer, setting.model)))
 
     def loaded(who: str) -> Side:
@@ -96,7 +96,7 @@ def _beside_pyg(
 
         other, data = peer(setting, who), data_list(setting, setting.ids[: _LOADED * size])
         loader = DataLoader(data, batch_size=size, shuffle=True, drop_last=True)
-        batches = (batch.to(graphs.device) for batch in _forever(loader))
+        batches = (batch.to(graphs.device) for batch in forever(loader))
         return Side(kind(other, batches), partial(answer, other))
 
     sides: dict[str, Callable[[], Side]] = {name: partial(ours, name) for name in setting.backends}
@@ -106,7 +106,8 @@ def _beside_pyg(
     return Work("auto", sides, exact, facts=facts)
 
 
-def _step(model: nn.Module, batches: Iterator[Any], task: Task) -> Callable[[], None]:
+def training(model: nn.Module, batches: Iterator[Any], task: Task) -> Callable[[], None]:
+    """A function that takes the next batch through a training step."""
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
 
     def run() -> None:
@@ -120,7 +121,9 @@ def _step(model: nn.Module, batches: Iterator[Any], task: Task) -> Callable[[], 
     return run
 
 
-def _inference(model: nn.Module, batches: Iterator[Any]) -> Callable[[], None]:
+def inference(model: nn.Module, batches: Iterator[Any]) -> Callable[[], None]:
+    """A function that takes the next batch through inference."""
+
     def run() -> None:
         model.eval()
         with torch.no_grad():
@@ -129,12 +132,14 @@ def _inference(model: nn.Module, batches: Iterator[Any]) -> Callable[[], None]:
     return run
 
 
-def _shuffled(graphs: PackedGraphs, ids: Tensor, size: int) -> Iterator[Any]:
+def shuffled(graphs: PackedGraphs, ids: Tensor, size: int) -> Iterator[Any]:
+    """Batches of the graphs at `ids`, epoch after epoch, the last short ones left out."""
     while True:
         order = ids[torch.randperm(len(ids))]
         for part in order[: len(order) // size * size].split(size):
             yield graphs.batch(part)
 
 
-def _forever(loader: Any) -> Iterator[Any]:
+def forever(loader: Any) -> Iterator[Any]:
+    """Epoch after epoch of a loader's batches."""
     return itertools.chain.from_iterable(itertools.repeat(loader))
