@@ -14,9 +14,16 @@ from pathlib import Path
 
 import torch
 
-from grant_fast import PackedGraphs, Task
+from grant_fast import PackedGraphs
+from grant_fast.data.arrays import GraphArrays
 from grant_fast.data.graphon import generate_parts
-from grant_fast.data.load import GENERATED_FRACTIONS, Dataset, load_dataset, save_dataset
+from grant_fast.data.load import (
+    GENERATED_FRACTIONS,
+    Dataset,
+    load_dataset,
+    save_dataset,
+    twin_dataset,
+)
 from grant_fast.data.splits import random_split
 from grant_fast.data.stream import joined
 from grant_fast.data.twin import SHAPES, Shape, generate_twin
@@ -46,7 +53,6 @@ GRAPHS: dict[str, dict[str, int | None]] = {
 #: Nodes and edges of the big graph at each scale.
 BIG = {"tiny": (60, 400), "cpu": (10_000, 200_000), "gpu": (2_000_000, 60_000_000)}
 
-METRICS = {"regression": "mae", "binary": "roc_auc", "multilabel": "ap"}
 #: ogbg-molhiv's molecules are MoleculeNet's HIV, after which molpcba's shape was drawn.
 MOLHIV = dataclasses.replace(
     SHAPES["ogbg-molpcba"],
@@ -71,7 +77,8 @@ def prepare(name: str, scale: str, file: Path, hiv: Path | None = None) -> None:
     if name == "big":
         big_graph(*BIG[scale]).save(file)
     elif name == "molecules":
-        simple_twin(SHAPES["ogbg-molpcba"], count).save(file)
+        arrays = simple_twin(SHAPES["ogbg-molpcba"], count)
+        PackedGraphs.from_graph_arrays(arrays, missing_labels=True).save(file)
     elif name == "graphon":
         assert count is not None
         joined(generate_parts("gen-cls", count, seed=0)).save(file)
@@ -85,24 +92,11 @@ def make_dataset(name: str, count: int | None) -> Dataset:
     """One of `RECIPES`, generated: so many graphs, or as many as it has."""
     if name.startswith("gen-"):
         return _generated(name, count or 50_000)
-    return twin_dataset(name, MOLHIV if name == "ogbg-molhiv" else SHAPES[name], count)
+    shape = MOLHIV if name == "ogbg-molhiv" else SHAPES[name]
+    return twin_dataset(name, shape, simple_twin(shape, count))
 
 
-def twin_dataset(name: str, shape: Shape, count: int | None) -> Dataset:
-    """The shape twin of a set, without the repeated edges that molecules never have."""
-    train, valid, test = (size / sum(shape.splits) for size in shape.splits)
-    graphs = simple_twin(shape, count)
-    return Dataset(
-        name=f"shape twin of {name} (noise, for timing alone)",
-        graphs=graphs,
-        task=Task(shape.kind, "graph", shape.num_targets),
-        split=random_split(len(graphs), (train, valid, test), 0),
-        metric=METRICS[shape.kind],
-        encoder=None if shape.num_features else "atom",
-    )
-
-
-def simple_twin(shape: Shape, count: int | None) -> PackedGraphs:
+def simple_twin(shape: Shape, count: int | None) -> GraphArrays:
     """A twin whose self loops and double edges, an accident of drawing them, are dropped.
 
     A graph with a double edge would be kept from the kernels that hold edges as bits.
@@ -111,8 +105,7 @@ def simple_twin(shape: Shape, count: int | None) -> PackedGraphs:
     source, target = arrays.edge_index
     key = (source * arrays.x.shape[0] + target)[source != target].unique()
     edges = torch.stack([key // arrays.x.shape[0], key % arrays.x.shape[0]])
-    simple = dataclasses.replace(arrays, edge_index=edges)
-    return PackedGraphs.from_graph_arrays(simple, missing_labels=True)
+    return dataclasses.replace(arrays, edge_index=edges)
 
 
 def _generated(name: str, count: int) -> Dataset:

@@ -13,7 +13,7 @@ from ..files import closest
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
-from .arrays import Published
+from .arrays import GraphArrays, Published
 from .cache import SMALLEST, cached_graphs
 from .dataset import (
     DEFAULT_METRIC,
@@ -32,7 +32,7 @@ from .splits import FEWEST, random_split, scaffold_split
 from .stream import Part
 from .table import read_smi, read_table
 
-__all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset"]
+__all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset", "twin_dataset"]
 
 Split = Literal["random", "scaffold"]
 SUFFIXES = (".csv", ".tsv", ".smi", ".gfast")
@@ -233,13 +233,17 @@ def _from_twin(name: str, options: _Options) -> Dataset:
     arrays = twin.generate_twin(shape, options.num_graphs, options.seed)
     if options.task not in (None, shape.kind):
         raise InputError(f"{name} is a {shape.kind} task, not {options.task}: leave the task out")
-    total = sum(shape.splits)
-    fractions = (shape.splits[0] / total, shape.splits[1] / total, shape.splits[2] / total)
+    return twin_dataset(name.removeprefix(twin.PREFIX), shape, arrays, options.seed)
+
+
+def twin_dataset(name: str, shape: twin.Shape, arrays: GraphArrays, seed: int = 0) -> Dataset:
+    """The shape twin of a set, of graphs that were drawn in its shape; the seed is the split's."""
+    train, valid, test = (size / sum(shape.splits) for size in shape.splits)
     return Dataset(
-        name=f"shape twin of {name.removeprefix(twin.PREFIX)} (noise, for timing alone)",
+        name=f"shape twin of {name} (noise, for timing alone)",
         graphs=PackedGraphs.from_graph_arrays(arrays, missing_labels=True),
         task=Task(shape.kind, "graph", shape.num_targets),
-        split=random_split(arrays.num_graphs, fractions, options.seed),
+        split=random_split(arrays.num_graphs, (train, valid, test), seed),
         metric="ap" if shape.kind == "multilabel" else DEFAULT_METRIC[shape.kind],
         encoder=None if shape.num_features else "atom",
     )
