@@ -13,11 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from grant_fast import InputError, ops, reference
+from grant_fast import InputError, ops
 from grant_fast.adjacency import Adjacency
 
 from . import network_checks, scoring_checks
 from .awkward import TOLERANCES, awkward_graphs
+from .layers import exact_layer
 from .measure import WrongAnswer, relative_error
 
 
@@ -166,25 +167,15 @@ def _exact(
 
     dY is cleared where the ReLU's input is so near 0 that rounding decides on which side it falls.
     """
-    host = [tensor.detach().cpu().double() for tensor in (*inputs, grad)]
-    x, weight, bias, dy = host
-    csr, csr_t = (
-        [part.cpu() if not part.is_floating_point() else part.cpu().double() for part in parts]
-        for parts in (adjacency.csr, adjacency.transposed)
-    )
-    y = reference.flex_conv(x, weight, bias, *csr)
+    host = torch.device("cpu")
+    kept = dy = grad.to(host, torch.float64)
     if check.relu:
-        near = y.abs() < 1e-3 if check.dtype == torch.float32 else y.abs() < 0.05
-        dy = dy * ~near
-        kept = dy
-        dy = dy * (y > 0)
-        y = y.relu()
-    else:
-        kept = dy
-    dx, dw = reference.flex_conv_backward(dy, x, weight, *csr, *csr_t, needs_dx=True)
-    assert dx is not None
-    device = inputs[0].device
-    want = [tensor.to(device) for tensor in (y, dx, dw, dy.sum(0))]
+        (y,) = exact_layer(inputs, None, adjacency, host)
+        kept = dy * (y.abs() >= (1e-3 if check.dtype == torch.float32 else 0.05))
+        dy = kept * (y > 0)
+    y, *rest = exact_layer(inputs, dy, adjacency, host)
+    device = grad.device
+    want = [tensor.to(device) for tensor in (y.relu() if check.relu else y, *rest)]
     return want, kept.to(device, check.dtype)
 
 

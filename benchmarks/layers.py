@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from grant_fast import ops, reference
+from grant_fast.adjacency import Adjacency
 from grant_fast.batch import GraphBatch
 
 from .memory import LayerShape, held_for_backward
@@ -43,18 +44,31 @@ class Problem:
 
     def exact(self, train: bool) -> list[Tensor]:
         """Y, or Y, dX, dW and db, in float64."""
-        adjacency = self.batch.adjacency(True)
-        csr = (*adjacency.csr[:2], adjacency.csr[2].double())
-        csr_t = (*adjacency.transposed[:2], adjacency.transposed[2].double())
-        x, weight, bias, grad = (
-            t.detach().double() for t in (self.x, self.weight, self.bias, self.grad)
-        )
-        y = reference.flex_conv(x, weight, bias, *csr)
-        if not train:
-            return [y]
-        dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, *csr_t, needs_dx=True)
-        assert dx is not None
-        return [y, dx, dw, grad.sum(0)]
+        inputs = (self.x, self.weight, self.bias)
+        grad = self.grad if train else None
+        return exact_layer(inputs, grad, self.batch.adjacency(True), self.batch.device)
+
+
+def exact_layer(
+    inputs: Sequence[Tensor], grad: Tensor | None, adjacency: Adjacency, device: torch.device
+) -> list[Tensor]:
+    """Y, and where dY is given dX, dW and db, of X, W and b in float64 on the device."""
+
+    def exact(tensor: Tensor) -> Tensor:
+        return tensor.detach().to(device, torch.float64)
+
+    csr, csr_t = (
+        (rowptr.to(device), col.to(device), exact(value))
+        for rowptr, col, value in (adjacency.csr, adjacency.transposed)
+    )
+    x, weight, bias = map(exact, inputs)
+    y = reference.flex_conv(x, weight, bias, *csr)
+    if grad is None:
+        return [y]
+    dy = exact(grad)
+    dx, dw = reference.flex_conv_backward(dy, x, weight, *csr, *csr_t, needs_dx=True)
+    assert dx is not None
+    return [y, dx, dw, dy.sum(0)]
 
 
 def layer_work(
