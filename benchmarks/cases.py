@@ -28,7 +28,8 @@ class Case:
 
     Args:
         name: unique; "group/what/…".
-        group: "check", "layer", "step", "score", "epoch", "pack", "collate", "memory" or "run".
+        group: "check", "layer", "step", "infer", "score", "epoch", "pack", "collate", "memory" or
+            "run".
         build: gives a `Work`; in the groups "check" and "run" the results themselves.
         sets: names of the data sets that it needs.
         seconds: what it is thought to take.
