@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,8 @@ def main() -> None:
         help="in turn",
     )
     args = parser.parse_args()
+    if args.epoch_graphs and find_spec("torch_sparse") is None:
+        parser.error("the paper's formulation needs torch_sparse: install it, or --epoch-graphs 0")
     runs = [{"threads": threads, "figures": measure(args, threads)} for threads in args.threads]
     if args.out is not None:
         facts = {
