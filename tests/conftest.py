@@ -1,8 +1,9 @@
 """What every test may ask for."""
 
+import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,6 +63,19 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Fills the disk: from then on a function that writes fails, `os.fsync` or another one."""
+
+    def full(*_args: object, **_kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fill(function: str = "os.fsync") -> None:
+        monkeypatch.setattr(function, full)
+
+    return fill
 
 
 @pytest.fixture

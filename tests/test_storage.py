@@ -1,6 +1,5 @@
 """One file for a dataset: the same after a round trip, mapped, and refused when it is not whole."""
 
-import errno
 import sys
 from pathlib import Path
 
@@ -123,15 +122,11 @@ def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
         PackedGraphs.load(path)
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
     path = tmp_path / "set.gfast"
     Case().graphs.save(path)
     before = path.read_bytes()
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+    full_disk()
     with pytest.raises(InputError, match=r"cannot write .*left on device; free some space"):
         Case(seed=1).graphs.save(path)
     assert path.read_bytes() == before

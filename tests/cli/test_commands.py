@@ -1,7 +1,6 @@
 """The command line, end to end and small: what it writes, and what it says when it cannot."""
 
 import csv
-import errno
 import json
 import re
 import signal
@@ -235,11 +234,8 @@ def test_doctor_checks_this_machine():
     assert "✓ FlexGCN on cpu" in result.stdout and "✗" not in result.stdout
 
 
-def test_doctor_says_what_is_broken_and_how_to_mend_it(monkeypatch):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
+def test_doctor_says_what_is_broken_and_how_to_mend_it(full_disk):
+    full_disk()
     result = run("doctor")
     assert result.exit_code == 1
     assert "✗ checkpoint written and read" in result.stdout

@@ -1,6 +1,5 @@
 """What the command line refuses, in one line that names the culprit and the remedy."""
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -273,14 +272,16 @@ def test_unwritable_outputs_are_named(tmp_path):
     assert "give a name that ends in .gfast" in fails("pack", "gen-reg", "-o", tmp_path / "d.bin")
 
 
-@pytest.mark.parametrize("function", ["pathlib.Path.write_bytes", "os.fsync"])
-def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path, monkeypatch, function):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(function, full)
+@pytest.mark.parametrize(
+    ("function", "file"),
+    [("pathlib.Path.write_bytes", "last.pt"), ("os.fsync", "config.json")],
+)
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
+    tmp_path, full_disk, function, file
+):
+    full_disk(function)
     line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "run")
-    assert "No space left on device" in line
+    assert f"cannot write {tmp_path / 'run' / file}: No space left on device" in line
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {"config.json"}
 
 

@@ -1,6 +1,5 @@
 """Checkpoints: round trip, and every way in which a file can be wrong."""
 
-import errno
 import os
 
 import pytest
@@ -77,12 +76,9 @@ def test_weights_of_another_model_name_the_first_difference_and_change_nothing(s
     assert torch.equal(model.weight, before)
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_rest(saved, monkeypatch):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_a_full_disk_leaves_the_old_file_and_no_rest(saved, full_disk):
     before = saved.read_bytes()
-    monkeypatch.setattr("os.fsync", full)
+    full_disk()
     with pytest.raises(InputError, match=r"cannot write .*last\.pt: No space left on device"):
         save_checkpoint(saved, {"epoch": 8})
     assert saved.read_bytes() == before

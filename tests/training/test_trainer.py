@@ -1,7 +1,6 @@
 """The trainer: fair starts, true gradients, honest records, and runs that survive interruption."""
 
 import csv
-import errno
 import json
 
 import pytest
@@ -293,20 +292,6 @@ def test_resuming_on_other_data_is_refused(tmp_path, config, part):
     getattr(owner, part)[-1] += 1
     with pytest.raises(InputError, match=r"last\.pt: the run was made on other data than gen-reg"):
         Trainer(dataset, config(epochs=2), tmp_path, resume=True)
-
-
-@pytest.mark.parametrize("function", ["pathlib.Path.write_bytes", "os.fsync"])
-def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(
-    tmp_path, config, monkeypatch, function
-):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    trainer = Trainer(make_dataset(), config(epochs=2), tmp_path)
-    monkeypatch.setattr(function, full)
-    with pytest.raises(InputError, match=r"cannot write .*: No space left on device"):
-        trainer.fit()
-    assert {path.name for path in tmp_path.iterdir()} <= {"config.json"}
 
 
 def test_unknown_devices_are_refused(tmp_path, config):
