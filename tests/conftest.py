@@ -78,6 +78,15 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return fill
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Tensors as small as those of most tests only make threads wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def shared_data() -> Path:
     """The folder of real molecules that may lie beside the checkout."""

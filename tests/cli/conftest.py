@@ -3,17 +3,13 @@
 import csv
 
 import pytest
-import torch
 
 from tests.cli.runs import SMALL, SMILES, run
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def unthreaded(one_thread):
+    """Every test here has one thread."""
 
 
 @pytest.fixture

@@ -1,20 +1,15 @@
 """What the tests of training share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
 
 from grant_fast.training.config import RunConfig
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors this small only make threads wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+@pytest.fixture(scope="module", autouse=True)
+def unthreaded(one_thread: None) -> None:
+    """Every test here has one thread."""
 
 
 @pytest.fixture

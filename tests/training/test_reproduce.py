@@ -30,11 +30,8 @@ SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder and the output of gen-cls, much shortened, with two seeds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("gen-cls") / "out"
     result = run("reproduce", "gen-cls", *SHORT, "--seeds", 2, "-o", out)
-    torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
     return out, result.stdout
 
