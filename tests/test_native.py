@@ -13,7 +13,7 @@ from grant_fast import FlexGCN, PackedGraphs, explain, native, reference
 from grant_fast.batch_edges import BatchAdjacency
 from grant_fast.nn import one_pass
 from grant_fast.packing import edge_groups
-from tests.cases import AWKWARD_SIZES, Case, dense_graphs
+from tests.cases import AWKWARD_SIZES, Case, dense_graphs, to_dense
 
 BUILDS = [
     name for name in native.BUILDS["AVX512"] if find_spec(f"grant_fast.native.{name}") is not None
@@ -35,9 +35,7 @@ def exact(x, weight, bias, adjacency, grad, relu):
     """Y, dX, dW and db in float64 by the definition."""
     leaves = [t.detach().double().requires_grad_() for t in (x, weight, bias)]
     rowptr, col, value = adjacency.csr
-    row = reference.expand_rows(rowptr, col.shape[0])
-    dense = torch.zeros(x.shape[0], x.shape[0], dtype=torch.float64)
-    dense.index_put_((row.long(), col.long()), value.double(), accumulate=True)
+    dense = to_dense(rowptr, col, value.double(), x.shape[0])
     y = reference.dense_flex_conv(*leaves, dense)
     y = y.relu() if relu else y
     return y.detach(), *torch.autograd.grad(y, leaves, grad.double())
