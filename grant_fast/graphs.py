@@ -63,7 +63,9 @@ class PackedGraphs(FlatGraphs):
         )
 
     def __getitem__(self, where: Positions) -> "GraphBatch | PackedGraphs":
-        if isinstance(where, Integral) or (isinstance(where, Tensor) and where.dim() == 0):
+        if isinstance(where, Tensor) and where.dim() == 0 and not where.is_floating_point():
+            where = int(where)
+        if isinstance(where, Integral):
             where = int(where)
             _check_no_worker()
             if not -self.num_graphs <= where < self.num_graphs:

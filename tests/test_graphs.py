@@ -126,6 +126,8 @@ def test_indexing_does_what_one_expects():
         graphs[torch.ones(3, dtype=torch.bool)]
     with pytest.raises(InputError, match=r"torch\.float32"):
         graphs.batch(torch.tensor([0.5]))
+    with pytest.raises(InputError, match=r"torch\.float32"):
+        graphs[torch.tensor(0.5)]
     with pytest.raises(InputError, match="'five' is no list of graph positions"):
         graphs["five"]
 

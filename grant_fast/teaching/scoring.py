@@ -352,7 +352,7 @@ def _fitting(graphs: Any) -> int:
 def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if collate is None and isinstance(graphs, PackedGraphs):
         return graphs.batch(chunk)
-    if isinstance(graphs, Subset):  # of a `PackedGraphs`, for one
+    if type(graphs) is Subset:  # of a `PackedGraphs`, for one; others may do more
         return _gather(graphs.dataset, torch.as_tensor(graphs.indices)[chunk], collate)
     # Graphs that are Python objects can only be fetched one by one.
     where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()

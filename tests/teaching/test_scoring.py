@@ -295,6 +295,20 @@ def test_a_subset_of_packed_graphs_is_scored_by_its_own_positions(make_graphs) -
     torch.testing.assert_close(score_graphs(model, part, REGRESSION), want)
     torch.testing.assert_close(score_graphs(model, part, REGRESSION, ids=[2, 0]), want[[2, 0]])
 
+    class Doubled(Subset):
+        def __getitem__(self, position):
+            graph = copy.copy(super().__getitem__(position))
+            graph.y = 2 * graph.y
+            return graph
+
+        def __getitems__(self, positions):
+            return [self[position] for position in positions]
+
+    raw = Doubled(make_graphs(12), [7, 0, 3, 4])
+    wide = score_graphs(lambda batch: torch.zeros(4, 1), raw, REGRESSION)
+    ones = torch.stack([make_graphs(12)[i].y.view(()) for i in raw.indices])
+    torch.testing.assert_close(wide, 2 * ones.abs())
+
 
 def test_nan_predictions_name_the_graph(make_graphs) -> None:
     graphs = make_graphs(9)
