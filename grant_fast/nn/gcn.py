@@ -136,6 +136,8 @@ class FlexGCN(nn.Module):
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         for name, conv in self.convs.named_children():
             check_layer(f"convs.{name}", conv)
+        if isinstance(graphs, GraphBatch):
+            graphs.check_unchanged()
         out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
         if out is not None:
             return self._pool(out, graphs)
@@ -244,7 +246,6 @@ def as_graphs(
     if isinstance(x, GraphBatch):
         if not (edge_index is edge_weight is batch is batch_size is None):
             raise InputError("a GraphBatch comes alone: it has its edges, weights and batch vector")
-        x.check_unchanged()
         return x
     if edge_index is None:
         raise InputError("give a GraphBatch, or x and edge_index")
