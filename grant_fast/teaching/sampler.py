@@ -93,19 +93,21 @@ class GraNTSampler(Sampler[list[int]]):
     ) -> None:
         if mode not in get_args(Mode):
             raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(Mode))}")
-        for name, size in (("batch_size", batch_size), ("score_batch_size", score_batch_size)):
-            if size is not None:
-                whole_number(name, size)
+        self.batch_size = whole_number("batch_size", batch_size)
+        fallback = None if isinstance(dataset, PackedGraphs) else self.batch_size
+        self.score_batch_size = (
+            fallback
+            if score_batch_size is None
+            else whole_number("score_batch_size", score_batch_size)
+        )
         self.seed = whole_number("seed", seed, least=0)
         check_task(task)
         check_residual(residual)
         interval = int(interval) if isinstance(interval, Integral) else interval
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, float(start_ratio), ratio_schedule, interval)
-        self.dataset, self.task, self.batch_size, self.mode = dataset, task, int(batch_size), mode
+        self.dataset, self.task, self.mode = dataset, task, mode
         self.predict, self.residual, self.collate = predict, residual, collate
-        fallback = None if isinstance(dataset, PackedGraphs) else batch_size
-        self.score_batch_size = score_batch_size or fallback
         self.ids = _checked_ids(ids, len(dataset))
         self.epoch = 0
         self.scores: Tensor | None = None

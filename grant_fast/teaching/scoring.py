@@ -129,7 +129,7 @@ class Pass:
     ) -> None:
         if batch_size is None:
             batch_size = _fitting(graphs)
-        whole_number("batch_size", batch_size)
+        batch_size = whole_number("batch_size", batch_size)
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         check_task(task)

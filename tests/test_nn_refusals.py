@@ -1,0 +1,108 @@
+"""What FlexConv and FlexGCN refuse, and that the message names it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from grant_fast import FlexConv, FlexGCN, InputError
+from tests.cases import Case
+
+
+def test_nonsense_arguments_name_themselves():
+    cases = [
+        ({"hidden_channels": [4]}, "hidden_channels has 1 entries for 3 hidden layers"),
+        ({"hidden_channels": 0}, "out_channels=0: give a whole number of at least 1"),
+        ({"orders": []}, "orders must be a list"),
+        ({"orders": [2, 0, 2, 2]}, "order=0: give a whole number"),
+        ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
+        ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
+        ({"pool": "median"}, "unknown pool 'median'"),
+        ({"dropout": 1.5}, "dropout is 1.5"),
+        ({"encoder": "bond"}, "unknown encoder 'bond'"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises(InputError, match=message):
+            FlexGCN(**{"in_channels": 5, "hidden_channels": 4, "out_channels": 1, **arguments})
+
+
+def test_numpys_numbers_are_numbers():
+    two = np.array([2, 3])
+    model = FlexGCN(np.int64(5), np.int64(4), 1, orders=two, dropout=np.float32(0.5))
+    assert [conv.order for conv in model.convs] == [2, 3] and type(model.convs[0].order) is int
+
+
+def test_what_a_network_would_never_call_is_refused():
+    class Own(FlexConv):
+        def forward(self, x, edge_index, edge_weight=None):
+            return x
+
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(5, 4, 1, orders=[2, 2])
+    nn.utils.parametrizations.spectral_norm(model.convs[1], "weight")
+    model.convs[0].register_forward_pre_hook(lambda *_: None)  # as tools that look on do
+    model(batch).sum().backward()
+    assert model.convs[1].parametrizations.weight.original.grad is not None
+    nn.utils.spectral_norm(model.convs[0], "weight")
+    with pytest.raises(InputError, match=r"weight of convs\.0.*torch\.nn\.utils\.parametrizations"):
+        model(batch)
+    model.convs[0] = Own(5, 4)
+    with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
+        model(batch)
+
+
+def test_a_batch_comes_alone_and_as_it_was():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
+    with pytest.raises(InputError, match="comes alone"):
+        model(batch, batch.edge_index)
+    batch.x.requires_grad_()
+    with pytest.raises(InputError, match=r"read only.*reads x where"):
+        model(batch)
+
+
+def test_wrong_inputs_name_themselves():
+    case = Case(sizes=(3, 2))
+    model = FlexGCN(5, 4, 1, orders=[2, 2])
+    with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
+        model(case.x)
+    with pytest.raises(InputError, match=r"x has 5 features, but in_channels=6"):
+        FlexGCN(6, 4, 1, orders=[2, 2])(case.graphs[0])
+    with pytest.raises(InputError, match=r"edge 1 is 0 → 5, but nodes run from 0 to 4"):
+        model(case.x, torch.tensor([[0, 0], [1, 5]]), batch=case.batch)
+    with pytest.raises(InputError, match=r"edge_index is torch\.float32"):
+        model(case.x, torch.zeros(2, 3), batch=case.batch)
+    with pytest.raises(InputError, match=r"edge_index has shape \(3, 2\)"):
+        model(case.x, torch.zeros(3, 2).long(), batch=case.batch)
+    with pytest.raises(InputError, match="edge_weight has shape"):
+        model(case.x, case.edge_index, torch.ones(3), case.batch)
+    with pytest.raises(InputError, match="edge_weight is a list: give a tensor"):
+        model(case.x, case.edge_index, [1.0, 2.0], case.batch)
+    with pytest.raises(InputError, match="batch has shape"):
+        model(case.x, case.edge_index, batch=torch.zeros(2).long())
+    with pytest.raises(InputError, match="batch names graph -1, but graphs run from 0 to 1"):
+        model(case.x, case.edge_index, None, case.batch - 1, 2)
+    with pytest.raises(InputError, match="batch names graph 1, but graphs run from 0 to 0"):
+        model(case.x, case.edge_index, None, case.batch, 1)
+    with pytest.raises(InputError, match="batch_size is -2"):
+        model(case.x, case.edge_index, None, case.batch, -2)
+    with pytest.raises(InputError, match="batch is a list: give a tensor"):
+        model(case.x, case.edge_index, None, case.batch.tolist())
+    with pytest.raises(InputError, match="x is a ndarray: give a tensor"):
+        model(case.x.numpy(), case.edge_index)
+    with pytest.raises(InputError, match=r"x is torch\.float64 and the weights are torch\.float32"):
+        model(case.x.double(), case.edge_index, None, case.batch)
+    with pytest.raises(InputError, match="edge_index is a list"):
+        model(case.x, [[0], [1]])
+
+
+@pytest.mark.parametrize("num_edges", [5, 7])  # as many as there are nodes, and not
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):
+    x, batch = torch.randn(5, 5), torch.tensor([0, 0, 0, 1, 1])
+    edges = torch.zeros(2, num_edges, dtype=torch.long)
+    if sparse:
+        edges = torch.sparse_coo_tensor(edges, torch.ones(num_edges), (5, 5))
+    for model in (FlexGCN(5, 4, 1, orders=[2, 2]), FlexConv(5, 4, order=1)):
+        for dtype in (torch.int64, torch.int32, torch.bool):
+            with pytest.raises(InputError, match=rf"edge_weight is {dtype}; did you mean batch=…"):
+                model(x, edges, batch.to(dtype))
