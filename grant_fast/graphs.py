@@ -159,7 +159,8 @@ class PackedGraphs(FlatGraphs):
     ) -> "PackedGraphs":
         """From PyG `Data` objects: anything with `x`, `edge_index`, maybe `y` and `edge_weight`.
 
-        `edge_attr` is not carried: where there is no `edge_weight` beside it, a warning says so.
+        `edge_attr` and `train_mask` are not carried, which a warning says (of the former only where
+        there is no `edge_weight` beside it).
         """
         from .data.pyg import from_data_list
 
@@ -172,7 +173,7 @@ class PackedGraphs(FlatGraphs):
     ) -> "PackedGraphs":
         """From an OGB or PyG graph dataset: anything indexable that yields graphs.
 
-        `edge_attr` is warned of as in `from_data_list`; OGB's own `edge_feat` is left out silently.
+        Warns as `from_data_list`; OGB's own `edge_feat` is left out silently.
         """
         from .data.pyg import from_dataset
 

@@ -111,6 +111,7 @@ def test_every_form_of_edges_gives_the_same_answer():
         forms = [coo.coalesce(), coo.coalesce().to_sparse_csr()]
     for form in forms:
         torch.testing.assert_close(conv(case.x, form), want)
+    torch.testing.assert_close(conv(case.x, case.graphs.batch(slice(None))), want)
     edge_index = pyg_edge_index(case.edge_index, sparse_size=(n, n))
     torch.testing.assert_close(conv(case.x, edge_index, case.edge_weight), want)
 

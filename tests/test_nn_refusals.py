@@ -95,6 +95,15 @@ def test_wrong_inputs_name_themselves():
         model(case.x, [[0], [1]])
 
 
+def test_a_batch_in_place_of_the_edges_has_its_own_weights_and_as_many_nodes():
+    case = Case()
+    conv, batch = FlexConv(case.x.shape[1], 4), case.graphs.batch(slice(None))
+    with pytest.raises(InputError, match="a GraphBatch has its own"):
+        conv(case.x, batch, torch.ones(batch.num_edges))
+    with pytest.raises(InputError, match=rf"{case.num_nodes - 1} .*{case.num_nodes}"):
+        conv(case.x[1:], batch)
+
+
 @pytest.mark.parametrize("num_edges", [5, 7])  # as many as there are nodes, and not
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):

@@ -3,8 +3,8 @@
 Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `num_nodes`), so torch_geometric
 need not be installed. OGB's own pairs of (graph dictionary, label) are read as well.
 
-An `edge_attr` is not carried, which one warning says. OGB's `edge_feat` is left out silently: its
-dictionaries come as they are, so that users could do nothing about it.
+An `edge_attr` or a `train_mask` is not carried, which a warning says. OGB's `edge_feat` is left
+out silently: its dictionaries come as they are, so that users could do nothing about it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,13 @@ from ..errors import InputError
 from ..tasks import Level
 from .arrays import GraphArrays, batch_vector
 
+#: What graphs may have and a packed dataset does not, and what to do about it.
+LEFT_OUT = {
+    "edge_attr": "put it into edge_weight where it is one number an edge (more are not carried, "
+    "see the README's Limits)",
+    "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
+    "and give missing_labels=True",
+}
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -34,7 +41,7 @@ def from_data_list(
             `edge_weight` `[e]`; whatever one graph has, all must have.
         y_level: whether a row of `y` belongs to a graph or to a node. By default graph, unless
             every `y` has one row a node and some graph has more than one.
-        stacklevel: of the warning that a graph has `edge_attr` and no `edge_weight`.
+        stacklevel: of the warning that a graph has what is left out (`LEFT_OUT`).
 
     Returns:
         x float32 or the integer type given; y float32 `[rows, T]`, or int64 `[rows]` where every
@@ -53,13 +60,13 @@ def from_data_list(
     first = graphs[0]
     for graph in graphs:
         graph.compare(first)
-    bare = next((graph.index for graph in graphs if graph.drops_edge_attr), None)
-    if bare is not None:
-        warnings.warn(
-            f"graph {bare} has edge_attr, which is left out: put it into edge_weight where it is "
-            "one number an edge (more are not carried, see the README's Limits), or set it to None",
-            stacklevel=stacklevel,
-        )
+    for name, remedy in LEFT_OUT.items():
+        bare = next((graph.index for graph in graphs if name in graph.left_out), None)
+        if bare is not None:
+            warnings.warn(
+                f"graph {bare} has {name}, which is left out: {remedy}, or set it to None",
+                stacklevel=stacklevel,
+            )
     sizes = np.array([graph.num_nodes for graph in graphs], dtype=np.int64)
     offsets = np.cumsum(sizes) - sizes
     edge_index = torch.cat(
@@ -106,14 +113,14 @@ class _Graph:
         edge_index: Tensor,
         y: Tensor | None,
         edge_weight: Tensor | None,
-        drops_edge_attr: bool,
+        left_out: set[str],
     ) -> None:
         self.index = index
         self.x = x
         self.edge_index = edge_index
         self.y = y
         self.edge_weight = edge_weight
-        self.drops_edge_attr = drops_edge_attr
+        self.left_out = left_out
         self.num_nodes = len(x)
 
     @classmethod
@@ -130,7 +137,7 @@ class _Graph:
                 "data.to_homogeneous(), which has x where all types have as many features"
             )
         else:
-            names = ("x", "edge_index", "y", "edge_weight", "edge_attr", "num_nodes")
+            names = ("x", "edge_index", "y", "edge_weight", "num_nodes", *LEFT_OUT)
             found = {name: getattr(data, name, None) for name in names}
         x = _features(index, found.get("x"), found.get("num_nodes"))
         edge_index = _edges(index, found.get("edge_index"), len(x))
@@ -138,8 +145,10 @@ class _Graph:
         weight = found.get("edge_weight")
         if weight is not None:
             weight = _weights(index, weight, edge_index.size(1))
-        drops_edge_attr = weight is None and found.get("edge_attr") is not None
-        return cls(index, x, edge_index, y, weight, drops_edge_attr)
+        left_out = {name for name in LEFT_OUT if found.get(name) is not None}
+        if weight is not None:
+            left_out.discard("edge_attr")
+        return cls(index, x, edge_index, y, weight, left_out)
 
     def compare(self, first: _Graph) -> None:
         """Check that this graph has what the first one has, in the same width and type."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..adjacency import Adjacency
+from ..batch import GraphBatch
 from ..dispatch import check_backend
 from ..errors import InputError, whole_number
 from ..loose import LooseGraphs
@@ -68,15 +69,20 @@ class FlexConv(nn.Module):
         Args:
             x: [n, in_channels].
             edge_index: [2, E] (source → target), a PyG `EdgeIndex`, the transposed adjacency as a
-                torch sparse tensor or `torch_sparse.SparseTensor`, or a ready `Adjacency`, which
-                is taken as it is (already normalised or not).
+                torch sparse tensor or `torch_sparse.SparseTensor`, or the `GraphBatch` that x
+                belongs to; or a ready `Adjacency`, which is taken as it is (already normalised or
+                not).
             edge_weight: [E], floating point, may require gradients; None is 1 everywhere.
 
         Raises:
             InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
                 cannot compute this, and why not.
         """
-        if not isinstance(edge_index, Adjacency):
+        if isinstance(edge_index, GraphBatch):
+            if edge_weight is not None:
+                raise InputError("edge_weight goes with edge_index only: a GraphBatch has its own")
+            edge_index = edge_index.adjacency(self.normalize)
+        elif not isinstance(edge_index, Adjacency):
             structure = LooseGraphs(x, edge_index, edge_weight, None, None)
             edge_index = structure.adjacency(self.normalize)
         return ops.flex_conv(x, self.weight, self.bias, edge_index, backend=self.backend)

@@ -149,6 +149,16 @@ def test_edge_attr_is_left_out_with_one_warning_that_points_at_the_call(make: An
     make([bonds, bonds])  # whoever gives weights has chosen
 
 
+def test_train_mask_is_left_out_with_a_warning_since_all_labels_would_be_trained_on() -> None:
+    masked = graph(2, y=torch.tensor([0, 1]), train_mask=torch.tensor([True, False]))
+    with pytest.warns(UserWarning, match=r"graph 0 has train_mask, .* missing_labels=True, or"):
+        from_data_list([masked])
+    y = masked.y.where(masked.train_mask, -100)  # as the warning says
+    packed = PackedGraphs.from_data_list([graph(2, y=y)], y_level="node", missing_labels=True)
+    assert packed.y is not None
+    assert packed.y.tolist() == [0, -100]
+
+
 @pytest.mark.parametrize(
     ("changes", "culprit"),
     [
