@@ -186,11 +186,11 @@ class Chunk(NamedTuple):
         classify = self.name == "gen-cls"
         network = LabelNetwork.draw(_stream(self.seed, "labels"), NUM_CLASSES if classify else 1)
         graphs = _draw_graphs(_stream(self.seed, "graphs", self.number), table, CHUNK)
-        graphs = graphs.first(self.num_graphs)
+        # All of the chunk: a matrix product of other sizes may round otherwise.
         with _one_thread():
             values = network(graphs)
         y = values.argmax(1) if classify else _unit_per_graph(values, graphs)
-        return replace(graphs, y=y, y_level="node")
+        return replace(graphs, y=y, y_level="node").first(self.num_graphs)
 
 
 @lru_cache(maxsize=1)
