@@ -1,6 +1,7 @@
 """The command line: train, compare, reproduce, pack, predict, doctor."""
 
 import dataclasses
+import io
 import shlex
 import signal
 import sys
@@ -18,6 +19,7 @@ from .shell import (
     check_flags,
     check_free,
     described,
+    described_each,
     holds_run,
     holds_runs,
     interrupt_again,
@@ -43,7 +45,8 @@ app = typer.Typer(
 Source = Annotated[
     str,
     typer.Argument(
-        help="gen-reg, gen-cls, a *.csv of SMILES, a *.smi, a *.gfast, QM9, ZINC or ogbg-mol*."
+        help="gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (its penalised "
+        "logP is learned), a *.gfast, QM9, ZINC or ogbg-mol*."
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
@@ -58,6 +61,9 @@ def main() -> None:
     # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.unraisablehook = interrupt_again
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ± and κ need not be in the terminal's alphabet
+            stream.reconfigure(errors="replace")
     try:
         raise SystemExit(app(standalone_mode=False))
     except _UsageError as error:
@@ -133,6 +139,8 @@ def train(
     if result.valid_metric is None:
         chosen = f"the last, as {why_unmeasured(dataset, 'valid')}"
     print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})")
+    if result.test_metric_each:
+        print(described_each(result.test_metric_each))
     print(f"run folder: {out}")
 
 
@@ -206,6 +214,7 @@ def compare(
 
 @app.command()
 @readable
+@with_settings(only=("smiles_column", "target"))
 def reproduce(
     name: Annotated[
         str,
@@ -234,8 +243,10 @@ def reproduce(
         typer.Option(help="Graphs that batch norm takes together. Default: a batch, as published."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
+    **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
+    from .training.compare import check_seeds
     from .training.console import ConsoleObserver
     from .training.curves import draw_curves
     from .training.model import resolve_device
@@ -246,6 +257,7 @@ def reproduce(
     from .training.reproduce import reproduce as run_all
 
     recipe = load_recipe(name)
+    check_seeds(seeds)
     out = out or Path("runs") / f"reproduce-{recipe.name}"
     check_flags(resume, overwrite)
     config = dataclasses.replace(
@@ -253,8 +265,9 @@ def reproduce(
         source=data or recipe.source,
         epochs=recipe.config.epochs if epochs is None else epochs,
         graphs=graphs,
-        pass_size=pass_size or recipe.config.pass_size,
+        pass_size=recipe.config.pass_size if pass_size is None else pass_size,
         device=device,
+        **given,
     )
     use_fitting_threads(config)
     check_free(out, resume, overwrite)
@@ -320,7 +333,8 @@ def predict(
 
     A CSV keeps its columns; behind them come values in the target's own units
     (regression), or probabilities: of class 1 (binary), of each label
-    (multilabel), of each class (multiclass).
+    (multilabel), of each class (multiclass). Of a packed file the graphs are
+    counted from 0, without the rows that were left out when it was packed.
     """
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed

@@ -19,6 +19,7 @@ from .training.config import RunConfig
 _NARROW = 32
 _FEW_NAMES = 3
 _MOST_CLASSES = 10
+_FEW_TARGETS = 20
 
 
 def readable(command: Callable[..., None]) -> Callable[..., None]:
@@ -105,9 +106,18 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     guessed = config.task == "auto" and source.suffix.lower() in (".csv", ".tsv")
     if guessed and task.kind == "regression":
         y = targets_of(dataset.graphs, dataset.split["train"])
-        if any(map(_looks_like_classes, y.T)):
+        if all(map(_looks_like_classes, y.T)):
             lines.append("targets look like classes: for a classification give --task")
     return lines
+
+
+def described_each(metrics: dict[str, float | None]) -> str:
+    """The metric of each of several targets, of which the mean was said."""
+    known = {name: value for name, value in metrics.items() if value is not None}
+    words = f"that is the mean of {len(known)} of {len(metrics)} targets"
+    if len(metrics) > _FEW_TARGETS:
+        return f"{words}; each is in result.json"
+    return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
 
 
 def _looks_like_classes(column: Any) -> bool:

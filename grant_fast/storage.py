@@ -1,5 +1,6 @@
 """One file for a packed dataset: safetensors, so flat tensors and text, memory-mapped, no code."""
 
+import errno
 import json
 import math
 import os
@@ -41,7 +42,8 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
         except MemoryError:
             raise
         except Exception as error:  # safetensors wraps a full disk in its own exception
-            raise OSError(None, f"{error}") from error
+            full = f"os error {errno.ENOSPC}" in str(error)
+            raise OSError(errno.ENOSPC if full else None, str(error)) from error
 
 
 def _metadata(level: Level, meta: dict[str, Any]) -> dict[str, str]:

@@ -82,6 +82,8 @@ def load_dataset(
         MissingExtraError: the source needs a package that is not installed.
     """
     name = os.fspath(source)
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise InputError(f"the name {name!r} is not UTF-8: rename the file")
     options = _Options(
         smiles_column, target, task, split, num_graphs, seed, strict, workers, progress
     )

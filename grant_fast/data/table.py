@@ -18,8 +18,10 @@ from torch import Tensor
 from ..errors import InputError
 from ..files import cannot_read
 
-MISSING = frozenset({"", "nan", "na", "null"})
+MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
+#: By how much of the labels' range rounding to float32 may move one.
+_ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
 
 _Record = tuple[int, list[str]]
@@ -79,12 +81,13 @@ def read_table(
             for every column but the SMILES. By default the only other column.
         require_target: if False and no `target` is given, targets are not read.
 
-    Cells that are empty or say nan, na or null (any case) are missing targets.
+    Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
             missing, ambiguous or holds no label at all; a row has too few or too many cells; a
-            target is not a finite number. The message names the place and the remedy.
+            target is not a finite number, or a column's are too large for their differences. The
+            message names the place and the remedy.
     """
     path = Path(path)
     records = _read_records(path)
@@ -112,7 +115,7 @@ def read_table(
 
 
 def read_smi(path: str | os.PathLike[str]) -> Table:
-    """A *.smi file: each line a SMILES and, if it goes on, a name; blank lines are not allowed.
+    """A *.smi file: each line a SMILES and, if it goes on, a name; blank lines only end it.
 
     The columns are smiles and, if any line has one, name; rows are lines from 1; `y` is None.
 
@@ -120,7 +123,7 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
         InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
     except OSError as error:
         raise cannot_read(path, error) from error
     except UnicodeDecodeError as error:
@@ -238,11 +241,20 @@ def _targets(path: Path, header: list[str], body: list[_Record], columns: list[i
     y = np.empty((len(body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
         _check_not_words(path, header[column], [cells[column].strip() for _, cells in body])
-        y[:, t] = [_number(path, row, header[column], cells[column]) for row, cells in body]
-        if np.isnan(y[:, t]).all():
+        values = np.array(
+            [_number(path, row, header[column], cells[column]) for row, cells in body]
+        )
+        if np.isnan(values).all():
             raise InputError(
                 f"{path} column {header[column]!r} holds no labels at all: "
                 "fill some in, or choose another --target"
+            )
+        y[:, t] = values
+        spread = np.nanmax(values) - np.nanmin(values)
+        if spread and np.nanmax(np.abs(y[:, t] - values)) > _ROUNDING * spread:
+            raise InputError(
+                f"{path} column {header[column]!r} differs too little for its size, which float32 "
+                f"rounds away: subtract {np.nanmean(values):.6g}, its mean, from every label"
             )
     return torch.from_numpy(y)
 

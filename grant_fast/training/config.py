@@ -91,7 +91,9 @@ class RunConfig:
         "what the targets are",
     )
     split: str | None = _setting(
-        None, _one_of("random", "scaffold"), "how to split; else the source's own way"
+        None,
+        _one_of("random", "scaffold"),
+        "how to split; else as published or packed, a table by scaffold, what is left at random",
     )
     graphs: int | None = _setting(
         None, _COUNT, "take the first so many; generate so many, not 50,000"
@@ -154,7 +156,9 @@ class RunConfig:
     eval_every: int = _setting(1, _COUNT, "epochs between validations")
     visits: int | None = _setting(None, _VISITS, "stop after so many graph visits")
     seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
-    device: str = _setting("auto", _TEXT, "cpu, cuda, cuda:1, …; auto takes a GPU if there is one")
+    device: str = _setting(
+        "auto", _TEXT, "one as cpu, cuda, cuda:1; auto takes a GPU if there is one"
+    )
 
     def __post_init__(self) -> None:
         for spec in dataclasses.fields(self):

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..teaching.residuals import loss
 from ..teaching.scoring import evaluating
-from .metrics import evaluate
+from .metrics import evaluate, evaluate_each
 from .model import ModelSpec, batches_of, fitting_size, outputs
 from .recording import Recorder
 from .targets import constant_prediction, measured, targets_of
@@ -50,12 +50,29 @@ class Evaluator:
         y, task = self._y[part], self._spec.task
         if not measured(y, task).any():
             return math.nan, math.nan
+        pred = self._outputs(model, part)
+        return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
+
+    def each_target(self, model: nn.Module, part: str) -> dict[str, float]:
+        """The metric of each target over a split, NaN without labels; none where there is one.
+
+        Raises:
+            InputError: as of a call.
+        """
+        y, task = self._y[part], self._spec.task
+        if task.kind == "multiclass" or task.num_outputs == 1:
+            return {}
+        names = task.names if len(task.names) == task.num_outputs else map(str, range(y.shape[1]))
+        pred = self._spec.decode(self._outputs(model, part))
+        return dict(zip(names, evaluate_each(self._metric, pred, y, task), strict=True))
+
+    def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(part)
         with evaluating(model):
             pred = self._recorder(lambda: outputs(model, batches), model, batches)
         if not pred.isfinite().all():
             raise InputError(f"a prediction for the {part} split is not finite")
-        return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
+        return pred
 
     def _batches(self, part: str) -> Iterable[GraphBatch]:
         """The split's graphs; as one batch, if they fit into one, which is kept."""

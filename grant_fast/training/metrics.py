@@ -7,6 +7,7 @@ so that an odd split never ends a run.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -66,6 +67,13 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     if task.kind == "multiclass" and name != "accuracy":
         pred, y = pred.double().log_softmax(dim=1), _one_against_rest(y, task.num_outputs)
     return float(_METRICS[name](pred, y))
+
+
+def evaluate_each(name: str, pred: Tensor, y: Tensor, task: Task) -> list[float]:
+    """`evaluate` of every target by itself; its arguments, for regression or labels."""
+    single = replace(task, num_outputs=1, names=())
+    pairs = zip(pred.split(1, dim=1), y.split(1, dim=1), strict=True)
+    return [evaluate(name, *pair, single) for pair in pairs]
 
 
 def mae(pred: Tensor, y: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -146,6 +147,7 @@ def predict_csv(
 def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) -> None:
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
 
+    Ids count the graphs of the file from 0: rows that were left out when it was packed have none.
     Answers are what `predict_csv` says.
 
     Raises:
@@ -191,6 +193,7 @@ def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    # Seven digits are all that float32 has.
-    writer.writerows([f"{v:.7g}" if isinstance(v, float) else v for v in line] for line in lines)
+    # As few digits as tell a float32 from every other.
+    shortest = lambda v: str(np.float32(v)) if isinstance(v, float) else v  # noqa: E731
+    writer.writerows(list(map(shortest, line)) for line in lines)
     atomic_write_text(path, text.getvalue())

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,8 @@ class RunResult:
             `EpochRecord`.
         constant_loss: validation loss of always predicting the training mean (or base rate): what
             a model that has learned nothing reaches.
+        test_metric_each: where there are several targets, the one of each, of which `test_metric`
+            is the mean over those that could be measured.
     """
 
     arm: str
@@ -76,6 +78,7 @@ class RunResult:
     selection_seconds: float
     valid_seconds: float
     constant_loss: float | None
+    test_metric_each: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

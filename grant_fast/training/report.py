@@ -192,9 +192,11 @@ def terminal_table(
 ) -> Table:
     """The first columns of the summary as a rich table, the best test metric in bold."""
     headings, cells = rows(summaries, metric)
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for heading in headings[:BRIEF]:
-        table.add_column(heading, justify="left" if heading == "arm" else "right", no_wrap=True)
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.collapse_padding = True  # a terminal of 80 columns has room for most comparisons then
+    table.add_column(headings[0], no_wrap=True)
+    for heading in headings[1:BRIEF]:
+        table.add_column(heading.replace("s seen", "s\nseen"), justify="right")
     sign = 1 if higher_is_better else -1
     scores = [sign * arm.test_metric.mean for arm in summaries]
     best = max((score for score in scores if not math.isnan(score)), default=None)

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 
-from grant_fast import cli, shell
+from grant_fast import PackedGraphs, cli, shell
 from grant_fast.data.load import load_dataset, save_dataset
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import RunConfig
+from grant_fast.training.predict import load_predictor
 from grant_fast.training.records import read_run
 from tests.cli.runs import ENVIRONMENT, SMALL, SMILES, fails, run
 
@@ -125,6 +127,14 @@ def test_tiny_and_huge_values_keep_their_digits(tmp_path):
     assert re.search(r"test mae: \d\.\d+e-\d\d ", run("train", table, *words).stdout)
 
 
+def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():
+    words = [sys.executable, "-m", "grant_fast", "train", "--help"]
+    environment = ENVIRONMENT | {"PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(words, env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"Options" in done.stdout and "κ".encode() not in done.stdout and b"?" in done.stdout
+
+
 def test_compare_says_which_arms_it_runs():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("compare", "--help").stdout).split())
     assert "beside the controls random and full-equal-budget; repeat it." in words
@@ -165,8 +175,8 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     folder, out = tmp_path / "run", tmp_path / "out.csv"
     words = [word for name in targets for word in ("--target", name)]
     words += ["--split", "random", "--epochs", 2, "--device", "cpu", "-o", folder]
-    result = run("train", molecules, *words)
-    assert result.exit_code == 0, result.output
+    trained = run("train", molecules, *words)
+    assert trained.exit_code == 0, trained.output
     assert load_checkpoint(folder / "best.pt")["spec"]["task"]["kind"] == kind
 
     new = tmp_path / "new.csv"
@@ -182,6 +192,17 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     assert all(rows[1][name] == "" for name in columns)
     values = [float(rows[row][name]) for row in (0, 2) for name in columns]
     assert kind == "regression" or all(0 <= value <= 1 for value in values)
+    answers = load_predictor(folder, device="cpu")(PackedGraphs.from_smiles(["CCO", "c1ccccc1"]))
+    assert answers.flatten().tolist() == np.float32(values).tolist()  # digits of a whole float32
+
+    each = json.loads((folder / "result.json").read_text())["test_metric_each"]
+    assert list(each) == (columns if len(columns) > 1 else [])
+    known = [value for value in each.values() if value is not None]
+    said = f"that is the mean of {len(known)} of {len(each)} targets: "
+    assert (said in trained.stdout) == (len(columns) > 1)
+    if known:
+        mean = json.loads((folder / "result.json").read_text())["test_metric"]
+        assert sum(known) / len(known) == pytest.approx(mean)
 
     line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
     assert "row 3: 'nonsense' is not a valid SMILES" in line

@@ -47,6 +47,22 @@ def test_unknown_arms_and_no_seeds_are_refused(tmp_path):
         assert f"seeds={seeds} cannot be used" in line
 
 
+def test_a_reproduction_refuses_nonsense_before_data_are_read(tmp_path):
+    out = ["-o", tmp_path / "out"]
+    assert "seeds=0 cannot be used" in fails("reproduce", "gen-reg", "--seeds", 0, *out)
+    assert "pass_size=0 cannot be used" in fails("reproduce", "gen-reg", "--pass-size", 0, *out)
+    table = tmp_path / "two.csv"
+    table.write_text("text,a,b\nC,1,0\n")
+    words = ["reproduce", "ogbg-molhiv", "--data", table, *out]
+    assert "name one with --smiles-column" in fails(*words)
+    assert "choose with --target" in fails(*words, "--smiles-column", "text")
+    assert "1 graph cannot be split" in fails(*words, "--smiles-column", "text", "--target", "a")
+
+
+def test_a_name_that_is_no_text_is_refused():
+    assert "rename the file" in fails("train", "l\udcf6s.csv")
+
+
 def test_unknown_data_sets_and_missing_sources_are_refused():
     assert "unknown data set 'gen-rag': give gen-reg" in fails("train", "gen-rag")
     assert "nothing to train on" in fails("train")

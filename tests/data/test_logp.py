@@ -36,7 +36,8 @@ def test_a_known_molecule_keeps_its_published_accessibility():
 
 def test_a_smi_file_is_a_regression_of_it(tmp_path):
     path = tmp_path / "zinc.smi"
-    path.write_text("CCO ethanol\nc1ccccc1\nC(,1\n" + "\n".join("C" * n for n in range(1, 20)))
+    chains = "\n".join("C" * n for n in range(1, 20))
+    path.write_text(f"CCO ethanol\nc1ccccc1\nC(,1\n{chains}\n\n")
     dataset = load_dataset(path, progress=False)
     assert dataset.skipped == [(3, "C(,1")]
     assert (dataset.task.kind, dataset.metric, dataset.encoder) == ("regression", "mae", "atom")

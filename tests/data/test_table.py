@@ -56,8 +56,17 @@ def test_the_header_says_what_stands_between_cells(csv_file, text: str) -> None:
 
 
 def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
-    table = read_table(csv_file("smiles,y\nC,\nC,NaN\nC,na\nC,NULL\nC, \nC,1e-3\n"))
-    assert columns(table) == [[-9.0] * 5 + [pytest.approx(1e-3)]]
+    table = read_table(csv_file("smiles,y\nC,\nC,NaN\nC,na\nC,NULL\nC, \nC,#N/A\nC,1e-3\n"))
+    assert columns(table) == [[-9.0] * 6 + [pytest.approx(1e-3)]]
+
+
+def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
+    text = "smiles,E\nC,-1000001.53\nO,\nN,-1000002.53\n"
+    with pytest.raises(InputError, match=r"column 'E' differs too little .* subtract -1e\+06"):
+        read_table(csv_file(text))
+    assert columns(read_table(csv_file(text.replace("-100000", "")))) == [
+        pytest.approx([1.53, -9.0, 2.53])
+    ]
 
 
 def test_targets_are_taken_in_the_order_asked_for(csv_file) -> None:

@@ -15,6 +15,7 @@ from grant_fast.training.metrics import (
     accuracy,
     average_precision,
     evaluate,
+    evaluate_each,
     higher_is_better,
     mae,
     rmse,
@@ -69,6 +70,19 @@ def test_regression_metrics_equal_scikit_learn(rows):
     exact = y.double(), pred.double()
     assert float(mae(pred, y)) == pytest.approx(sk.mean_absolute_error(*exact), abs=1e-6)
     assert float(rmse(pred, y)) == pytest.approx(sk.root_mean_squared_error(*exact), abs=1e-6)
+
+
+def test_every_target_by_itself_is_what_the_mean_is_of():
+    pred, y = torch.randn(30, 3), torch.rand(30, 3).round()
+    y[:, 1], y[4, 2] = 0, torch.nan  # of one class, and with a gap
+    task = Task("multilabel", num_outputs=3)
+    first, second, third = evaluate_each("roc_auc", pred, y, task)
+    assert math.isnan(second)
+    assert (first + third) / 2 == pytest.approx(evaluate("roc_auc", pred, y, task))
+    single = Task("regression")
+    assert third == evaluate("roc_auc", pred[:, 2:], y[:, 2:], Task("binary"))
+    each = evaluate_each("mae", pred, y, Task("regression", num_outputs=3))
+    assert each[1] == evaluate("mae", pred[:, 1:2], y[:, 1:2], single)
 
 
 def test_regression_metrics_leave_out_unmeasured_entries_target_by_target():

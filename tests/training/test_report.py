@@ -141,6 +141,18 @@ def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics)
     assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
 
 
+def test_a_table_in_a_narrow_terminal_breaks_lines_and_drops_no_digit():
+    summaries = summarize(make_runs({"full-equal-budget": [0.0821, 0.0911], "random": [0.1, 0.2]}))
+    for width in (60, 80, 100):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(terminal_table(summaries, "mae", False, "title"))
+        text = console.export_text()
+        assert "…" not in text
+        words = text.split()
+        for arm in summaries:
+            assert {arm.arm, *str(arm.test_metric).split(), *str(arm.loss).split()} <= set(words)
+
+
 def test_a_title_is_text_whatever_it_holds(tmp_path):
     runs, title = make_runs({"full": [0.5, 0.6]}), "a $\\frac [bold]b[/bold] $c.csv"
     draw_curves(tmp_path / "curves.png", runs, title)
