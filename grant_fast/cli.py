@@ -93,10 +93,15 @@ def train(
     tensorboard: Board = False,
     **given: Any,
 ) -> None:
-    """Train one network and test it."""
+    """Train one network and test it.
+
+    The folder gets the weights, the metrics, which graph was in which part of
+    the split (split.csv), and what is predicted for the test graphs (test.csv).
+    """
     from .training.console import ConsoleObserver
     from .training.folder import CONFIG_FILE, check_same, read_config
     from .training.observers import Observers, TensorBoard
+    from .training.predict import write_parts
     from .training.trainer import Trainer
 
     check_flags(resume, overwrite)
@@ -128,6 +133,7 @@ def train(
         with ConsoleObserver(stderr(), about=described(dataset, config)) as shown:
             trainer = Trainer(dataset, config, out, resume=resume)
             result = trainer.fit(Observers([shown, *observers]))
+        write_parts(out, dataset)
     except KeyboardInterrupt:
         command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
         raise interrupted(holds_run(out, config), command) from None
@@ -333,8 +339,8 @@ def predict(
 
     A CSV keeps its columns; behind them come values in the target's own units
     (regression), or probabilities: of class 1 (binary), of each label
-    (multilabel), of each class (multiclass). Of a packed file the graphs are
-    counted from 0, without the rows that were left out when it was packed.
+    (multilabel), of each class (multiclass). Graphs of a packed file go by
+    the rows of the table that was packed (its header is row 1), or from 0.
     """
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed

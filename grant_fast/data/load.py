@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
+
 from ..errors import InputError
 from ..files import closest
 from ..graphs import PackedGraphs
@@ -57,6 +59,9 @@ def load_dataset(
     progress: bool = True,
 ) -> Dataset:
     """Load or generate a data set.
+
+    The `ids` of graphs from a file of SMILES are its rows, as a spreadsheet shows them (the header
+    is row 1; a *.smi has none), so that what is left out leaves gaps.
 
     Args:
         source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
@@ -177,7 +182,9 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
     task, y = make_task(table.y, "graph", table.target_names, options.task)
     dataset = Dataset(
         name=path.stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), missing_labels=True),
+        graphs=PackedGraphs.from_graph_arrays(
+            replace(arrays, y=y), missing_labels=True, ids=torch.tensor(table.rows)
+        ),
         task=task,
         split={} if options.split == "random" else scaffold_split(table.smiles),
         metric=DEFAULT_METRIC[task.kind],
@@ -198,12 +205,13 @@ def _from_smi(path: Path, options: _Options) -> Dataset:
         row, text = rows[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
     bad = {row for row, _ in failures}
-    kept = [text for row, text in enumerate(smiles) if row not in bad]
+    good = [row for row in range(len(smiles)) if row not in bad]
+    kept = [smiles[row] for row in good]
     y = penalized_logp(kept, options.workers, options.progress)[:, None]
     task, y = make_task(y, "graph", ("penalised logP",), options.task or "regression")
     dataset = Dataset(
         name=path.stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y)),
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
         task=task,
         split=scaffold_split(kept) if options.split == "scaffold" else {},
         metric=DEFAULT_METRIC[task.kind],

@@ -14,7 +14,9 @@ from .records import METRICS_FILE, RESULT_FILE, write_history
 CONFIG_FILE = "config.json"
 LAST_FILE = "last.pt"
 BEST_FILE = "best.pt"
-_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, CONFIG_FILE)
+SPLIT_FILE = "split.csv"
+TEST_FILE = "test.csv"
+_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, SPLIT_FILE, TEST_FILE, CONFIG_FILE)
 
 
 def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.dataset import Dataset
 from ..data.smiles import featurize
 from ..data.table import read_smi, read_table
 from ..errors import InputError
@@ -18,8 +20,17 @@ from ..nn import FlexGCN
 from ..tasks import Task
 from .checkpoints import load_checkpoint, load_weights
 from .config import RunConfig
-from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
+from .folder import (
+    BEST_FILE,
+    CONFIG_FILE,
+    LAST_FILE,
+    SPLIT_FILE,
+    TEST_FILE,
+    difference,
+    read_config,
+)
 from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
+from .targets import targets_of
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ def predict_csv(
 def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) -> None:
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
 
-    Ids count the graphs of the file from 0: rows that were left out when it was packed have none.
+    Ids are the rows of the table that was packed (its header is row 1), or count from 0.
     Answers are what `predict_csv` says.
 
     Raises:
@@ -167,6 +178,35 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
     ]
     lines = [[*place, *row] for place, row in zip(places, answers, strict=True)]
     return _write_csv(out, ["graph", "node", *names], lines)
+
+
+def write_parts(run_dir: Path, dataset: Dataset) -> None:
+    """What a finished run learned from and how it did: split.csv and test.csv, by graphs' ids.
+
+    split.csv says of every graph whether it is in train, valid or test. test.csv holds the targets
+    of each test graph and behind them the answers of the best weights, as `predict_csv` has them.
+    It is left out for targets of nodes.
+
+    Raises:
+        InputError: a file cannot be written, or the run's own cannot be read.
+    """
+    ids, split = dataset.graphs.ids.cpu(), dataset.split
+    part_of = {int(ids[i]): part for part, positions in split.items() for i in positions.tolist()}
+    _write_csv(
+        run_dir / SPLIT_FILE, ["graph", "part"], [list(item) for item in sorted(part_of.items())]
+    )
+    if dataset.task.level == "node":
+        return
+    predictor = load_predictor(run_dir, device=read_config(run_dir).device)
+    test = split["test"]
+    y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
+    names = list(dataset.task.names) if len(dataset.task.names) == y.shape[1] else []
+    targets = names or ["target" if y.shape[1] == 1 else f"target_{i}" for i in range(y.shape[1])]
+    header = ["graph", *targets]
+    answers = predictor(dataset.graphs.subset(test)).tolist()
+    rows = zip(ids[test].tolist(), y.tolist(), answers, strict=True)
+    header += _apart(answer_columns(dataset.task), header)
+    _write_csv(run_dir / TEST_FILE, header, [[graph, *truth, *said] for graph, truth, said in rows])
 
 
 def answer_columns(task: Task) -> list[str]:
@@ -193,7 +233,12 @@ def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
-    # As few digits as tell a float32 from every other.
-    shortest = lambda v: str(np.float32(v)) if isinstance(v, float) else v  # noqa: E731
-    writer.writerows(list(map(shortest, line)) for line in lines)
+    writer.writerows(list(map(_cell, line)) for line in lines)
     atomic_write_text(path, text.getvalue())
+
+
+def _cell(value: object) -> object:
+    """As few digits as tell a float32 from every other; nothing for what was not measured."""
+    if not isinstance(value, float):
+        return value
+    return "" if math.isnan(value) else str(np.float32(value))

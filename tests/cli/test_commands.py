@@ -23,7 +23,8 @@ from tests.cli.runs import ENVIRONMENT, SMALL, SMILES, fails, run
 
 def test_train_leaves_a_whole_run_folder(trained):
     names = {path.name for path in trained.iterdir()}
-    assert names == {"config.json", "metrics.csv", "last.pt", "best.pt", "result.json"}
+    files = {"config.json", "metrics.csv", "last.pt", "best.pt", "result.json", "split.csv"}
+    assert names == files  # no test.csv, which targets of nodes would make huge
     assert json.loads((trained / "config.json").read_text())["epochs"] == 2
 
 
@@ -207,6 +208,39 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
     assert "row 3: 'nonsense' is not a valid SMILES" in line
     assert not (tmp_path / "strict.csv").exists()
+
+
+def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, tmp_path):
+    lines = molecules.read_text().splitlines()
+    lines[3] = "nonsense,1,1,1"  # row 4 of the table
+    molecules.write_text("\n".join(lines))
+    folder, packed, out = tmp_path / "run", tmp_path / "m.gfast", tmp_path / "out.csv"
+    words = ["--target", "toxic,sticky", "--split", "random"]
+    few = ["--epochs", 2, "--device", "cpu", "-o", folder]
+    assert run("train", molecules, *words, *few).exit_code == 0
+
+    parts = {row["graph"]: row["part"] for row in rows_of(folder / "split.csv")}
+    assert list(parts) == [str(row) for row in range(2, 32) if row != 4]
+    tested = rows_of(folder / "test.csv")
+    assert [row["graph"] for row in tested] == [g for g, part in parts.items() if part == "test"]
+    assert run("predict", folder, molecules, "-o", out).exit_code == 0
+    predicted = rows_of(out)
+    for row in tested:
+        source = predicted[int(row["graph"]) - 2]
+        for name in ("toxic", "sticky"):
+            truth = [float(line[name] or "nan") for line in (row, source)]
+            assert truth[0] == pytest.approx(truth[1], nan_ok=True)
+            said = [float(line[f"{name}_predicted"]) for line in (row, source)]
+            assert said[0] == pytest.approx(said[1], abs=1e-6)
+
+    assert run("pack", molecules, *words, "-o", packed).exit_code == 0
+    assert run("predict", folder, packed, "-o", out).exit_code == 0
+    assert [row["graph"] for row in rows_of(out)] == list(parts)
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_predictions_stand_behind_the_columns_of_the_source(molecules, tmp_path):
