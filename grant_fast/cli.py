@@ -53,7 +53,16 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupt
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
 _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy of it
-_DATA = ("smiles_column", "target", "task", "split", "graphs", "data_seed", "strict")
+_DATA = (
+    "smiles_column",
+    "target",
+    "task",
+    "split",
+    "split_column",
+    "graphs",
+    "data_seed",
+    "strict",
+)
 
 
 def main() -> None:

@@ -74,6 +74,7 @@ def load(config: RunConfig) -> Any:
         target=list(config.target) or None,
         task=None if config.task == "auto" else config.task,  # type: ignore[arg-type]
         split=config.split,  # type: ignore[arg-type]
+        split_column=config.split_column,
         num_graphs=config.graphs,
         seed=config.data_seed,
         strict=config.strict,

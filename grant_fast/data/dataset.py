@@ -41,7 +41,8 @@ class Dataset:
         encoder: "atom" where x holds OGB's nine categorical columns, else None.
         skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
         unlabelled: how many rows were left out because they hold no label.
-        splitting: how the split was made, for people: random, scaffold, published or stored.
+        splitting: how the split was made, for people: random, scaffold, given (by a
+            column), published or stored.
     """
 
     name: str

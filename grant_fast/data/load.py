@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 
 from ..errors import InputError
@@ -30,7 +31,7 @@ from .logp import penalized_logp
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import featurize
-from .splits import FEWEST, random_split, scaffold_split
+from .splits import FEWEST, PARTS, random_split, scaffold_split
 from .stream import Part
 from .table import read_smi, read_table
 
@@ -52,6 +53,7 @@ def load_dataset(
     target: Sequence[str] | None = None,
     task: Kind | None = None,
     split: Split | None = None,
+    split_column: str | None = None,
     num_graphs: int | None = None,
     seed: int = 0,
     strict: bool = False,
@@ -75,6 +77,7 @@ def load_dataset(
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.
+        split_column: of a CSV file that says of each row whether it is train, valid or test.
         num_graphs: only so many: generated, the first of a file, or the first of each part of a
             published split. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
@@ -90,13 +93,22 @@ def load_dataset(
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
     options = _Options(
-        smiles_column, target, task, split, num_graphs, seed, strict, workers, progress
+        smiles_column,
+        target,
+        task,
+        split,
+        split_column,
+        num_graphs,
+        seed,
+        strict,
+        workers,
+        progress,
     )
     suffix = Path(name).suffix.lower()
     if suffix in (".csv", ".tsv"):
         return _from_csv(Path(name), options)
-    if smiles_column is not None or target:
-        raise InputError(f"a SMILES column and targets are chosen in CSV files, not in {name!r}")
+    if smiles_column is not None or target or split_column is not None:
+        raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if suffix == ".smi":
         return _from_smi(Path(name), options)
     if split == "scaffold":
@@ -140,6 +152,7 @@ class _Options:
     target: Sequence[str] | None
     task: Kind | None
     split: Split | None
+    split_column: str | None
     num_graphs: int | None
     seed: int
     strict: bool
@@ -151,6 +164,10 @@ class _Options:
             if value is not None and value not in get_args(known):
                 choices = ", ".join(get_args(known))
                 raise InputError(f"unknown {what} {value!r}: choose one of {choices}")
+        if self.split is not None and self.split_column is not None:
+            raise InputError(
+                f"the split is {self.split} or in the column {self.split_column!r}: choose one"
+            )
         if self.num_graphs is not None and self.num_graphs < 3:
             raise InputError(
                 f"num_graphs={self.num_graphs}: give 3 or more, for train, valid and test"
@@ -158,7 +175,8 @@ class _Options:
 
 
 def _from_csv(path: Path, options: _Options) -> Dataset:
-    table = read_table(path, options.smiles_column, options.target)
+    columns = (options.smiles_column, options.target)
+    table = read_table(path, *columns, split_column=options.split_column)
     if options.num_graphs is not None:
         table = table.take(range(min(options.num_graphs, len(table))))
     assert table.y is not None
@@ -180,18 +198,24 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
     table = table.take([i for i in range(len(table)) if i not in bad])
     assert table.y is not None
     task, y = make_task(table.y, "graph", table.target_names, options.task)
+    split = {}
+    if table.parts is not None:
+        found = np.array(table.parts)
+        split = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
+    elif options.split != "random":
+        split = scaffold_split(table.smiles)
     dataset = Dataset(
         name=path.stem,
         graphs=PackedGraphs.from_graph_arrays(
             replace(arrays, y=y), missing_labels=True, ids=torch.tensor(table.rows)
         ),
         task=task,
-        split={} if options.split == "random" else scaffold_split(table.smiles),
+        split=split,
         metric=DEFAULT_METRIC[task.kind],
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
-        splitting="scaffold",
+        splitting="scaffold" if table.parts is None else "given",
     )
     return _with_split(dataset, options)
 

@@ -20,6 +20,7 @@ from ..files import cannot_read
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
+_PARTS = {"train": "train", "test": "test"} | dict.fromkeys(("valid", "val", "validation"), "valid")
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
@@ -37,6 +38,7 @@ class Table:
         rows: the number of each row as a spreadsheet shows it; the header is row 1.
         smiles_column: the column that `smiles` came from.
         target_names: the columns that `y` came from.
+        parts: "train", "valid" or "test" for each row; None if no column of them was asked for.
         header, cells: the whole file as it is, rows as above.
     """
 
@@ -47,6 +49,7 @@ class Table:
     target_names: tuple[str, ...]
     header: list[str]
     cells: list[list[str]]
+    parts: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -61,6 +64,7 @@ class Table:
             self.target_names,
             self.header,
             [self.cells[i] for i in positions],
+            None if self.parts is None else [self.parts[i] for i in positions],
         )
 
 
@@ -69,6 +73,7 @@ def read_table(
     smiles_column: str | None = None,
     target: Sequence[str] | None = None,
     *,
+    split_column: str | None = None,
     require_target: bool = True,
 ) -> Table:
     """Read SMILES and numeric targets from a UTF-8 CSV file with a header.
@@ -78,7 +83,8 @@ def read_table(
             byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
         target: the target columns, or several names in one, separated by commas; `["all"]` stands
-            for every column but the SMILES. By default the only other column.
+            for every column but the SMILES (and the split's). By default the only other column.
+        split_column: the column that says train, valid (val, validation) or test, in any case.
         require_target: if False and no `target` is given, targets are not read.
 
     Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets.
@@ -96,7 +102,11 @@ def read_table(
     if not body:
         raise InputError(f"{path} has a header and no rows: add molecules below it")
     smiles_at = _smiles_position(path, header, smiles_column)
-    targets_at = _target_positions(path, header, smiles_at, target, require_target)
+    split_at = (
+        None if split_column is None else _position(path, header, split_column, "--split-column")
+    )
+    taken = [smiles_at] if split_at is None else [smiles_at, split_at]
+    targets_at = _target_positions(path, header, taken, target, require_target)
     for row, cells in body:
         if len(cells) != len(header):
             raise InputError(
@@ -111,6 +121,7 @@ def read_table(
         target_names=tuple(header[i] for i in targets_at),
         header=records[0][1],
         cells=[cells for _, cells in body],
+        parts=None if split_at is None else _parts(path, header[split_at], body, split_at),
     )
 
 
@@ -202,14 +213,27 @@ def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
     )
 
 
+def _parts(path: Path, column: str, body: list[_Record], at: int) -> list[str]:
+    parts = []
+    for row, cells in body:
+        text = cells[at].strip()
+        if text.lower() not in _PARTS:
+            raise InputError(
+                f"{path} row {row}, column {column!r}: {text!r} is no part of a split: "
+                "write train, valid or test"
+            )
+        parts.append(_PARTS[text.lower()])
+    return parts
+
+
 def _target_positions(
     path: Path,
     header: list[str],
-    smiles_at: int,
+    taken: list[int],
     target: Sequence[str] | None,
     require_target: bool,
 ) -> list[int]:
-    others = [i for i in range(len(header)) if i != smiles_at]
+    others = [i for i in range(len(header)) if i not in taken]
     if target:
         # A name may hold commas itself.
         target = [
@@ -220,15 +244,18 @@ def _target_positions(
         if target == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
             return others
         positions = [_position(path, header, name, "--target") for name in target]
-        if smiles_at in positions:
-            raise InputError(f"{header[smiles_at]!r} cannot be both SMILES column and --target")
+        for at, what in zip(taken, ("SMILES", "split"), strict=False):
+            if at in positions:
+                raise InputError(f"{header[at]!r} cannot be both {what} column and --target")
         if len(set(positions)) < len(positions):
             raise InputError(f"a --target is given twice among {_listed(target)}: give each once")
         return positions
     if not require_target:
         return []
     if not others:
-        raise InputError(f"{path} has no column beside {header[smiles_at]!r}: add the targets")
+        raise InputError(
+            f"{path} has no column beside {_listed([header[i] for i in taken])}: add the targets"
+        )
     if len(others) > 1:
         raise InputError(
             f"{path} has several columns that could be the target: choose with --target among "

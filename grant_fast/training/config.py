@@ -95,6 +95,9 @@ class RunConfig:
         _one_of("random", "scaffold"),
         "how to split; else as published or packed, a table by scaffold, what is left at random",
     )
+    split_column: str | None = _setting(
+        None, _TEXT, "the CSV's column that says train, valid or test"
+    )
     graphs: int | None = _setting(
         None, _COUNT, "take the first so many; generate so many, not 50,000"
     )

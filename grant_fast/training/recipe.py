@@ -120,7 +120,8 @@ def parse_recipe(text: str, origin: str) -> Recipe:
 
 def _config(settings: Any) -> RunConfig:
     """A recipe says everything that decides a result, and nothing that depends on the user."""
-    theirs = {"source", "smiles_column", "target", "task", "split", "graphs", "data_seed", "strict"}
+    theirs = {"source", "smiles_column", "target", "task", "split", "split_column"}
+    theirs |= {"graphs", "data_seed", "strict"}
     theirs |= {"arm", "visits", "seed", "device"}
     optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart", "pass_size"}
     own = {spec.name for spec in dataclasses.fields(RunConfig)} - theirs

@@ -67,6 +67,37 @@ class TestMolecules:
         again = load_dataset(path, split="random", seed=1, progress=False)
         assert parts(dataset) == parts(again)
 
+    def test_a_column_may_say_which_part_a_row_is_in(self, csv_file: Callable) -> None:
+        said = ["Train", "test", "val", "train ", "validation", "valid", "test", "train"]
+        rows = [f"{'C' * i},{part},{i}" for i, part in enumerate(said, 1)]
+        rows[2:2] = ["nonsense,test,1", "CC,train,"]
+        path = csv_file(rows, header="smiles,fold,y")
+        dataset = load_dataset(path, split_column="fold", progress=False)
+        assert parts(dataset) == {"train": [0, 3, 7], "valid": [2, 4, 5], "test": [1, 6]}
+        assert (dataset.splitting, dataset.task.names) == ("given", ("y",))
+        assert dataset.graphs.ids.tolist() == [2, 3, 6, 7, 8, 9, 10, 11]
+        with pytest.raises(InputError, match="row 3, column 'fold': 'x' is no part of a split"):
+            wrong = csv_file(["C,train,1", "CC,x,2"], header="smiles,fold,y")
+            load_dataset(wrong, split_column="fold", progress=False)
+        with pytest.raises(InputError, match="none of the 6 graphs of rings is in valid"):
+            hollow = csv_file(
+                [f"{'C' * i},{said[i % 2]},{i}" for i in range(1, 7)], "smiles,fold,y"
+            )
+            load_dataset(hollow, split_column="fold", progress=False)
+        for words, message in (
+            (
+                {"split_column": "z"},
+                "no column 'z': give --split-column one of 'smiles', 'fold', 'y'",
+            ),
+            (
+                {"split_column": "y", "target": ["y"]},
+                "'y' cannot be both split column and --target",
+            ),
+            ({"target": ["all"]}, "column 'fold' holds words"),
+        ):
+            with pytest.raises(InputError, match=message):
+                load_dataset(path, **words, progress=False)
+
     def test_bad_and_unlabelled_rows_are_counted_and_left_out(self, csv_file: Callable) -> None:
         rows = [f"{ring},{i % 2}" for i, ring in enumerate(RINGS)]
         rows[1:1] = ["C1,1", "CC,", ",1"]
@@ -325,6 +356,8 @@ def test_an_unknown_source_lists_what_is_known(source: str) -> None:
         ({"num_graphs": -4}, "num_graphs=-4"),
         ({"split": "scaffold"}, "split=\"scaffold\" needs SMILES, which 'gen-reg'"),
         ({"target": ["y"]}, "targets are chosen in CSV files, not in 'gen-reg'"),
+        ({"split_column": "s"}, "columns and targets are chosen in CSV files, not in 'gen-reg'"),
+        ({"split": "random", "split_column": "s"}, "random or in the column 's': choose one"),
         ({"smiles_column": "s"}, "targets are chosen in CSV files, not in 'gen-reg'"),
     ],
 )
