@@ -52,8 +52,9 @@ class GraphBatch:
         super().__setattr__(name, value)
 
     def check_unchanged(self) -> None:
-        """Refuse features that a gradient is asked of (InputError): no model would see them."""
-        if "x" in vars(self) and self.x.requires_grad:
+        """Refuse features that were written to, or that a gradient is asked of: no model would see
+        it (InputError)."""
+        if "x" in vars(self) and (self.x.requires_grad or _writes(self.x) != self._x_writes):
             raise InputError(CHANGED.format("x"))
 
     def __len__(self) -> int:
@@ -173,7 +174,9 @@ class GraphBatch:
     @kept_property
     def x(self) -> Tensor:
         x = take(self.graphs.x, self.nodes)
-        return x if x.is_floating_point() else x.long()  # as embeddings want their indices
+        x = x if x.is_floating_point() else x.long()  # as embeddings want their indices
+        self._x_writes = _writes(x)
+        return x
 
     @kept_property
     def y(self) -> Tensor | None:
@@ -329,3 +332,8 @@ def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphB
 
 
 default_collate_fn_map[GraphBatch] = _collate
+
+
+def _writes(x: Tensor) -> int:
+    """How often a tensor, or what it is a view of, was written to; 0 where nobody counts."""
+    return 0 if x.is_inference() else x._version

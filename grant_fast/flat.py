@@ -153,7 +153,12 @@ class FlatGraphs:
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> "Self":
-        """A copy on `device`, floating tensors as `dtype`; `self` where nothing changes."""
+        """A copy on `device`, floating tensors as `dtype`; `self` where nothing changes.
+
+        Targets stay float32 where `dtype` is a shorter one, as losses and metrics take them.
+        """
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise InputError(f"dtype is {dtype}: give torch.float32, float64, float16 or bfloat16")
         unchanged = device is None or torch.device(device) == self.device
         if unchanged and dtype in (None, self.scale.dtype):
             return self
@@ -164,9 +169,11 @@ class FlatGraphs:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
         adj_t = None if self.adj_t is None else PackedCSR(*map(move, self.adj_t))
+        y = None if self.y is None else self.y.to(device)
+        targets = None if dtype is None else torch.promote_types(dtype, torch.float32)
         moved = type(self)(
             x=move(self.x),
-            y=move(self.y),
+            y=y if y is None or not y.is_floating_point() else y.to(targets),
             ptr=move(self.ptr),
             ids=move(self.ids),
             adj=PackedCSR(*map(move, self.adj)),

@@ -158,7 +158,10 @@ def pack_targets(
         classes = y.reshape(-1).long()
         if (classes < 0).any() and not (missing_labels and (classes >= NOT_MEASURED).all()):
             row = int((classes < 0).nonzero()[0])
-            raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0")
+            raise InputError(
+                f"y is {classes[row]} at {level} {row}: classes count from 0 (numbers that are no "
+                "classes are floating point: give y.float())"
+            )
         return classes.contiguous(), level
     y = (y if y.dim() == 2 else y[:, None]).to(torch.float32).contiguous()
     bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)

@@ -190,6 +190,12 @@ def test_to_changes_dtype_and_device_and_nothing_else():
     )
     assert integers.to(dtype=torch.float64).scale.dtype == torch.float64
     assert integers.to(dtype=torch.float64).x.dtype == torch.uint8
+    half = case.graphs.to(dtype=torch.float16)
+    assert (half.x.dtype, half.y.dtype, double.y.dtype) == (torch.half, torch.float, torch.double)
+    assert torch.equal(half.y, case.graphs.y)
+    for wrong in (torch.int64, torch.complex64, "float64"):
+        with pytest.raises(InputError, match=r"dtype is .*: give torch\.float32"):
+            case.graphs.to(dtype=wrong)
 
 
 def test_node_level_targets_follow_their_nodes():
@@ -226,6 +232,16 @@ def test_a_batch_is_read_only_and_a_dataset_constant():
     for name in ("x", "edge_index", "y"):
         with pytest.raises(InputError, match=rf"read only.*reads {name} where.*model\(x, "):
             setattr(batch, name, getattr(batch, name))
+    model = FlexGCN(5, 4, 1, orders=[3, 2])
+    for ids in ([1, 2], [2, 1], 1):  # views of the dataset, and gathered
+        batch = case.graphs.batch(ids)
+        model(batch), batch.x.sum(), model(batch)
+        batch.x[:, 0] = 0
+        with pytest.raises(InputError, match=r"read only.*reads x where"):
+            model(batch)
+        with torch.inference_mode():
+            batch = case.graphs.batch(ids)
+            assert batch.x.shape[1] == 5 and model(batch).isfinite().all()
     with pytest.raises(InputError, match=r"x requires a gradient.*x\.detach\(\)"):
         PackedGraphs.from_arrays(case.x.clone().requires_grad_(), case.edge_index, case.batch)
 

@@ -104,6 +104,14 @@ def test_a_batch_in_place_of_the_edges_has_its_own_weights_and_as_many_nodes():
         conv(case.x[1:], batch)
 
 
+def test_a_layer_asks_for_features_and_edges():
+    case, conv = Case(), FlexConv(5, 4)
+    batch = case.graphs.batch(slice(None))
+    for given in ((batch,), (batch, batch), (case.x,)):
+        with pytest.raises(InputError, match=r"conv\(x, edge_index\) or conv\(batch.x, batch\)"):
+            conv(*given)
+
+
 @pytest.mark.parametrize("num_edges", [5, 7])  # as many as there are nodes, and not
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):

@@ -3,7 +3,7 @@
 Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `num_nodes`), so torch_geometric
 need not be installed. OGB's own pairs of (graph dictionary, label) are read as well.
 
-An `edge_attr` or a `train_mask` is not carried, which a warning says. OGB's `edge_feat` is left
+What `LEFT_OUT` names is not carried, which a warning says. OGB's `edge_feat` is left
 out silently: its dictionaries come as they are, so that users could do nothing about it.
 """
 

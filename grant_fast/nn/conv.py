@@ -63,7 +63,9 @@ class FlexConv(nn.Module):
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
-    def forward(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, edge_index: Any = None, edge_weight: Tensor | None = None
+    ) -> Tensor:
         """Y, [n, out_channels].
 
         Args:
@@ -78,6 +80,10 @@ class FlexConv(nn.Module):
             InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
                 cannot compute this, and why not.
         """
+        if isinstance(x, GraphBatch) or edge_index is None:
+            raise InputError(
+                "a layer takes features and edges: give conv(x, edge_index) or conv(batch.x, batch)"
+            )
         if isinstance(edge_index, GraphBatch):
             if edge_weight is not None:
                 raise InputError("edge_weight goes with edge_index only: a GraphBatch has its own")

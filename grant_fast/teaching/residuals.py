@@ -234,6 +234,11 @@ def check_residual(kind: str) -> None:
 def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     """Prediction `[rows, C]`, at least float32, and target `[rows, C]` alike or class `[rows]`."""
     check_task(task)
+    if not isinstance(pred, Tensor):
+        raise InputError(
+            f"predictions are a {type(pred).__name__}: give a tensor of raw outputs (the teacher "
+            "takes a predict(model, batch) that picks them)"
+        )
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
     outputs = task.num_outputs
@@ -253,8 +258,10 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
             + _hint(len(matrix), y, columns, task)
         )
     matrix = matrix.to(torch.promote_types(pred.dtype, torch.float32))
+    if task.kind == "regression":
+        return matrix, _as_numbers(target, matrix.dtype)
     if task.kind != "multiclass":
-        return matrix, target.to(matrix.dtype)
+        return matrix, _checked_labels(_as_numbers(target, matrix.dtype), task)
     return matrix, _checked_classes(target.squeeze(1), outputs)
 
 
@@ -269,10 +276,30 @@ def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:
     return ""
 
 
+def _as_numbers(target: Tensor, dtype: torch.dtype) -> Tensor:
+    """Targets as floats; of integers, NaN in place of -100."""
+    numbers = target.to(dtype)
+    if target.is_floating_point():
+        return numbers
+    return numbers.masked_fill(numbers == NOT_MEASURED, torch.nan)
+
+
+def _checked_labels(labels: Tensor, task: Task) -> Tensor:
+    if _may_look_at(labels):
+        wrong = (labels < 0) | (labels > 1)
+        if wrong.any():
+            raise InputError(
+                f"a {task.kind} task needs labels 0 and 1, found {float(labels[wrong][0]):g}: "
+                "correct them, with NaN where a label was not measured"
+            )
+    return labels
+
+
 def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise InputError(
-            f"multiclass targets must be class numbers (int64), not {classes.dtype}: use y.long()"
+            f"multiclass targets must be class numbers (int64), not {classes.dtype}: use "
+            "y.long(); of graphs to be packed, y of shape [1]"
         )
     if _may_look_at(classes) and classes.numel():
         low, high = torch.aminmax(classes)
@@ -303,4 +330,6 @@ def _checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
 
 def _may_look_at(values: Tensor) -> bool:
     """Whether a value check is free: an accelerator would wait for it, a compiler would give up."""
-    return values.device.type == "cpu" and not torch.compiler.is_compiling()
+    if values.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not torch._C._are_functorch_transforms_active()

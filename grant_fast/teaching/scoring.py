@@ -1,5 +1,6 @@
 """The teacher's look at the learner: one inference pass, one score for each graph."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, overload
@@ -254,6 +255,13 @@ class _Scores:
         if y is None:
             raise InputError("these graphs carry no targets (y): the teacher needs them to score")
         if self._task.level == "node":
+            if getattr(batch, "train_mask", None) is not None:
+                warnings.warn(
+                    "the graphs have train_mask, and the teacher scores them by all of their "
+                    "labels: set y to NaN (a class number to -100) at all other nodes, or the "
+                    "mask to None",
+                    stacklevel=2,
+                )
             self.keep(self._of(pred, y, _ptr(batch, size)))
             return
         self._parts.append((pred, y, size))

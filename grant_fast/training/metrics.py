@@ -96,8 +96,10 @@ def accuracy(pred: Tensor, y: Tensor) -> Tensor:
     if y.is_floating_point():
         right = ((pred > 0) == (y > 0.5)).double()
         return _mean_over_targets(_per_target(right, y), pred, y)
-    right = (pred.argmax(dim=1) == y).double()
-    return right.masked_fill(y == NOT_MEASURED, torch.nan).nanmean()
+    measured = y != NOT_MEASURED
+    right = (pred.argmax(dim=1) == y).double().masked_fill(~measured, torch.nan)
+    broken = (pred.isnan().any(dim=1) & measured).any()
+    return right.nanmean().masked_fill(broken, torch.nan)
 
 
 def roc_auc(pred: Tensor, y: Tensor) -> Tensor:

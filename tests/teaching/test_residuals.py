@@ -168,6 +168,32 @@ def test_integer_labels_and_a_column_of_classes_are_accepted() -> None:
         assert loss(pred, classes, task).equal(loss(pred, y, task))
 
 
+@pytest.mark.parametrize("kind", ["regression", "binary", "multilabel"])
+def test_minus_100_among_integers_is_not_measured(kind: str) -> None:
+    task = TASKS[kind]
+    pred, y = example(task, 9, missing=False)
+    whole = y.round().long()
+    whole[2] = -100
+    gaps = whole.float().masked_fill(whole == -100, torch.nan)
+    assert loss(pred, whole, task).equal(loss(pred, gaps, task))
+    assert graph_residuals(pred, whole, task).equal(graph_residuals(pred, gaps, task))
+
+
+@pytest.mark.parametrize("found", [-1.0, 2.0])
+def test_labels_that_are_no_probabilities_are_named(found: float) -> None:
+    for task, y in ((TASKS["binary"], torch.tensor([0.0, found])), (TASKS["multilabel"], None)):
+        pred = torch.zeros(2, task.num_outputs)
+        labels = torch.full_like(pred, found) if y is None else y
+        with pytest.raises(InputError, match=rf"{task.kind} .* 0 and 1, found {found:g}: correct"):
+            loss(pred, labels, task)
+    assert loss(torch.zeros(2), torch.tensor([0.1, 0.9]), TASKS["binary"]).isfinite()
+
+
+def test_outputs_that_are_no_tensor_ask_for_a_predict() -> None:
+    with pytest.raises(InputError, match=r"predictions are a tuple.*predict\(model, batch\)"):
+        loss((torch.zeros(2),), torch.zeros(2), TASKS["binary"])  # type: ignore[arg-type]
+
+
 def test_half_precision_predictions_are_scored_in_float32() -> None:
     pred, y = example(TASKS["binary"], 9)
     low = pred.bfloat16()

@@ -128,6 +128,15 @@ def test_a_collate_function_makes_batches_of_anything() -> None:
     assert scores.tolist() == [3.0, 1.0, 0.5]
 
 
+def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
+    graphs = make_graphs(3)
+    for graph in graphs:
+        graph.y = torch.randn(len(graph.x), 1)
+        graph.train_mask = torch.ones(len(graph.x), dtype=torch.bool)
+    with pytest.warns(UserWarning, match="the graphs have train_mask, .* set y to NaN"):
+        score_graphs(lambda batch: batch.x[:, :1], graphs, Task("regression", "node"))
+
+
 @pytest.mark.parametrize("with_ptr", [True, False])
 def test_node_level_scores_from_ptr_or_from_batch(make_graphs, with_ptr) -> None:
     from torch_geometric.data import Batch

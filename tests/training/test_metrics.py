@@ -128,6 +128,14 @@ def test_a_nan_prediction_is_never_hidden(name):
     assert math.isnan(evaluate(name, pred, y, task))
 
 
+@pytest.mark.parametrize("name", ["roc_auc", "ap", "accuracy"])
+def test_a_nan_prediction_of_classes_is_never_hidden(name):
+    pred, y = torch.tensor([[0.0, 1.0], [math.nan, 1.0], [1.0, 0.0]]), torch.tensor([1, 0, 0])
+    task = Task("multiclass", num_outputs=2)
+    assert math.isnan(evaluate(name, pred, y, task))
+    assert evaluate("accuracy", pred, torch.tensor([1, -100, 0]), task) == 1
+
+
 def test_unknown_and_unfitting_metrics_are_named_with_what_would_fit():
     with pytest.raises(InputError, match=r"unknown metric 'f1'.*roc_auc"):
         higher_is_better("f1")
