@@ -31,7 +31,7 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
     Args:
         pred: network outputs f, `[rows, task.num_outputs]`, or `[rows]` for a single output.
         y: targets as `Task` says; a single column may be `[rows]` or `[rows, 1]`, and binary or
-            multilabel targets may be integers.
+            multilabel targets may be integers, -100 where not measured.
         task: what is learned.
         reduction: "mean" over the measured entries, or their "sum".
 
@@ -259,9 +259,9 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
         )
     matrix = matrix.to(torch.promote_types(pred.dtype, torch.float32))
     if task.kind == "regression":
-        return matrix, _as_numbers(target, matrix.dtype)
+        return matrix, target.to(matrix.dtype)
     if task.kind != "multiclass":
-        return matrix, _checked_labels(_as_numbers(target, matrix.dtype), task)
+        return matrix, _checked_labels(target, matrix.dtype, task)
     return matrix, _checked_classes(target.squeeze(1), outputs)
 
 
@@ -276,15 +276,11 @@ def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:
     return ""
 
 
-def _as_numbers(target: Tensor, dtype: torch.dtype) -> Tensor:
-    """Targets as floats; of integers, NaN in place of -100."""
-    numbers = target.to(dtype)
-    if target.is_floating_point():
-        return numbers
-    return numbers.masked_fill(numbers == NOT_MEASURED, torch.nan)
-
-
-def _checked_labels(labels: Tensor, task: Task) -> Tensor:
+def _checked_labels(target: Tensor, dtype: torch.dtype, task: Task) -> Tensor:
+    """Labels as floats; of integers, NaN in place of -100."""
+    labels = target.to(dtype)
+    if not target.is_floating_point():
+        labels = labels.masked_fill(labels == NOT_MEASURED, torch.nan)
     if _may_look_at(labels):
         wrong = (labels < 0) | (labels > 1)
         if wrong.any():

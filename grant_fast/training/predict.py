@@ -191,7 +191,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
         InputError: a file cannot be written, or the run's own cannot be read.
     """
     ids, split = dataset.graphs.ids.cpu(), dataset.split
-    part_of = {int(ids[i]): part for part, positions in split.items() for i in positions.tolist()}
+    part_of = {graph: part for part, where in split.items() for graph in ids[where].tolist()}
     _write_csv(
         run_dir / SPLIT_FILE, ["graph", "part"], [list(item) for item in sorted(part_of.items())]
     )

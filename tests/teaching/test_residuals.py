@@ -168,8 +168,8 @@ def test_integer_labels_and_a_column_of_classes_are_accepted() -> None:
         assert loss(pred, classes, task).equal(loss(pred, y, task))
 
 
-@pytest.mark.parametrize("kind", ["regression", "binary", "multilabel"])
-def test_minus_100_among_integers_is_not_measured(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_minus_100_among_integer_labels_is_not_measured(kind: str) -> None:
     task = TASKS[kind]
     pred, y = example(task, 9, missing=False)
     whole = y.round().long()
@@ -177,6 +177,11 @@ def test_minus_100_among_integers_is_not_measured(kind: str) -> None:
     gaps = whole.float().masked_fill(whole == -100, torch.nan)
     assert loss(pred, whole, task).equal(loss(pred, gaps, task))
     assert graph_residuals(pred, whole, task).equal(graph_residuals(pred, gaps, task))
+
+
+def test_minus_100_is_a_number_to_be_learned_like_any_other() -> None:
+    pred, y = torch.zeros(2), torch.tensor([-100, 0])
+    assert loss(pred, y, TASKS["regression"]) == loss(pred, y.float(), TASKS["regression"]) == 5000
 
 
 @pytest.mark.parametrize("found", [-1.0, 2.0])
