@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from grant_fast import InputError, PackedGraphs
@@ -138,3 +139,13 @@ def test_an_unwritable_place_is_named(tmp_path):
         Case().graphs.save(tmp_path / "missing" / "set.gfast")
     with pytest.raises(InputError, match="it is a folder"):
         Case().graphs.save(tmp_path)
+
+
+def test_a_full_disk_is_named_as_safetensors_says_it(tmp_path, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(InputError, match=r"cannot write .*g\.gfast: .*os error 28\); free some"):
+        Case().graphs.save(tmp_path / "g.gfast")
+    assert list(tmp_path.iterdir()) == []
