@@ -17,10 +17,11 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import cannot_read
+from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
-_PARTS = {"train": "train", "test": "test"} | dict.fromkeys(("valid", "val", "validation"), "valid")
+_PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
