@@ -3,16 +3,20 @@
 import os
 import platform
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 
 import torch
 from torch import Tensor
 
 from ..data.progress import track
+from ..dispatch import ENVIRONMENT, why_not
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -54,8 +58,11 @@ def examine() -> list[Check]:
     checks.append(Check(None, "a model runs on", str(resolve_device("auto"))))
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
-        checks.append(_check(f"FlexGCN on {name}", lambda name=name: _compute(name), remedy))  # type: ignore[misc]
+        checks.append(_check(f"FlexGCN on {name}", partial(_compute, name), remedy))
         checks += _paths(name)
+        if why_not(torch.empty(1, device=name)) is None:
+            remedy = f"do without them, which is the default ({ENVIRONMENT}=auto)"
+            checks.append(_check(f"Triton kernels on {name}", partial(_kernels, name), remedy))
     remedy = "set TMPDIR to a writable folder with room"
     return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
 
@@ -115,10 +122,54 @@ def _check(name: str, run: Callable[[], str], remedy: str) -> Check:
         return Check(False, name, f"{' '.join(str(error).split())}; {remedy}")
 
 
-def _compute(device: str) -> str:
+def _kernels(device: str) -> str:
+    """The same of the Triton kernels, and on a GPU whether they are worth asking for."""
+    found = _compute(device, "triton")
+    if torch.device(device).type != "cuda":  # interpreted: no speed to speak of
+        return found
+    return f"{found}; {ENVIRONMENT}=triton makes a training step {speedup(device):.2f}× as fast"
+
+
+def speedup(device: str, graphs: int = 2000, rounds: int = 20) -> float:
+    """A training step's time with PyTorch's operators over that with the Triton kernels.
+
+    The median of as many rounds, in turns; graphs like molecules, a quarter of them a batch.
+    """
+    packed = _rings(graphs).to(device)
+    models = {
+        name: FlexGCN(9, [27, 27], 1, orders=[3, 3, 3], backend=name).to(device)
+        for name in ("torch", "triton")
+    }
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for turn in range(3 + rounds):  # the first ones compile
+        for name, model in models.items():
+            model.zero_grad()
+            began = _clock(device)
+            model(packed.batch(torch.arange(turn % 4, graphs, 4))).square().mean().backward()
+            times[name].append(_clock(device) - began)
+    return median(times["torch"][3:]) / median(times["triton"][3:])
+
+
+def _clock(device: str) -> float:
+    """Seconds, once the device has done what it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _rings(count: int) -> PackedGraphs:
+    """Rings of 25 nodes, each edge in both directions."""
+    node = torch.arange(25 * count)
+    graph = node // 25
+    after = 25 * graph + (node % 25 + 1) % 25
+    edges = torch.stack([torch.cat([node, after]), torch.cat([after, node])])
+    return PackedGraphs.from_arrays(torch.rand(len(node), 9), edges, graph, num_graphs=count)
+
+
+def _compute(device: str, backend: str | None = None) -> str:
     """Outputs and gradients of a small FlexGCN against the plain formula in float64."""
     graphs = _two_graphs().to(device)
-    model = _small_model().to(device)
+    model = _small_model(backend=backend).to(device)
     batch = graphs.batch([1, 0])
     out = model(batch)
     out.square().sum().backward()
@@ -172,10 +223,10 @@ def _round_trip() -> str:
     return "the same weights came back"
 
 
-def _small_model(seed: int = 0) -> FlexGCN:
+def _small_model(seed: int = 0, backend: str | None = None) -> FlexGCN:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return FlexGCN(3, 4, 2, orders=[3, 2])
+        return FlexGCN(3, 4, 2, orders=[3, 2], backend=backend)
 
 
 def _two_graphs() -> PackedGraphs:

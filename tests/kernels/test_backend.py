@@ -8,7 +8,7 @@ import torch
 
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native, ops
 from grant_fast.training.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from grant_fast.training.doctor import examine
+from grant_fast.training.doctor import examine, speedup
 from tests.cases import Case, dense_graphs
 
 OPTIONS = {"orders": [2, 3, 2], "norm": "batch_norm", "encoder": torch.nn.Identity()}
@@ -167,7 +167,27 @@ def test_explain_names_the_kernels_of_the_cpu(batch):
 @pytest.mark.interpreted
 def test_the_doctor_shows_the_path_of_a_usual_model(monkeypatch):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    assert any("2 graphs in 1 tiles" in check.detail for check in examine())
+    checks = {check.name: check for check in examine()}
+    assert "2 graphs in 1 tiles" in checks["usual layers on cpu"].detail
+    kernels = checks["Triton kernels on cpu"]
+    assert kernels.ok and "of float64" in kernels.detail
     monkeypatch.delenv("TRITON_INTERPRET")
     wrong = [check for check in examine() if check.ok is False]
     assert "GRANT_FAST_BACKEND is 'triton', but x is on the cpu" in wrong[0].detail
+
+
+@pytest.mark.interpreted
+def test_the_doctor_says_where_the_kernels_are_wrong(monkeypatch):
+    monkeypatch.setattr("grant_fast.training.doctor._relative_error", lambda *_: 0.5)
+    wrong = {check.name: check.detail for check in examine() if check.ok is False}
+    assert wrong["Triton kernels on cpu"] == (
+        "values and gradients are off by 5.0e-01; do without them, which is the default "
+        "(GRANT_FAST_BACKEND=auto)"
+    )
+
+
+@pytest.mark.interpreted
+def test_the_doctor_times_a_step_on_either_backend(monkeypatch):
+    ticks = iter(range(1000))
+    monkeypatch.setattr("grant_fast.training.doctor._clock", lambda device: next(ticks) ** 2)
+    assert 0 < speedup("cpu", graphs=4, rounds=2) < 1  # the kernels' turn is the later one

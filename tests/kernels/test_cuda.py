@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
+from grant_fast.training.doctor import examine
 from tests import emulator
 from tests.cases import Case, dense_graphs
 from tests.kernels import test_in_dataset, test_norm, test_score
@@ -318,6 +319,13 @@ def test_the_selection_is_that_of_a_stable_sort(size):
     for m in (0, 1, size // 3, size):
         want = torch.sort(scores, descending=True, stable=True).indices[:m].sort().values
         assert torch.equal(select_graphs(scores, m, backend="triton"), want)
+
+
+@NOT_EMULATED
+def test_the_doctor_finds_nothing_wrong_and_times_a_step():
+    checks = {check.name: check for check in examine()}
+    assert all(check.ok is not False for check in checks.values())
+    assert "× as fast" in checks["Triton kernels on cuda:0"].detail
 
 
 @NOT_EMULATED
