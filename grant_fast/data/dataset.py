@@ -37,7 +37,7 @@ class Dataset:
         graphs: the graphs, their `y` in the form that `task` asks for.
         task: the kind of target.
         split: positions in `graphs`, int64 and ascending, under "train", "valid" and "test".
-        metric: "mae", "rmse", "roc_auc", "ap" or "accuracy".
+        metric: "mae", "rmse", "r2", "roc_auc", "ap" or "accuracy".
         encoder: "atom" where x holds OGB's nine categorical columns, else None.
         skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
         unlabelled: how many rows were left out because they hold no label.

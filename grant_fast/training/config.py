@@ -153,7 +153,7 @@ class RunConfig:
 
     metric: str = _setting(
         "auto",
-        _one_of("auto", "mae", "rmse", "roc_auc", "ap", "accuracy"),
+        _one_of("auto", "mae", "rmse", "r2", "roc_auc", "ap", "accuracy"),
         "what to choose the best weights by, and to test",
     )
     eval_every: int = _setting(1, _COUNT, "epochs between validations")

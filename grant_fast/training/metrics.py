@@ -17,10 +17,18 @@ from ..errors import InputError
 from ..tasks import NOT_MEASURED, Task
 from ..teaching.residuals import aligned
 
-_HIGHER_IS_BETTER = {"mae": False, "rmse": False, "roc_auc": True, "ap": True, "accuracy": True}
+_HIGHER_IS_BETTER = {
+    "mae": False,
+    "rmse": False,
+    "r2": True,
+    "roc_auc": True,
+    "ap": True,
+    "accuracy": True,
+}
 _KINDS = {
     "mae": ("regression",),
     "rmse": ("regression",),
+    "r2": ("regression",),
     "roc_auc": ("binary", "multilabel", "multiclass"),
     "ap": ("binary", "multilabel", "multiclass"),
     "accuracy": ("binary", "multilabel", "multiclass"),
@@ -54,7 +62,7 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     For a multiclass task, "roc_auc" and "ap" are means over the classes, each against the rest.
 
     Args:
-        name: "mae", "rmse", "roc_auc", "ap" or "accuracy".
+        name: "mae", "rmse", "r2", "roc_auc", "ap" or "accuracy".
         pred: [rows, task.num_outputs] floats, in the targets' units for regression.
         y: targets as `Task` describes them, NaN or -100 where not measured; as in `loss`.
         task: gives the kind, against which the metric is checked.
@@ -85,6 +93,18 @@ def rmse(pred: Tensor, y: Tensor) -> Tensor:
     """Root mean squared error: pred, y [rows, T] -> 0-d float64, the mean of the targets' RMSEs."""
     squares = _per_target((pred.double() - y.double()).square(), y)
     return _mean_over_targets(squares.sqrt(), pred, y)
+
+
+def r2(pred: Tensor, y: Tensor) -> Tensor:
+    """Coefficient of determination, 1 − Σ(y − pred)² / Σ(y − ȳ)²: pred, y [rows, T] -> 0-d float64.
+
+    The mean of the targets' own, which no unit weighs; NaN of a target whose values are all one.
+    """
+    y = y.double()
+    mean = _per_target(y, y)
+    spread = _per_target((y - mean).square(), y)
+    spread = spread.masked_fill(spread <= 1e-26 * mean.square(), torch.nan)  # but for rounding, 0
+    return _mean_over_targets(1 - _per_target((pred.double() - y).square(), y) / spread, pred, y)
 
 
 def accuracy(pred: Tensor, y: Tensor) -> Tensor:
@@ -179,6 +199,7 @@ def _mean_over_targets(values: Tensor, pred: Tensor, y: Tensor) -> Tensor:
 _METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mae": mae,
     "rmse": rmse,
+    "r2": r2,
     "roc_auc": roc_auc,
     "ap": average_precision,
     "accuracy": accuracy,

@@ -13,6 +13,7 @@ from ..data.dataset import Dataset
 from ..data.twin import PREFIX as TWIN
 from .config import NETWORKS, RunConfig
 from .conventions import CONVENTIONS, true_from_published
+from .metrics import higher_is_better
 from .recipe import Figures, Recipe
 from .report import FULL, Spread, bullets, counted, markdown, write_results
 from .reproduce import Row
@@ -66,7 +67,7 @@ def known_differences(
 def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[str]]:
     """The table, headings first: the paper's figures and ours in turn, then those only cited."""
     metric = config.metric.upper().replace("_", "-")
-    arrow = "↓" if config.metric in ("mae", "rmse") else "↑"
+    arrow = "↑" if higher_is_better(config.metric) else "↓"
     unit = f" ({recipe.unit})" if recipe.unit else ""
     lines = [
         [

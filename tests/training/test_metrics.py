@@ -18,10 +18,12 @@ from grant_fast.training.metrics import (
     evaluate_each,
     higher_is_better,
     mae,
+    r2,
     rmse,
     roc_auc,
 )
 
+EVERY = ["mae", "rmse", "r2", "roc_auc", "ap", "accuracy"]
 RANKED = [(roc_auc, sk.roc_auc_score), (average_precision, sk.average_precision_score)]
 # Few distinct values, so that ties are the rule; large ones, whose sigmoids would all be 1.
 SCORES = st.sampled_from([-1e30, -3.0, -0.0, 0.0, 0.5, 40.0, 41.0, 1e4])
@@ -70,6 +72,10 @@ def test_regression_metrics_equal_scikit_learn(rows):
     exact = y.double(), pred.double()
     assert float(mae(pred, y)) == pytest.approx(sk.mean_absolute_error(*exact), abs=1e-6)
     assert float(rmse(pred, y)) == pytest.approx(sk.root_mean_squared_error(*exact), abs=1e-6)
+    if len(y.unique()) > 1:
+        assert float(r2(pred, y)) == pytest.approx(sk.r2_score(*exact), rel=1e-6, abs=1e-6)
+    else:
+        assert math.isnan(r2(pred, y))
 
 
 def test_every_target_by_itself_is_what_the_mean_is_of():
@@ -90,6 +96,7 @@ def test_regression_metrics_leave_out_unmeasured_entries_target_by_target():
     y = torch.tensor([[3.0, 0.0], [4.0, torch.nan], [4.0, torch.nan]])
     assert float(mae(pred, y)) == pytest.approx((7 / 3 + 1) / 2)
     assert float(rmse(pred, y)) == pytest.approx((math.sqrt(25 / 3) + 1) / 2)
+    assert float(r2(pred, y)) == pytest.approx(1 - 25 / (2 / 3))  # one value has no variance
 
 
 def test_accuracy_by_the_largest_logit_and_by_the_sign():
@@ -112,19 +119,19 @@ def test_classes_against_the_rest_equal_scikit_learn():
     assert evaluate("ap", pred, y, task) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["mae", "rmse", "roc_auc", "ap", "accuracy"])
+@pytest.mark.parametrize("name", EVERY)
 def test_nothing_measured_gives_nan_and_no_exception(name):
-    task = Task("regression" if name in ("mae", "rmse") else "binary")
+    task = Task("regression" if name in ("mae", "rmse", "r2") else "binary")
     for rows in (0, 3):
         value = evaluate(name, torch.zeros(rows, 1), torch.full((rows, 1), torch.nan), task)
         assert math.isnan(value)
 
 
-@pytest.mark.parametrize("name", ["mae", "rmse", "roc_auc", "ap", "accuracy"])
+@pytest.mark.parametrize("name", EVERY)
 def test_a_nan_prediction_is_never_hidden(name):
     pred = torch.tensor([[math.nan, 1.0], [1.0, 0.0], [2.0, 3.0]])
     y = torch.tensor([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
-    task = Task("regression" if name in ("mae", "rmse") else "multilabel", num_outputs=2)
+    task = Task("regression" if name in ("mae", "rmse", "r2") else "multilabel", num_outputs=2)
     assert math.isnan(evaluate(name, pred, y, task))
 
 
@@ -153,8 +160,4 @@ def test_targets_as_the_loss_takes_them():
 
 
 def test_which_way_is_better():
-    assert [m for m in ("mae", "rmse", "roc_auc", "ap", "accuracy") if higher_is_better(m)] == [
-        "roc_auc",
-        "ap",
-        "accuracy",
-    ]
+    assert [name for name in EVERY if higher_is_better(name)] == ["r2", "roc_auc", "ap", "accuracy"]
