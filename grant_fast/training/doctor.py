@@ -59,6 +59,8 @@ def examine() -> list[Check]:
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
         checks.append(_check(f"FlexGCN on {name}", partial(_compute, name), remedy))
+        if not checks[-1].ok:  # nothing else would work there
+            continue
         checks += _paths(name)
         if why_not(torch.empty(1, device=name)) is None:
             remedy = f"do without them, which is the default ({ENVIRONMENT}=auto)"
@@ -105,10 +107,7 @@ def _version(package: str, purpose: str | None) -> str:
 def _paths(device: str) -> list[Check]:
     """Who computes the layers of a usual model on `device`."""
     model = FlexGCN(3, [27, 18, 18], 1, orders=[4, 3, 2, 2]).to(device)
-    try:
-        lines = explain(model, _two_graphs().to(device).batch([0, 1]))
-    except InputError as error:  # the environment asks for a backend that cannot run here
-        return [Check(False, f"usual layers on {device}", str(error))]
+    lines = explain(model, _two_graphs().to(device).batch([0, 1]))
     return [
         Check(None, f"usual layers on {device}" if not i else "", line)
         for i, line in enumerate(lines)
@@ -118,6 +117,8 @@ def _paths(device: str) -> list[Check]:
 def _check(name: str, run: Callable[[], str], remedy: str) -> Check:
     try:
         return Check(True, name, run())
+    except InputError as error:  # says what to do itself
+        return Check(False, name, str(error))
     except Exception as error:  # whatever goes wrong is what the user wants to hear about
         return Check(False, name, f"{' '.join(str(error).split())}; {remedy}")
 

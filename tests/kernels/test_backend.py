@@ -173,12 +173,20 @@ def test_the_doctor_shows_the_path_of_a_usual_model(monkeypatch):
     assert kernels.ok and "of float64" in kernels.detail
     monkeypatch.delenv("TRITON_INTERPRET")
     wrong = [check for check in examine() if check.ok is False]
-    assert "GRANT_FAST_BACKEND is 'triton', but x is on the cpu" in wrong[0].detail
+    assert [check.detail for check in wrong] == [
+        "GRANT_FAST_BACKEND is 'triton', but x is on the cpu, not on a GPU: "
+        "choose 'auto' or 'torch'"
+    ]
 
 
 @pytest.mark.interpreted
 def test_the_doctor_says_where_the_kernels_are_wrong(monkeypatch):
-    monkeypatch.setattr("grant_fast.training.doctor._relative_error", lambda *_: 0.5)
+    def wrong_with_kernels(device, backend=None):
+        if backend == "triton":
+            raise ArithmeticError("values and gradients are off by 5.0e-01")
+        return "right"
+
+    monkeypatch.setattr("grant_fast.training.doctor._compute", wrong_with_kernels)
     wrong = {check.name: check.detail for check in examine() if check.ok is False}
     assert wrong["Triton kernels on cpu"] == (
         "values and gradients are off by 5.0e-01; do without them, which is the default "
