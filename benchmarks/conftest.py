@@ -11,7 +11,7 @@ import torch
 
 from . import cases, ceilings
 from .data import SCALES, Store
-from .measure import Bench, is_fatal, short
+from .measure import Bench, is_fatal, short, trace
 
 #: How a process ends whose device is in no state to go on.
 EXIT_FATAL = 86
@@ -55,7 +55,7 @@ class Records:
 
     def failed(self, name: str, error: Exception) -> None:
         """Note a failure; after a CUDA error nothing in this process can be trusted."""
-        self.write("end", name=name, error=short(error))
+        self.write("end", name=name, error=short(error), trace=trace(error))
         if is_fatal(error):
             os._exit(EXIT_FATAL)
 

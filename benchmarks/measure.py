@@ -2,6 +2,7 @@
 
 import gc
 import statistics
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -120,7 +121,7 @@ def _give_up(report: dict[str, Any], name: str, error: Exception, ours: str) -> 
     """A peer may fail, and is then out of the race; ours may not, and a faulty device ends all."""
     if name == ours or is_fatal(error):
         raise error
-    report["failed"] = short(error)
+    report |= {"failed": short(error), "trace": trace(error)}
     if isinstance(error, torch.OutOfMemoryError):
         torch.cuda.empty_cache()
 
@@ -147,6 +148,11 @@ def short(error: BaseException) -> str:
         return "out of memory"
     line = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
+
+
+def trace(error: BaseException) -> str:
+    """The end of the traceback: where it was raised, and all that a compiler says of a kernel."""
+    return "".join(traceback.format_exception(error))[-2000:]
 
 
 def relative_error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:

@@ -32,6 +32,8 @@ SUITE = (
     "no:cacheprovider",
     "-W",
     "ignore",
+    "--tb=short",
+    "-rN",  # the log's last words are then an error, and no list of names
 )
 #: A case may take so many times its estimate, and so many seconds at least, before it is stopped.
 PATIENCE, LEAST_PATIENCE = 6.0, 120.0
@@ -56,7 +58,7 @@ class Outcome:
         return any(words in error for words in (*DEVICE_ERRORS, "process died"))
 
     def add(self, name: str, values: dict[str, Any]) -> None:
-        """Note how a case ended: {"result": …} or {"error": …}."""
+        """Note how a case ended: {"result": …}, or {"error": …} and maybe its "trace"."""
         with self._lock:
             self.cases[name] = values
             self.save()
@@ -100,13 +102,15 @@ class Workers:
 
         What went wrong the first time stays beside the new result.
         """
-        lost = {c.name: outcome.cases[c.name]["error"] for c in cases if outcome.lost(c.name)}
+        lost = {c.name: outcome.cases[c.name] for c in cases if outcome.lost(c.name)}
         if not lost:
             return
         again = replace(self, arguments=(*self.arguments, "--no-kernels"))
         again.run([case for case in cases if case.name in lost], outcome)
-        for name, error in lost.items():
-            outcome.add(name, {**outcome.cases[name], "with the kernels": error})
+        for name, first in lost.items():
+            kept = {key: first[key] for key in ("trace",) if key in first}
+            kept["with the kernels"] = first["error"]
+            outcome.add(name, {**outcome.cases[name], **kept})
 
     def _run_share(self, number: int, cases: Sequence[Case], outcome: Outcome) -> list[str]:
         todo = {case.name: case for case in cases}
@@ -203,8 +207,8 @@ class _Worker:
         elif event["event"] == "begin":
             self.current = (event["name"], event["at"])
         elif event["event"] == "end":
-            key = "error" if "error" in event else "result"
-            self._end(event["name"], {key: event[key]}, event["at"])
+            values = {key: event[key] for key in ("error", "trace", "result") if key in event}
+            self._end(event["name"], values, event["at"])
 
     def _end(self, name: str, values: dict[str, Any], at: float) -> None:
         took = {} if self.current is None else {"took": round(at - self.current[1], 2)}

@@ -62,6 +62,7 @@ def test_peers_that_fail_are_named_and_the_others_raced():
     found = race(Work("ours", {**sides, "absent": lambda: broken()}, lambda: [ONE], bytes=1000))
     assert found["sides"]["wrong"]["failed"].startswith("WrongAnswer: off by 1.0e-01")
     assert found["sides"]["absent"]["failed"] == "ImportError: no such package"
+    assert "in broken" in found["sides"]["absent"]["trace"]
     assert set(found["ratios"]) == {"slow"} and found["ratios"]["slow"] > 3
     assert found["sides"]["slow"]["rounds"] == 3  # more would have eaten the others' time
     assert found["sides"]["slow"]["spread"] > 0

@@ -31,7 +31,8 @@ for name in open(given.only).read().splitlines():
     if name == "hangs":
         time.sleep(60)
     if name == "kernel" and not given.no_kernels:
-        write("end", name=name, error="AcceleratorError: CUDA error: an illegal memory access")
+        error = "AcceleratorError: CUDA error: an illegal memory access"
+        write("end", name=name, error=error, trace="in a kernel")
         os._exit(86)
     write("end", name=name, result={"value": 1})
 """
@@ -75,6 +76,7 @@ def test_what_lost_the_device_is_tried_again_without_the_kernels(workers):
     team.run_again(plan, outcome)
     assert outcome.cases["kernel"]["result"] == {"value": 1}
     assert "illegal memory access" in outcome.cases["kernel"]["with the kernels"]
+    assert outcome.cases["kernel"]["trace"] == "in a kernel"
 
 
 @pytest.mark.parametrize("error", ["HIP error: …", "Triton Error [CUDA]: …", "the process died"])
