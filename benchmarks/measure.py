@@ -146,13 +146,25 @@ def short(error: BaseException) -> str:
     text = str(error).strip()
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    line = text.splitlines()[0][:200] if text else ""
+    line = text.splitlines()[0] if text else ""
+    if line.endswith(":"):  # Triton says where first, then shows the place, and what is wrong last
+        line += " " + str(_cause(error)).strip().splitlines()[-1].strip()
+    line = line[:200]
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def trace(error: BaseException) -> str:
-    """The end of the traceback: where it was raised, and all that a compiler says of a kernel."""
-    return "".join(traceback.format_exception(error))[-2000:]
+    """The ends of the tracebacks of what went wrong first and of what came of it."""
+    # Triton raises once more for each function that a kernel calls: many pages for one mistake.
+    chain = dict.fromkeys([_cause(error), error])
+    ends = ["".join(traceback.format_exception(each, chain=False))[-1500:] for each in chain]
+    return "\n".join(ends)
+
+
+def _cause(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def relative_error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:

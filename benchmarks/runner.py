@@ -207,7 +207,8 @@ class _Worker:
         elif event["event"] == "begin":
             self.current = (event["name"], event["at"])
         elif event["event"] == "end":
-            values = {key: event[key] for key in ("error", "trace", "result") if key in event}
+            told = ("error", "trace", "result")
+            values: dict[str, Any] = {key: event[key] for key in told if key in event}
             self._end(event["name"], values, event["at"])
 
     def _end(self, name: str, values: dict[str, Any], at: float) -> None:

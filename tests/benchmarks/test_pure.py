@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import cases, readme, report, stages, timing
-from benchmarks.measure import relative_error, short
+from benchmarks.measure import relative_error, short, trace
 from benchmarks.memory import LayerShape, held_for_backward, peak
 from grant_fast import FlexGCN, native
 
@@ -81,6 +81,18 @@ def test_an_error_is_one_line():
     assert short(ValueError("one\ntwo")) == "ValueError: one"
     assert short(ValueError()) == "ValueError"
     assert short(torch.OutOfMemoryError("CUDA out of memory. Tried …")) == "out of memory"
+
+
+def test_what_went_wrong_first_is_said_of_a_kernel_that_does_not_compile():
+    try:
+        try:
+            raise ValueError("at 3:2:\n  return z\n  ^\nz is not defined")
+        except ValueError as inner:
+            raise TypeError("at 9:4:\n" + 2000 * "x" + "\n    ^") from inner
+    except TypeError as error:
+        assert short(error) == "TypeError: at 9:4: z is not defined"
+        assert "z is not defined" in trace(error) and "TypeError" not in trace(error)[:1000]
+        assert "xxx" in trace(error)[-100:]
 
 
 def case(name: str, seconds: float) -> cases.Case:
