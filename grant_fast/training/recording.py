@@ -7,6 +7,7 @@ that one recording serves all steps.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from operator import is_not
 from typing import Any, Generic, TypeVar, cast
 
@@ -105,13 +106,19 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:
     """A CUDA graph of `work`, and its result, whose tensors only a replay fills."""
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
     try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, stream=torch.cuda.Stream(device)):
+        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=stream):
             result = work()
     except BaseException:
-        # After a failed capture torch stays on the capture stream, and its generator stays
-        # registered with the graph: go back to the stream before, and give it a new state.
+        # After a failed capture torch stays on the capture stream, its allocator takes the capture
+        # for one that goes on, and refuses to empty its cache, as each later recording does first;
+        # and its generator stays registered with the graph. So go back to the stream before, end
+        # the allocating (an error where it has ended), and give the generator a new state.
         torch.cuda.set_stream(before)
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(before.device_index, pool)
+            torch._C._cuda_releasePool(before.device_index, pool)
         generator = torch.cuda.default_generators[before.device_index]
         generator.graphsafe_set_state(torch.Generator(device))
         raise

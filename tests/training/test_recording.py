@@ -1,6 +1,8 @@
 """Recorded work is the work that it records: on the CPU, where a tape is the CUDA graph."""
 
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -191,6 +193,48 @@ def test_there_is_room_only_where_the_kernels_do_all_that_mixes_rows():
         "weighted": room(weighted),
     }
     assert set(refused.values()) == {None}, refused
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended):
+    done = []
+
+    @contextmanager
+    def capture(graph, pool, stream):
+        done.append("begin")
+        yield
+
+    def end(index, pool):
+        if ended:  # by torch itself
+            raise RuntimeError("not currently recording")
+        done.append(("end", index, pool))
+
+    class Generator:
+        def graphsafe_set_state(self, state):
+            done.append(("generator", state))
+
+    stream = SimpleNamespace(device_index=0)
+    fakes = {
+        "CUDAGraph": object,
+        "Stream": lambda device: None,
+        "current_stream": lambda device: stream,
+        "graph_pool_handle": lambda: (0, 7),
+        "device": nullcontext,
+        "graph": capture,
+        "set_stream": done.append,
+        "default_generators": [Generator()],
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch, "Generator", lambda device: "new")
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end)
+    monkeypatch.setattr(
+        torch._C, "_cuda_releasePool", lambda index, pool: done.append(("release", index, pool))
+    )
+    with pytest.raises(ZeroDivisionError):
+        recording.record(lambda: 1 // 0, torch.device("cuda"))
+    memory = [] if ended else [("end", 0, (0, 7)), ("release", 0, (0, 7))]
+    assert done == ["begin", stream, *memory, ("generator", "new")]
 
 
 @pytest.mark.cuda
