@@ -113,12 +113,20 @@ class FlatGraphs:
     @kept_property
     def scale(self) -> Tensor:
         """D^{-1/2} of every node, [N]: the normalised edge j → i weighs scale_i w scale_j."""
-        dtype = self.x.dtype if self.x.is_floating_point() else torch.get_default_dtype()
+        if self.adj.weight is not None:
+            return self._scale_in(self.adj.weight.dtype)
+        is_float = self.x.is_floating_point()
+        return self._scale_in(self.x.dtype if is_float else torch.get_default_dtype())
+
+    def _scale_in(self, dtype: torch.dtype) -> Tensor:
+        """`scale`, of degrees that are summed in float32 at least."""
+        wide = torch.promote_types(dtype, torch.float32)
         rowptr, _, weight = self.adj
         if weight is None:
-            return inverse_sqrt(rowptr.diff().to(dtype))
-        degree = torch.zeros(self.num_nodes, dtype=weight.dtype, device=self.device)
-        return inverse_sqrt(degree.index_add_(0, expand_rows(rowptr, self.num_edges), weight))
+            return inverse_sqrt(rowptr.diff().to(wide)).to(dtype)
+        degree = torch.zeros(self.num_nodes, dtype=wide, device=self.device)
+        degree.index_add_(0, expand_rows(rowptr, self.num_edges), weight.to(wide))
+        return inverse_sqrt(degree).to(dtype)
 
     def batch(self, where: Positions) -> GraphBatch:
         """The graphs at these positions (0 … G-1), in this order, as one `GraphBatch`."""
@@ -139,7 +147,7 @@ class FlatGraphs:
     def subset(self, where: Positions) -> "Self":
         """A `PackedGraphs` of the graphs at these positions, with their ids."""
         part = self.batch(where)
-        return type(self)(
+        out = type(self)(
             x=take(self.x, part.nodes),
             y=part.y,
             ptr=part.ptr,
@@ -149,6 +157,9 @@ class FlatGraphs:
             y_level=self.y_level,
             meta=self.meta,
         )
+        if "scale" in vars(self):  # whose dtype nothing else says where X is categorical
+            out.scale = take(self.scale, part.nodes)
+        return out
 
     def to(
         self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -183,8 +194,10 @@ class FlatGraphs:
         )
         # What is known on the host stays known: reading it back would stop the device.
         moved.host_ptr, moved.host_edge_ptr = self.host_ptr, self.host_edge_ptr
-        if dtype is not None and not self.x.is_floating_point():
-            moved.scale = self.scale.to(device, dtype)
+        if dtype is None and "scale" in vars(self):
+            moved.scale = self.scale.to(device)
+        elif dtype is not None and not self.x.is_floating_point():
+            moved.scale = moved._scale_in(dtype)
         return moved
 
     @kept_property

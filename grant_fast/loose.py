@@ -42,20 +42,21 @@ class LooseGraphs:
         else:
             batch_size = _checked_size(batch, batch_size, x.shape[0])
         self.batch, self.num_graphs = batch.long(), batch_size
+        #: Of the adjacency's values; a network whose X is categorical sets that of its weights.
+        self.dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         self._adjacency: dict[bool, Adjacency] = {}
 
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix, [n, n]: sorted and normalised once for all layers."""
         if normalize not in self._adjacency:
-            dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
-            out = Adjacency.from_any(self._edges, self._edge_weight, self.x.shape[0], dtype)
+            rows = self.x.shape[0]
+            out = Adjacency.from_any(self._edges, self._edge_weight, rows, self.dtype)
             self._adjacency[normalize] = out.normalized() if normalize else out
         return self._adjacency[normalize]
 
     def pooling(self, mean: bool) -> Adjacency:
-        dtype = self.x.dtype if self.x.dtype == torch.float64 else torch.float32
         ptr = count_to_ptr(self.batch, self.num_graphs, torch.int64)
-        return pooling_matrix(self.batch, ptr, dtype, mean)
+        return pooling_matrix(self.batch, ptr, self.dtype, mean)
 
 
 def _checked_size(batch: Tensor, batch_size: int | None, num_nodes: int) -> int:

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from grant_fast import FlexGCN, GraphBatch, InputError, PackedGraphs
+from grant_fast import FlexGCN, GraphBatch, InputError, PackedGraphs, reference
+from grant_fast.nn import AtomEncoder
 from tests.cases import AWKWARD_SIZES, Case, to_dense
 
 
@@ -173,6 +174,31 @@ def test_concat_refuses_what_does_not_belong_together():
     ):
         with pytest.raises(InputError, match=what):
             PackedGraphs.concat(parts)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_categorical_graphs_in_float64_are_computed_in_float64(weighted):
+    case = Case(weighted=weighted)
+    x, batch = torch.arange(case.num_nodes) % 3, case.batch
+    edges, weight = case.edge_index, case.edge_weight
+    graphs = PackedGraphs.from_arrays(x, edges, batch, edge_weight=weight, num_graphs=12)
+    graphs = graphs.to(dtype=torch.float64)
+    every, a = range(12), case.dense(True)
+    model = FlexGCN(4, 6, 2, [3, 2], pool=None, encoder=AtomEncoder(4, [3])).double()
+    first, last = model.convs
+    h = reference.dense_flex_conv(model.encoder(x[:, None]), first.weight, first.bias, a).relu()
+    h = reference.dense_flex_conv(h, last.weight, last.bias, a)
+    loose = model(x[:, None], edges, weight, batch)
+    for out in (model(graphs.batch(every)), model(graphs.to("cpu")[every].batch(every)), loose):
+        torch.testing.assert_close(out, h, rtol=1e-12, atol=1e-12)
+
+
+def test_degrees_are_summed_in_float32_where_the_graphs_are_shorter():
+    nodes, edges = 2, torch.ones(2, 3000).long()
+    arrays = torch.ones(nodes, 1), edges, torch.zeros(nodes).long()
+    graphs = PackedGraphs.from_arrays(*arrays, edge_weight=torch.ones(3000))
+    low = graphs.to(dtype=torch.bfloat16).scale
+    torch.testing.assert_close(low.float(), graphs.scale, rtol=0.01, atol=0)
 
 
 def test_to_changes_dtype_and_device_and_nothing_else():

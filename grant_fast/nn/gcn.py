@@ -129,6 +129,8 @@ class FlexGCN(nn.Module):
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
         """
         graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
+        if isinstance(graphs, LooseGraphs) and self._conv(0).weight.dtype == torch.float64:
+            graphs.dtype = torch.float64
         if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
             return self._layers_uncompiled(graphs)
         return self._layers(graphs)
