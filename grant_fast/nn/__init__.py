@@ -2,7 +2,7 @@
 
 from . import one_pass
 from .conv import FlexConv
-from .gcn import FlexGCN, as_graphs
+from .gcn import FlexGCN, as_graphs, is_plain
 from .modules import ACTIVATIONS, ATOM_CARDINALITIES, NORMS, AtomEncoder, BatchNorm
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "FlexConv",
     "FlexGCN",
     "as_graphs",
+    "is_plain",
     "one_pass",
 ]

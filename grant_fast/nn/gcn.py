@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -235,6 +235,14 @@ class FlexGCN(nn.Module):
         out = F.linear(pooled, weight)
         count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
         return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
+
+
+def is_plain(model: object) -> TypeGuard[FlexGCN]:
+    """Whether calling `model` runs `FlexGCN.forward` and nothing beside: no hooks, no subclass."""
+    if type(model) is not FlexGCN or "forward" in vars(model):
+        return False
+    hooks = model._forward_hooks or model._forward_pre_hooks
+    return not (hooks or torch.nn.modules.module._has_any_global_hook())
 
 
 def as_graphs(

@@ -14,7 +14,7 @@ from ..dispatch import takes_kernels
 from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_positions, sizes_to_ptr, take
-from ..nn import FlexGCN, one_pass
+from ..nn import FlexGCN, is_plain, one_pass
 from ..tasks import Task, check_task
 from . import fused
 from .residuals import ResidualKind, check_residual, graph_residuals
@@ -157,7 +157,7 @@ class Pass:
         total = len(self.graphs if positions is None else positions)
         device = _device_of(model)
         # Only of a model of ours is it known that its outputs are nobody else's.
-        mine = isinstance(model, FlexGCN) and self.predict is None and not return_predictions
+        mine = is_plain(model) and self.predict is None and not return_predictions
         scores, outputs = _Scores(total, self.task, self.residual, mine), []
         counts = fused.empty_counts(self.graphs.device) if mine and self._has_tail(model) else None
         for start in range(0, total, self.batch_size):
@@ -180,7 +180,7 @@ class Pass:
 
     def _takes_kernels(self, model: Model) -> bool:
         """Whether the Triton kernels are to score the graphs where they can."""
-        if not isinstance(self.graphs, PackedGraphs) or not isinstance(model, FlexGCN):
+        if not isinstance(self.graphs, PackedGraphs) or not is_plain(model):
             return False
         if self.predict is not None or self.collate is not None:
             return False
@@ -242,7 +242,7 @@ class _Scores:
 
     def add_in_one_pass(self, model: Model, batch: Any) -> bool:
         """Score these graphs without outputs in between, where the compiled kernels can."""
-        if type(model) is not FlexGCN or not self._labels_fit(batch):
+        if not isinstance(model, FlexGCN) or not self._labels_fit(batch):
             return False
         scores = one_pass.class_scores(model, batch, self._task.num_outputs)
         if scores is not None:

@@ -251,6 +251,33 @@ def test_a_network_of_ours_is_scored_as_the_paper_defines(kind, outputs, level, 
         torch.testing.assert_close(pred, outputs_in_order, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("backend", ["auto", "triton"])
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_what_hooks_a_user_gave_a_network_do_is_scored(level, backend) -> None:
+    if backend == "triton":
+        pytest.importorskip("triton")
+    graphs = dense_graphs((3, 5, 2), 5)
+    rows = graphs.num_nodes if level == "node" else graphs.num_graphs
+    y = torch.arange(rows) % 3
+    graphs = PackedGraphs(graphs.x, y, graphs.ptr, graphs.adj, graphs.adj_t, y_level=level)
+    task, pool = Task("multiclass", level, 3), None if level == "node" else "mean"
+    model = FlexGCN(5, [4], 3, orders=[2, 2], pool=pool, backend=backend)
+    kept: list[Tensor] = []
+    with model.register_forward_hook(lambda model, inputs, out: kept.append(out)):
+        plain = score_graphs(model, graphs, task)
+    with torch.no_grad():
+        pred = model(graphs.batch(slice(None)))
+    torch.testing.assert_close(torch.cat(kept), pred)  # and nobody wrote into them
+    ptr = graphs.ptr if level == "node" else None
+    torch.testing.assert_close(plain, graph_residuals(pred, y, task, ptr))
+    expected = graph_residuals(3 * pred, y, task, ptr)
+    with model.register_forward_hook(lambda model, inputs, out: 3 * out):
+        torch.testing.assert_close(score_graphs(model, graphs, task), expected)
+    forward = model.forward
+    model.forward = lambda *args: 3 * forward(*args)  # type: ignore[method-assign]
+    torch.testing.assert_close(score_graphs(model, graphs, task), expected)
+
+
 class Operations(TorchDispatchMode):
     """Counts what is sent to PyTorch."""
 
