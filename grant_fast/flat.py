@@ -14,7 +14,7 @@ from .errors import InputError
 from .indexing import Positions, as_positions, repeat, take
 from .packing import DatasetEdges, DatasetSide, PackedCSR, distinct_rows, edge_groups
 from .reference import expand_rows
-from .tasks import Level
+from .tasks import NOT_MEASURED, Level
 from .tiles import BitRows, bit_rows
 
 if TYPE_CHECKING:
@@ -90,9 +90,10 @@ class FlatGraphs:
 
     @kept_property
     def class_range(self) -> tuple[int, int]:
-        """The smallest and the largest class in y, -100 (not measured) among them."""
+        """The smallest and the largest class in y, of those that were measured."""
         assert self.y is not None and not self.y.is_floating_point()
-        low, high = torch.aminmax(self.y) if self.y.numel() else (0, 0)
+        known = self.y[self.y != NOT_MEASURED]
+        low, high = torch.aminmax(known) if known.numel() else (0, 0)
         return int(low), int(high)
 
     @kept_property

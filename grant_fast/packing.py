@@ -156,8 +156,9 @@ def pack_targets(
         )
     if not y.is_floating_point() and y.dtype != torch.bool and y[:1].numel() == 1:
         classes = y.reshape(-1).long()
-        if (classes < 0).any() and not (missing_labels and (classes >= NOT_MEASURED).all()):
-            row = int((classes < 0).nonzero()[0])
+        wrong = (classes < 0) & ((classes != NOT_MEASURED) | (not missing_labels))
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
             raise InputError(
                 f"y is {classes[row]} at {level} {row}: classes count from 0 (numbers that are no "
                 "classes are floating point: give y.float())"

@@ -116,6 +116,13 @@ def test_features_take_the_narrowest_dtype(x, dtype):
     assert np.array_equal(packed.double().numpy(), np.asarray(x, dtype=float).reshape(4, -1))
 
 
+def test_only_100_below_zero_is_a_missing_class():
+    y = torch.tensor([-100, 1])
+    assert torch.equal(pack(y=y, missing_labels=True).y, y)
+    with pytest.raises(InputError, match="y is -5 at graph 1"):
+        pack(y=torch.tensor([-100, -5]), missing_labels=True)
+
+
 def test_nothing_at_all_can_be_packed():
     empty = PackedGraphs.from_arrays(torch.zeros(0, 3), torch.empty(2, 0), torch.empty(0).long())
     assert (len(empty), empty.num_nodes, empty.num_edges) == (0, 0, 0)

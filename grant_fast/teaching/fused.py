@@ -13,7 +13,7 @@ from ..batch import GraphBatch
 from ..flat import FlatGraphs
 from ..indexing import upload
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
-from ..tasks import NOT_MEASURED, Task
+from ..tasks import Task
 from ..tiles import TILE
 from .residuals import ResidualKind
 
@@ -79,7 +79,7 @@ def _targets_fit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
 def classes_fit(graphs: FlatGraphs, task: Task) -> bool:
     """Whether the classes in y are those of the task, or missing."""
     low, high = graphs.class_range
-    return high < task.num_outputs and (low >= 0 or low == NOT_MEASURED)
+    return low >= 0 and high < task.num_outputs
 
 
 @torch.no_grad()
