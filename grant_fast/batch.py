@@ -180,9 +180,14 @@ class GraphBatch:
 
     @kept_property
     def y(self) -> Tensor | None:
-        y = self.graphs.y
-        if y is None:
+        if self.graphs.y is None:
             return None
+        y = self.of_targets(self.graphs.y)
+        # A copy: who fills in what is missing, as is usual, must not write into the dataset.
+        return y.clone() if isinstance(self._positions, slice) else y
+
+    def of_targets(self, y: Tensor) -> Tensor:
+        """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""
         return take(y, self._rows if self.graphs.y_level == "graph" else self.nodes)
 
     @kept_property

@@ -150,7 +150,7 @@ class FlatGraphs:
         part = self.batch(where)
         out = type(self)(
             x=take(self.x, part.nodes),
-            y=part.y,
+            y=None if self.y is None else part.of_targets(self.y),
             ptr=part.ptr,
             ids=part.ids,
             adj=part.local_csr(self.adj),

@@ -137,6 +137,8 @@ class PackedGraphs(FlatGraphs):
             InputError: wrong shapes or dtypes, NaN or infinities, indices out of range, an edge
                 between two graphs; the message names the first culprit.
         """
+        # Copies, as NumPy's arrays are too: what the caller writes later changes no dataset.
+        x, y = (a.clone() if isinstance(a, Tensor) else a for a in (x, y))
         packed = pack_arrays(
             x,
             edge_index,

@@ -123,6 +123,18 @@ def test_only_100_below_zero_is_a_missing_class():
         pack(y=torch.tensor([-100, -5]), missing_labels=True)
 
 
+@pytest.mark.parametrize("y", [torch.tensor([0.5, 2.0]), torch.tensor([0, 1])])
+def test_what_is_written_outside_of_a_dataset_does_not_change_it(y):
+    x = torch.arange(8.0).reshape(4, 2)
+    graphs = pack(x=x, y=y)
+    before = graphs.x.clone(), graphs.y.clone()
+    x.zero_()
+    y.zero_()
+    graphs.batch([0, 1]).y.zero_()
+    graphs[1].y.zero_()
+    assert torch.equal(graphs.x, before[0]) and torch.equal(graphs.y, before[1])
+
+
 def test_nothing_at_all_can_be_packed():
     empty = PackedGraphs.from_arrays(torch.zeros(0, 3), torch.empty(2, 0), torch.empty(0).long())
     assert (len(empty), empty.num_nodes, empty.num_edges) == (0, 0, 0)
