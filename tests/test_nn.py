@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from torch import nn
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
@@ -357,3 +358,55 @@ def test_kinds_of_nodes_are_embedded_as_their_rows_are():
     torch.testing.assert_close(*grads)
     with pytest.raises(InputError, match="category 2 in column 0, which has 0 to 1"):
         AtomEncoder(4, (2, 2)).of_kinds(graphs)
+
+
+class Squared(nn.ReLU):
+    def forward(self, x):
+        return super().forward(x).square()
+
+
+class Doubled(nn.Dropout):
+    def forward(self, x):
+        return 2 * x
+
+
+class Shifted(nn.Identity):
+    def forward(self, x):
+        return x + 1
+
+
+class Centred(BatchNorm):
+    def forward(self, x):
+        return super().forward(x) - 1
+
+
+class Averaged(AtomEncoder):
+    def forward(self, x):
+        out = super().forward(x)
+        return out - out.mean(0)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("part", ["act", "dropout", "norm", "own batch norm", "encoder"])
+def test_modules_that_inherit_from_ours_or_from_pytorchs_do_their_own(part, training, backend):
+    case = Case(symmetric=True, weighted=False)
+    x = torch.arange(case.num_nodes)[:, None] % 7 // 3
+    graphs = PackedGraphs.from_arrays(x, case.edge_index, case.batch, num_graphs=12)
+    encoder = (Averaged if part == "encoder" else AtomEncoder)(4, [3])
+    act = Squared() if part == "act" else "relu"
+    model = FlexGCN(4, 5, 2, [2, 2], act=act, encoder=encoder, backend=backend)
+    if part == "dropout":
+        model.dropouts[0] = Doubled(0.0)
+    if "norm" in part:
+        model.norms[0] = Centred(5) if part == "own batch norm" else Shifted()
+    model.train(training)
+    batch = graphs.batch([1, 3, 6, 9, 10])
+    h = model.convs[0](model.encoder(batch.x), batch)
+    h = model.dropouts[0](model.act(model.norms[0](h)))
+    expected = segment_mean(model.convs[1](h, batch), batch)
+    torch.testing.assert_close(model(batch), expected)
+
+
+def segment_mean(x, batch):
+    return torch.stack([part.mean(0) for part in x.split(batch.sizes.tolist())])

@@ -160,7 +160,7 @@ class FlexGCN(nn.Module):
         return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if isinstance(self.encoder, AtomEncoder) and isinstance(graphs, GraphBatch):
+        if type(self.encoder) is AtomEncoder and isinstance(graphs, GraphBatch):
             dataset = graphs.graphs
             if dataset.kinds is not None:  # a few hundred kinds of atoms: embed them, then copy
                 return ops.embed(self.encoder.of_kinds(dataset), graphs)
@@ -176,20 +176,20 @@ class FlexGCN(nn.Module):
         conv, norm = self._conv(layer), self.norms[layer]
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
-        folded = isinstance(norm, BatchNorm) and not norm.training and norm.is_affine_map
+        folded = type(norm) is BatchNorm and not norm.training and norm.is_affine_map
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]
-        drops = dropout.training and not (isinstance(dropout, nn.Dropout) and dropout.p == 0)
-        rectified = isinstance(self.act, nn.ReLU)
-        plain = folded or isinstance(norm, nn.Identity)
+        drops = type(dropout) is not nn.Dropout or (dropout.training and dropout.p > 0)
+        rectified = type(self.act) is nn.ReLU
+        plain = folded or type(norm) is nn.Identity
         relu = plain and rectified and not drops
         y = None
         if h is None and isinstance(graphs, GraphBatch):
             how = (graphs, weight, bias, self.normalize, relu, conv.backend)
             if self.encoder is None:
                 y = ops.hops_product(*how)
-            elif isinstance(self.encoder, AtomEncoder):
+            elif type(self.encoder) is AtomEncoder:
                 y = ops.embedded_flex_conv(self.encoder.of_kinds, *how)
         if y is None:
             x = self._encode(graphs) if h is None else h
@@ -198,7 +198,7 @@ class FlexGCN(nn.Module):
         if relu:
             return y
         normed = None
-        if isinstance(norm, BatchNorm) and not plain:
+        if type(norm) is BatchNorm and not plain:
             normed = norm.by_kernels(y, rectified, conv.backend, graphs.node_count)
         if normed is None:
             return dropout(self.act(y if plain else norm(y)))

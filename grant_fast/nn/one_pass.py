@@ -56,7 +56,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     """The model as the kernels take it, and its input; None where they do not."""
     adjacency = graphs.adjacency(model.normalize)
     first, last = cast(FlexConv, model.convs[0]), cast(FlexConv, model.convs[-1])
-    if not model.norms or not isinstance(model.act, nn.ReLU) or not graphs.graphs.num_nodes:
+    if not model.norms or type(model.act) is not nn.ReLU or not graphs.graphs.num_nodes:
         return None
     if not ops.takes_network(first.weight, adjacency, model.backend):
         return None
@@ -92,7 +92,7 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
     p = dropout.p if dropout.training else 0.0
     if p == 1:
         return None
-    if isinstance(norm, nn.Identity):
+    if type(norm) is nn.Identity:
         return native.Layer(conv.weight, conv.bias, None, p)
     if type(norm) is nn.LayerNorm and norm.normalized_shape == (conv.out_channels,):
         # Its two parameters may be left out, of which the kernels know nothing.
@@ -109,7 +109,7 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
 def input_of(model: "FlexGCN", graphs: GraphBatch) -> tuple[Tensor, str]:
     """The first layer's input, and what its rows are: `native.Network.source`, or "hops"."""
     kinds, first = graphs.graphs.kinds, cast(FlexConv, model.convs[0])
-    if isinstance(model.encoder, AtomEncoder) and kinds is not None:
+    if type(model.encoder) is AtomEncoder and kinds is not None:
         return model.encoder.of_kinds(graphs.graphs), "kinds"
     x = graphs.graphs.x
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad

@@ -31,15 +31,16 @@ def fits(model: object, batch: GraphBatch, task: Task) -> bool:
         return False
     convs = [cast(FlexConv, conv) for conv in model.convs]
     return (
-        all(isinstance(norm, BatchNorm | nn.Identity) for norm in model.norms)
-        and isinstance(model.act, nn.ReLU)
+        all(type(norm) in (BatchNorm, nn.Identity) for norm in model.norms)
+        and all(type(dropout) in (nn.Dropout, nn.Identity) for dropout in model.dropouts)
+        and type(model.act) is nn.ReLU
         and max((conv.out_channels for conv in convs[:-1]), default=0) <= MAX_HIDDEN
         and convs[-1].out_channels <= MAX_OUT
         and convs[0].in_channels <= dispatch.MAX_WIDTH
         and max(conv.order for conv in convs) <= dispatch.MAX_ORDER
         and 4 * sum(conv.weight.numel() for conv in convs) <= MOST_WEIGHTS
         and all(p.dtype == torch.float32 for p in model.parameters())
-        and (model.encoder is None or isinstance(model.encoder, AtomEncoder))
+        and (model.encoder is None or type(model.encoder) is AtomEncoder)
         and _targets_fit(model, batch.graphs, task)
         and (batch.graphs.x.is_floating_point() or model.encoder is not None)
         and batch.tiles is not None  # none where edges have weights

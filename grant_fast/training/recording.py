@@ -94,12 +94,12 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
         return None
     if graphs.bits is None or graphs.y_level != "graph" or model.pool not in ("mean", "sum"):
         return None
-    if not all(isinstance(norm, BatchNorm | nn.Identity) for norm in model.norms):
+    if not all(type(norm) in (BatchNorm, nn.Identity) for norm in model.norms):
         return None
     if model.encoder is None:
         in_place = graphs.x.dtype == weights[0].dtype
     else:
-        in_place = isinstance(model.encoder, AtomEncoder) and graphs.kinds is not None
+        in_place = type(model.encoder) is AtomEncoder and graphs.kinds is not None
     return PaddedBatch(graphs, ids, size) if in_place else None
 
 
