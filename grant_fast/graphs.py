@@ -137,8 +137,6 @@ class PackedGraphs(FlatGraphs):
             InputError: wrong shapes or dtypes, NaN or infinities, indices out of range, an edge
                 between two graphs; the message names the first culprit.
         """
-        # Copies, as NumPy's arrays are too: what the caller writes later changes no dataset.
-        x, y = (a.clone() if isinstance(a, Tensor) else a for a in (x, y))
         packed = pack_arrays(
             x,
             edge_index,
@@ -149,6 +147,7 @@ class PackedGraphs(FlatGraphs):
             y_level=y_level,
             missing_labels=missing_labels,
         )
+        packed = packed._replace(x=_apart(packed.x, x), y=_apart(packed.y, y))
         return cls(**packed._asdict(), meta=meta)
 
     @classmethod
@@ -278,3 +277,11 @@ class PackedGraphs(FlatGraphs):
             InputError: no such file, or one that is truncated, foreign, or of another version.
         """
         return storage.load(cls, path)
+
+
+def _apart(packed: Any, given: Any) -> Any:
+    """What was packed, copied where it still is the caller's tensor, who may write into it."""
+    if not isinstance(packed, Tensor) or not isinstance(given, Tensor):
+        return packed
+    same = packed.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+    return packed.clone() if same else packed
