@@ -1,5 +1,7 @@
 """GraNT as a batch sampler: the teacher picks graphs, the data loader serves them."""
 
+import math
+import warnings
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -40,6 +42,8 @@ class GraNTSampler(Sampler[list[int]]):
     is one permutation of the training graphs, drawn from (seed, epoch) and restricted to the
     selected ones: samplers of different modes with one seed serve the graphs in the same order.
     PyTorch's global random state is neither read nor changed.
+
+    An epoch's `len()` follows the curriculum; `total_batches` is the whole run's.
 
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
@@ -116,13 +120,15 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked_at = -1
         self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
         self._weights: Tensor | None = None  # proportional: what each picked graph counts
+        self._told: float = math.inf  # the least that len() said
+        self._served = 0, 0  # batches of the last epoch, and how many it had
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
     @property
     def ratio(self) -> float:
         """The share which the schedule gives the current epoch."""
-        return 1.0 if self.mode == "full" else self.curriculum.ratio(self.epoch)
+        return self._ratio(self.epoch)
 
     @property
     def selected(self) -> Tensor:
@@ -195,13 +201,14 @@ class GraNTSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """The number of batches in the current epoch, right before its selection is made too."""
-        if self._picked is not None and self._is_current:
-            if self._batch_of is not None:
-                return len(self._batch_of.unique())
-            return self._num_batches(len(self._picked))
-        if self.mode == "batch":
-            return share_size(self.ratio, self._num_batches(len(self.ids)))
-        return self._num_batches(share_size(self.ratio, len(self.ids)))
+        length = self._length(self.epoch)
+        self._told = min(self._told, length)
+        return length
+
+    @property
+    def total_batches(self) -> int:
+        """The number of batches in the whole run: the steps of a learning rate's schedule."""
+        return sum(map(self._length, range(self.curriculum.epochs)))
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield each batch of the current epoch as a list of positions in the dataset.
@@ -218,7 +225,9 @@ class GraNTSampler(Sampler[list[int]]):
         place = place[order]
         place = place[place >= 0]  # places in `picked`, in the order to serve them
         batch_of = None if self._batch_of is None else self._batch_of[place]
-        for batch in arrange(self.ids[picked[place]], self.batch_size, batch_of):
+        batches = arrange(self.ids[picked[place]], self.batch_size, batch_of)
+        for count, batch in enumerate(batches, start=1):
+            self._served = count, len(batches)
             yield batch.tolist()
 
     def weights(self, ids: Positions) -> Tensor | None:
@@ -307,7 +316,23 @@ class GraNTSampler(Sampler[list[int]]):
             raise InputError(f"epoch is {shown}: give a whole number from 0 to {last}")
         if not 0 <= epoch <= last:
             raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
+        if epoch != self.epoch:
+            self._check_served()
         self.epoch = int(epoch)
+
+    def _check_served(self) -> None:
+        """Warn if the last epoch may have ended early because its length was not asked anew."""
+        served, length = self._served
+        if self._told <= served < length:
+            warnings.warn(
+                f"epoch {self.epoch} served {served} of its {length} batches, and len() was once "
+                f"{self._told}: if that was kept, ask for it after each select. Lightning's "
+                "Trainer keeps it: give it reload_dataloaders_every_n_epochs=1, and select in "
+                "train_dataloader",
+                stacklevel=4,
+            )
+            self._told = math.inf  # once is enough
+        self._served = 0, 0
 
     @property
     def _is_current(self) -> bool:
@@ -325,6 +350,14 @@ class GraNTSampler(Sampler[list[int]]):
         if self._picked is None:
             raise InputError(self._not_selected)
         return self._picked
+
+    def _ratio(self, epoch: int) -> float:
+        return 1.0 if self.mode == "full" else self.curriculum.ratio(epoch)
+
+    def _length(self, epoch: int) -> int:
+        if self.mode == "batch":
+            return share_size(self._ratio(epoch), self._num_batches(len(self.ids)))
+        return self._num_batches(share_size(self._ratio(epoch), len(self.ids)))
 
     def _num_batches(self, num_graphs: int) -> int:
         return -(-num_graphs // self.batch_size)

@@ -229,6 +229,26 @@ def test_the_length_is_right_before_the_selection_and_after(
         assert announced == len(sampler) == len(list(sampler)) > 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_schedule_learns_how_many_batches_there_will_be(make_graphs, zero, mode) -> None:
+    sampler = GraNTSampler(make_graphs(43), REGRESSION, 8, epochs=30, mode=mode, predict=zero)
+    announced, steps = sampler.total_batches, 0
+    for epoch in range(30):
+        sampler.select(zero, epoch)
+        steps += len(list(sampler))
+    assert steps == announced
+
+
+def test_who_keeps_an_old_length_is_warned_once(make_graphs, zero) -> None:
+    sampler = GraNTSampler(make_graphs(43), REGRESSION, 8, epochs=30, mode="global", predict=zero)
+    kept = len(sampler)  # as Lightning's Trainer keeps it
+    with pytest.warns(UserWarning, match=r"1 of its 2 batches.*train_dataloader") as warned:
+        for epoch in range(30):
+            sampler.select(zero, epoch)
+            list(zip(range(kept), sampler, strict=False))
+    assert len(warned) == 1
+
+
 @pytest.mark.parametrize("mode", SCORED)
 def test_between_selections_the_teacher_does_nothing(make_graphs, zero, mode) -> None:
     looks = []
