@@ -1,6 +1,7 @@
 """Positions of graphs, and index arithmetic over whole tensors in place of loops over graphs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,15 @@ from torch import Tensor
 from .errors import InputError
 
 Positions = int | slice | range | Sequence[int] | np.ndarray | Tensor
+
+
+def count_graphs(dataset: Any) -> int:
+    """How many there are of what can be asked for by position; InputError of other things."""
+    for name, method in (("length", "__len__"), ("positions", "__getitem__")):
+        if not hasattr(dataset, method):
+            kind = type(dataset).__name__
+            raise InputError(f"a {kind} has no {name}: give a data set with len() and []")
+    return len(dataset)
 
 
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:

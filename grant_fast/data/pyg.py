@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..indexing import count_graphs
 from ..tasks import Level
 from .arrays import GraphArrays, batch_vector
 
@@ -93,13 +94,9 @@ def from_dataset(dataset: Any, y_level: Level | None = None, *, stacklevel: int 
     Args: as `from_data_list`.
 
     Raises:
-        InputError: as `from_data_list`, or the object has no length.
+        InputError: as `from_data_list`, or the object has no length or no positions.
     """
-    try:
-        size = len(dataset)
-    except TypeError as error:
-        kind = type(dataset).__name__
-        raise InputError(f"a {kind} has no length: give a data set with len() and []") from error
+    size = count_graphs(dataset)
     return from_data_list((dataset[i] for i in range(size)), y_level, stacklevel=stacklevel + 1)
 
 
@@ -136,11 +133,19 @@ class _Graph:
                 f"graph {index} is a {type(data).__name__}, with nodes of several types: give "
                 "data.to_homogeneous(), which has x where all types have as many features"
             )
+        elif getattr(data, "num_graphs", 1) != 1:
+            raise InputError(
+                f"graph {index} is a {type(data).__name__} of {data.num_graphs} graphs: give the "
+                "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
+            )
         else:
             names = ("x", "edge_index", "y", "edge_weight", "num_nodes", *LEFT_OUT)
             found = {name: getattr(data, name, None) for name in names}
         x = _features(index, found.get("x"), found.get("num_nodes"))
-        edge_index = _edges(index, found.get("edge_index"), len(x))
+        edge_index = found.get("edge_index")
+        if edge_index is None and getattr(data, "adj_t", None) is not None:
+            raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
+        edge_index = _edges(index, edge_index, len(x))
         y = None if found.get("y") is None else _targets(index, found["y"])
         weight = found.get("edge_weight")
         if weight is not None:

@@ -258,5 +258,8 @@ def as_graphs(
             raise InputError("a GraphBatch comes alone: it has its edges, weights and batch vector")
         return x
     if edge_index is None:
-        raise InputError("give a GraphBatch, or x and edge_index")
+        raise InputError(
+            "give a GraphBatch, or x and edge_index: of PyG's batches, model(b.x, b.edge_index, "
+            "batch=b.batch), which a teacher is told as predict=lambda model, b: …"
+        )
     return LooseGraphs(x, edge_index, edge_weight, batch, batch_size)

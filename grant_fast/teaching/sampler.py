@@ -15,6 +15,7 @@ from torch.utils.data import Sampler
 from ..batch import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
+from ..indexing import count_graphs
 from ..tasks import Task, check_task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind, check_residual
@@ -112,7 +113,7 @@ class GraNTSampler(Sampler[list[int]]):
         self.curriculum = Curriculum(epochs, float(start_ratio), ratio_schedule, interval)
         self.dataset, self.task, self.mode = dataset, task, mode
         self.predict, self.residual, self.collate = predict, residual, collate
-        self.ids = _checked_ids(ids, len(dataset))
+        self.ids = _checked_ids(ids, count_graphs(dataset))
         self.epoch = 0
         self.scores: Tensor | None = None
         # Within this class graphs are numbered by their place in `ids`.

@@ -7,13 +7,13 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset
+from torch.utils.data import Subset, default_collate
 
 from ..batch import GraphBatch
 from ..dispatch import takes_kernels
 from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import as_positions, sizes_to_ptr, take
+from ..indexing import as_positions, count_graphs, sizes_to_ptr, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..tasks import Task, check_task
 from . import fused
@@ -96,7 +96,8 @@ def score_graphs(
         InputError: NaN predictions (the first such graph is named), no graphs, a position that is
             not there, a batch without targets, no `Task`, or shapes that do not fit it.
     """
-    positions = None if ids is None else _positions(ids, len(graphs))
+    size = count_graphs(graphs)
+    positions = None if ids is None else _positions(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
     pass_over = Pass(graphs, task, positions, predict, residual, batch_size, collate)
@@ -251,6 +252,11 @@ class _Scores:
 
     def add(self, pred: Tensor, batch: Any, size: int) -> None:
         """Take the predictions for the next `size` graphs."""
+        if not isinstance(pred, Tensor):
+            raise InputError(
+                f"the model's prediction is a {type(pred).__name__}: give predict=, a function of "
+                "(model, batch) that returns the raw outputs as a tensor"
+            )
         y = getattr(batch, "y", None)
         if y is None:
             raise InputError("these graphs carry no targets (y): the teacher needs them to score")
@@ -365,9 +371,16 @@ def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     # Graphs that are Python objects can only be fetched one by one.
     where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
     items = [graphs[position] for position in where]
-    if collate is None:
-        collate = require("torch_geometric.data", "pyg").Batch.from_data_list
-    return collate(items)
+    if collate is not None:
+        return collate(items)
+    if isinstance(items[0], GraphBatch):  # of a data set around a `PackedGraphs`
+        return default_collate(items)
+    if not hasattr(items[0], "stores_as"):
+        raise InputError(
+            f"the graphs are of type {type(items[0]).__name__}, which PyG does not collate: give "
+            "collate=, a function that makes a batch of a list of them"
+        )
+    return require("torch_geometric.data", "pyg").Batch.from_data_list(items)
 
 
 def _ptr(batch: Any, size: int) -> Tensor:

@@ -242,3 +242,17 @@ def test_an_empty_list_is_refused() -> None:
 def test_what_has_no_length_is_refused() -> None:
     with pytest.raises(InputError, match="a generator has no length"):
         from_dataset(graph(n) for n in range(3))
+    with pytest.raises(InputError, match="a DataLoader has no positions: give a data set"):
+        from_dataset(torch.utils.data.DataLoader([graph(n) for n in range(3)]))
+
+
+def test_batches_are_not_taken_for_graphs() -> None:
+    batch = SimpleNamespace(x=torch.ones(4, 1), edge_index=torch.zeros(2, 0).long(), num_graphs=3)
+    with pytest.raises(InputError, match="graph 1 is a SimpleNamespace of 3 graphs: give the gra"):
+        from_data_list([graph(2), batch])
+
+
+def test_an_adjacency_of_pygs_is_named() -> None:
+    sparse = SimpleNamespace(x=torch.ones(2, 1), adj_t=torch.eye(2))
+    with pytest.raises(InputError, match=r"graph 0 has adj_t .*drop ToSparseTensor"):
+        from_data_list([sparse])

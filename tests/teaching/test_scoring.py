@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from grant_fast import FlexGCN
 from grant_fast.errors import InputError
@@ -365,6 +365,12 @@ def test_nan_predictions_name_a_packed_graph_by_its_id(make_graphs, model) -> No
         score_graphs(model, packed, REGRESSION, ids=[1, 2])
 
 
+def test_a_data_set_around_packed_graphs_is_scored_like_them(make_graphs, model) -> None:
+    packed = PackedGraphs.from_data_list(make_graphs(9))
+    twice = score_graphs(model, ConcatDataset([packed, packed]), REGRESSION, batch_size=5)
+    torch.testing.assert_close(twice, score_graphs(model, packed, REGRESSION).repeat(2))
+
+
 def test_wrong_input_is_named(make_graphs, model) -> None:
     graphs = make_graphs(4)
     with pytest.raises(InputError, match="batch_size=0"):
@@ -387,6 +393,12 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         score_graphs(model, graphs, REGRESSION, ids=[])
     with pytest.raises(InputError, match=r"targets have shape \(4,\).*one row for each graph"):
         score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
+    with pytest.raises(InputError, match=r"prediction is a tuple: give predict="):
+        score_graphs(lambda batch: (batch.y, None), graphs, REGRESSION)
+    with pytest.raises(InputError, match="a DataLoader has no positions: give a data set"):
+        score_graphs(model, DataLoader(graphs), REGRESSION)
+    with pytest.raises(InputError, match=r"the graphs are of type tuple.*: give collate="):
+        score_graphs(model, [(graph, 1.0) for graph in graphs], REGRESSION)
     for graph in graphs:
         graph.z = graph.y
         del graph.y
