@@ -149,10 +149,18 @@ def _check_features(x: Tensor, weight: Tensor) -> None:
         raise InputError(
             f"x has shape {tuple(x.shape)}, but this layer takes [num_nodes, {weight.shape[1]}]"
         )
+    _check_device("x is", x, weight)
     if not x.is_floating_point():
         raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
     if x.dtype != weight.dtype and not _autocasts(x):
         raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
+
+
+def _check_device(name: str, x: Tensor, weight: Tensor) -> None:
+    if x.device != weight.device:
+        raise InputError(
+            f"{name} on {x.device} and the weights are on {weight.device}: move one by .to(device)"
+        )
 
 
 def _flex_conv_by(
@@ -219,7 +227,8 @@ def hops_product(
         a gradient, or where the kernel needs X cast.
 
     Raises:
-        InputError: the dataset's features are not h_in wide, or not of the weights' dtype.
+        InputError: the dataset's features are not h_in wide, or not of the weights' dtype, or
+            device.
     """
     order, h_in, _ = weight.shape
     adjacency, x = batch.adjacency(normalize), batch.graphs.x
@@ -232,6 +241,7 @@ def hops_product(
     hops = batch.graphs.hops(order, normalize)
     if hops is None:
         return None
+    _check_device("the graphs are", hops, weight)
     if hops.shape[1] != order * h_in:
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
     if hops.dtype != weight.dtype and not _autocasts(hops):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from grant_fast import FlexConv, FlexGCN, InputError
 from tests.cases import Case
@@ -49,6 +50,19 @@ def test_what_a_network_would_never_call_is_refused():
     model.convs[0] = Own(5, 4)
     with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
         model(batch)
+
+
+def test_weights_on_another_device_are_refused_before_a_kernel_reads_them():
+    case = Case(sizes=(3, 2))
+    model = FlexGCN(5, 4, 1, orders=[2, 2]).to("meta")
+    with pytest.raises(InputError, match="the graphs are on cpu and the weights are on meta"):
+        model(case.graphs[[0, 1]].batch([0, 1]))
+    with pytest.raises(InputError, match="x is on cpu and the weights are on meta: move one"):
+        model(case.x, case.edge_index)
+    with FakeTensorMode():
+        fake = FlexGCN(5, 4, 1, orders=[2, 2])
+    with pytest.raises(AssertionError, match="FakeTensor"):
+        fake(case.graphs[0])
 
 
 def test_a_batch_comes_alone_and_as_it_was():

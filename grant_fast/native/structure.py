@@ -42,8 +42,9 @@ def why_not(
             "the CPU kernels were not compiled: install grant_fast where there is a C compiler, "
             "and leave the folder of its sources"
         )
-    if x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter):
-        return f"x is a {type(x).__name__} on the {x.device.type}"
+    for name, t in (("x", x), ("the weight", x if weight is None else weight)):
+        if t.device.type != "cpu" or type(t) not in (Tensor, nn.Parameter):
+            return f"{name} is a {type(t).__name__} on the {t.device.type}"
     if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):
         return f"x is {x.dtype}, not float32"
     if weight is not None and is_wide(weight):
