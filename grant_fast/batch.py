@@ -318,8 +318,8 @@ class GraphBatch:
             matrices.append(Adjacency(ptr, node[:-1], value, self.num_nodes, transposed))
         return matrices
 
-    def to(self, device: torch.device | str) -> "GraphBatch":
-        """These graphs alone, on `device`."""
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
+        """These graphs alone, on `device`; `non_blocking` is for loops that say so, and ignored."""
         if torch.device(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))

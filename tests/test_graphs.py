@@ -210,7 +210,7 @@ def test_to_changes_dtype_and_device_and_nothing_else():
     meta = case.graphs.to("meta")
     assert meta.device.type == "meta" and meta.num_edges == case.graphs.num_edges
     batch = case.graphs.batch([1, 2])
-    assert batch.to("cpu") is batch
+    assert batch.to("cpu", non_blocking=True) is batch
     integers = PackedGraphs.from_arrays(
         torch.ones(2, 1).long(), torch.empty(2, 0), torch.zeros(2).long()
     )

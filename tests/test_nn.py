@@ -345,6 +345,17 @@ def test_compiled_model_takes_packed_batches(pool):
         torch.testing.assert_close(compiled(case.graphs.batch(ids)), model(case.graphs.batch(ids)))
 
 
+def test_an_exported_model_takes_graphs_of_other_sizes():
+    case, other = Case(sizes=(3, 2, 5)), Case(sizes=(4, 1, 7))
+    model = FlexGCN(5, 4, 2, orders=[3, 2], norm="batch_norm").eval()
+    size = torch.export.Dim.AUTO
+    shapes = {"x": {0: size}, "edge_index": {1: size}, "batch": {0: size}, "batch_size": None}
+    named = {"batch": case.batch, "batch_size": 3}
+    program = torch.export.export(model, (case.x, case.edge_index), named, dynamic_shapes=shapes)
+    out = program.module()(other.x, other.edge_index, batch=other.batch, batch_size=3)
+    torch.testing.assert_close(out, model(other.x, other.edge_index, batch=other.batch))
+
+
 def test_kinds_of_nodes_are_embedded_as_their_rows_are():
     rows = torch.tensor([[0, 1], [2, 1], [2, 0]], dtype=torch.uint8)
     case = Case()
