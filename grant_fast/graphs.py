@@ -160,8 +160,8 @@ class PackedGraphs(FlatGraphs):
     ) -> "PackedGraphs":
         """From PyG `Data` objects: anything with `x`, `edge_index`, maybe `y` and `edge_weight`.
 
-        `edge_attr` and `train_mask` are not carried, which a warning says (of the former only where
-        there is no `edge_weight` beside it).
+        `edge_attr`, `edge_type` and `train_mask` are not carried, which a warning says (of the
+        first only where there is no `edge_weight` beside it).
         """
         from .data.pyg import from_data_list
 

@@ -26,6 +26,7 @@ from .arrays import GraphArrays, batch_vector
 LEFT_OUT = {
     "edge_attr": "put it into edge_weight where it is one number an edge (more are not carried, "
     "see the README's Limits)",
+    "edge_type": "give the edges of one type alone where types matter",
     "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
     "and give missing_labels=True",
 }
@@ -153,6 +154,8 @@ class _Graph:
         left_out = {name for name in LEFT_OUT if found.get(name) is not None}
         if weight is not None:
             left_out.discard("edge_attr")
+        if "edge_type" in left_out and len(torch.as_tensor(found["edge_type"]).unique()) < 2:
+            left_out.discard("edge_type")
         return cls(index, x, edge_index, y, weight, left_out)
 
     def compare(self, first: _Graph) -> None:

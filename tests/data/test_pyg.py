@@ -149,6 +149,16 @@ def test_edge_attr_is_left_out_with_one_warning_that_points_at_the_call(make: An
     make([bonds, bonds])  # whoever gives weights has chosen
 
 
+def test_types_of_edges_are_left_out_with_a_warning() -> None:
+    related = graph(2, edge_type=torch.tensor([0, 0]))
+    from_data_list([related])  # of one type, nothing is lost
+    related.edge_type[1] = 1
+    with pytest.warns(
+        UserWarning, match="graph 0 has edge_type, which is left out: give the edges"
+    ):
+        from_data_list([related])
+
+
 def test_train_mask_is_left_out_with_a_warning_since_all_labels_would_be_trained_on() -> None:
     masked = graph(2, y=torch.tensor([0, 1]), train_mask=torch.tensor([True, False]))
     with pytest.warns(UserWarning, match=r"graph 0 has train_mask, .* missing_labels=True, or"):
