@@ -132,7 +132,7 @@ def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):
     x, batch = torch.randn(5, 5), torch.tensor([0, 0, 0, 1, 1])
     edges = torch.zeros(2, num_edges, dtype=torch.long)
     if sparse:
-        edges = torch.sparse_coo_tensor(edges, torch.ones(num_edges), (5, 5))
+        edges = torch.sparse_coo_tensor(edges, torch.ones(num_edges), (5, 5), check_invariants=True)
     for model in (FlexGCN(5, 4, 1, orders=[2, 2]), FlexConv(5, 4, order=1)):
         for dtype in (torch.int64, torch.int32, torch.bool):
             with pytest.raises(InputError, match=rf"edge_weight is {dtype}; did you mean batch=…"):
