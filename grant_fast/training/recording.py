@@ -116,7 +116,7 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
         # and its generator stays registered with the graph. So go back to the stream before, end
         # the allocating (an error where it has ended), and give the generator a new state.
         torch.cuda.set_stream(before)
-        with suppress(RuntimeError):
+        with suppress(RuntimeError, AttributeError):  # private: another torch may lack it
             torch._C._cuda_endAllocateToPool(before.device_index, pool)
             torch._C._cuda_releasePool(before.device_index, pool)
         generator = torch.cuda.default_generators[before.device_index]
