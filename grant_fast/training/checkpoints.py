@@ -25,7 +25,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     content = io.BytesIO()  # torch's own file writer hides the OSError of a full disk
     torch.save({"format": FORMAT, "version": VERSION, **state}, content)
     with atomic_path(path) as temporary:
-        temporary.write_bytes(content.getbuffer())
+        temporary.write_bytes(content.getvalue())
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
