@@ -238,8 +238,8 @@ def reproduce(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Other data than the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC, "
-            "or twin:QM9, twin:ZINC, twin:ogbg-molpcba: noise of that shape, to time."
+            help="Other data than the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC; or, to "
+            "measure time alone, noise of a set's shape: twin:QM9, twin:ZINC, twin:ogbg-molpcba."
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
@@ -257,7 +257,7 @@ def reproduce(
         int | None,
         typer.Option(help="Graphs that batch norm takes together. Default: a batch, as published."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU.")] = "auto",
     **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
@@ -341,8 +341,8 @@ def predict(
     out: Annotated[Path, typer.Option("-o", "--out", help="CSV to write.")],
     smiles_column: Annotated[str | None, typer.Option(help="The CSV's column of SMILES.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at an unparsable SMILES.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="Use the last weights.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "auto",
+    last: Annotated[bool, typer.Option("--last", help="The last weights, not the best.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU.")] = "auto",
 ) -> None:
     """Predict for new graphs with a trained run.
 

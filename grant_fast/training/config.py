@@ -93,29 +93,33 @@ class RunConfig:
     split: str | None = _setting(
         None,
         _one_of("random", "scaffold"),
-        "how to split; else as published or packed, a table by scaffold, what is left at random",
+        "how to split; by default as published or packed, a table by scaffold, the rest at random",
     )
     split_column: str | None = _setting(
         None, _TEXT, "the CSV's column that says train, valid or test"
     )
     graphs: int | None = _setting(
-        None, _COUNT, "take the first so many; generate so many, not 50,000"
+        None, _COUNT, "take only the first so many; or generate so many instead of 50,000"
     )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
 
     network: str = _setting(
-        "flex", _one_of(*NETWORKS), "flexible GCN; or, to compare with, a plain one"
+        "flex", _one_of(*NETWORKS), "the flexible GCN, or a plain one to compare it with"
     )
-    hidden_channels: tuple[int, ...] = _setting((18,), _WIDTH, "widths between the layers")
+    hidden_channels: tuple[int, ...] = _setting(
+        (18,), _WIDTH, "width of each hidden layer, or one for all"
+    )
     orders: tuple[int, ...] = _setting((3, 2), _ORDER, "order κ of each layer: κ − 1 hops")
     head: int | None = _setting(
-        None, _WIDTH, "width between two linear maps at the end, the paper's head; else one map"
+        None, _WIDTH, "width between two last linear maps, the paper's head; by default one map"
     )
     embedding: int = _setting(9, _WIDTH, "width of the atom embedding (molecules)")
     act: str = _setting("relu", _one_of(*ACTS), "activation between the layers")
     norm: str = _setting("none", _one_of("none", *NORMS), "normalisation between the layers")
-    dropout: tuple[float, ...] = _setting((0.0,), _RATE, "after each hidden layer, or one for all")
+    dropout: tuple[float, ...] = _setting(
+        (0.0,), _RATE, "dropout's probability after each hidden layer, or one for all"
+    )
     pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
 
@@ -123,7 +127,7 @@ class RunConfig:
         "default", _one_of("default", "kaiming"), "how weights are drawn; 'kaiming' is the paper's"
     )
 
-    epochs: int = _setting(100, _EPOCHS, "passes over what is selected")
+    epochs: int = _setting(100, _EPOCHS, "passes over the selected graphs")
     lr: float = _setting(0.01, _POSITIVE, "AdamW's learning rate")
     lr_schedule: str = _setting(
         "constant",
@@ -131,36 +135,40 @@ class RunConfig:
         "'plateau' lowers lr while the validation metric stands still",
     )
     lr_restart: float | None = _setting(
-        None, _POSITIVE, "lift lr to at least this whenever graphs are selected anew"
+        None, _POSITIVE, "raise lr to at least this whenever graphs are selected anew"
     )
     weight_decay: float = _setting(0.0, _NOT_NEGATIVE, "AdamW's weight decay")
     batch_size: int = _setting(500, _COUNT, "graphs in a batch")
     step_every: str = _setting(
-        "batch", _one_of("batch", "epoch"), "when to step; 'epoch' is the paper's way"
+        "batch", _one_of("batch", "epoch"), "when to step the optimizer; 'epoch' is the paper's way"
     )
     pass_size: int | None = _setting(
-        None, _COUNT, "graphs that batch norm takes together, where a step is an epoch's"
+        None, _COUNT, "with --step-every epoch: graphs that batch norm takes together"
     )
-    clip: float | None = _setting(None, _POSITIVE, "largest norm of the gradient")
-    standardize: bool = _setting(True, _SWITCH, "scale regression targets by the training split's")
+    clip: float | None = _setting(None, _POSITIVE, "clip the gradient to this norm")
+    standardize: bool = _setting(
+        True, _SWITCH, "scale regression targets to mean 0 and deviation 1 in training"
+    )
 
     arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "who picks the graphs")
     start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
     ratio_schedule: str = _setting(
         "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"
     )
-    interval: int | str = _setting("curriculum", _INTERVAL, "epochs between selections")
+    interval: int | str = _setting(
+        "curriculum", _INTERVAL, "epochs between selections; 'curriculum' lets them grow"
+    )
 
     metric: str = _setting(
         "auto",
         _one_of("auto", "mae", "rmse", "r2", "roc_auc", "ap", "accuracy"),
-        "what to choose the best weights by, and to test",
+        "chooses the best weights, and is tested; 'auto' is the data's own",
     )
     eval_every: int = _setting(1, _COUNT, "epochs between validations")
     visits: int | None = _setting(None, _VISITS, "stop after so many graph visits")
     seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
     device: str = _setting(
-        "auto", _TEXT, "one as cpu, cuda, cuda:1; auto takes a GPU if there is one"
+        "auto", _TEXT, "where to compute: cpu, cuda, cuda:1, …; auto takes a GPU if there is one"
     )
 
     def __post_init__(self) -> None:
@@ -176,7 +184,7 @@ class RunConfig:
             if not absent and not all(map(limit.fits, values)):
                 self._reject(spec.name, f"give {limit.words}")
         if self.pass_size is not None and self.step_every != "epoch":
-            self._reject("pass_size", "give step_every=epoch, too, or else batch_size says it")
+            self._reject("pass_size", "give step_every=epoch with it, or batch_size instead")
         gaps = len(self.orders) - 1
         if gaps < 0:
             self._reject("orders", "give one order for each layer")
