@@ -10,7 +10,7 @@ from . import ops
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch
 from .caching import kept, kept_property
-from .errors import InputError
+from .errors import InputError, whole_number
 from .indexing import Positions, as_positions, repeat, take
 from .packing import DatasetEdges, DatasetSide, PackedCSR, distinct_rows, edge_groups
 from .reference import expand_rows
@@ -135,8 +135,7 @@ class FlatGraphs:
 
     def batches(self, batch_size: int, where: Positions = slice(None)) -> Iterable[GraphBatch]:
         """The graphs at `where`, `batch_size` at a time, in order."""
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}: it must be at least 1")
+        whole_number("batch_size", batch_size)
         positions = as_positions(where, self.num_graphs)
         if isinstance(positions, slice):
             for start in range(positions.start, positions.stop, batch_size):

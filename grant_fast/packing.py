@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .adjacency import check_edge_index, check_edge_weight, count_to_ptr
-from .errors import InputError
+from .errors import InputError, whole_number
 from .indexing import repeat, sizes_to_ptr
 from .tasks import NOT_MEASURED, Level
 
@@ -121,8 +121,8 @@ def _checked_batch(batch: Tensor, num_nodes: int, num_graphs: int | None) -> Ten
             f"it must hold one integer for each of the {num_nodes} nodes"
         )
     batch = batch.long()
-    if num_graphs is not None and num_graphs < 0:
-        raise InputError(f"num_graphs is {num_graphs}: it counts graphs")
+    if num_graphs is not None:
+        whole_number("num_graphs", num_graphs, least=0)
     if num_nodes == 0:
         return batch
     if (batch.diff() < 0).any():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from .errors import InputError
+from .errors import InputError, whole_number
 
 Kind = Literal["regression", "binary", "multiclass", "multilabel"]
 Level = Literal["graph", "node"]
@@ -36,10 +36,11 @@ class Task:
             )
         if self.level not in get_args(Level):
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
-        if self.num_outputs < 1 or (self.kind == "binary" and self.num_outputs != 1):
-            raise InputError(f"a {self.kind} task cannot have num_outputs={self.num_outputs}")
-        if self.kind == "multiclass" and self.num_outputs < 2:
-            raise InputError("a multiclass task needs num_outputs >= 2, one for each class")
+        whole_number("num_outputs", self.num_outputs, least=2 if self.kind == "multiclass" else 1)
+        if self.kind == "binary" and self.num_outputs != 1:
+            raise InputError(
+                f"a binary task has one output, not {self.num_outputs}: take 'multilabel' for more"
+            )
 
 
 def check_task(task: Any) -> None:

@@ -293,7 +293,7 @@ def test_batches_cover_everything_once():
     graphs = Case().graphs
     assert [len(b) for b in graphs.batches(5)] == [5, 5, 2]
     assert [b.ids.tolist() for b in graphs.batches(2, [4, 9, 1])] == [[4, 9], [1]]
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match="batch_size=0"):
         list(graphs.batches(0))
 
 

@@ -38,7 +38,7 @@ BAD = [
     ({"batch": torch.zeros(4)}, r"batch .* torch\.float32"),
     ({"batch": torch.tensor([0, 1, 0, 1])}, "batch goes down from 1 to 0 at node 2"),
     ({"batch": torch.tensor([-1, 0, 0, 1])}, "batch names graph -1"),
-    ({"num_graphs": -1}, "num_graphs is -1: it counts graphs"),
+    ({"num_graphs": -1}, "num_graphs=-1: give a whole number of at least 0"),
     ({"x": np.full((4, 2), 1e300)}, "x is inf at node 0, column 0"),  # it overflows float32
     ({"edge_weight": np.full(2, 1e300)}, "edge_weight is inf at edge 0"),
     ({"y_level": "edge"}, "unknown y_level 'edge'"),

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..workers import share_out
 from .arrays import GraphArrays, batch_vector, concatenate
 from .progress import track
@@ -81,8 +81,7 @@ def graphon(family: int = 0, resolution: int = 1000) -> np.ndarray:
     """
     if not 0 <= family < len(FAMILIES):
         raise InputError(f"unknown graphon family {family}: choose 0 to {len(FAMILIES) - 1}")
-    if resolution < 1:
-        raise InputError(f"graphon resolution {resolution} is too small: give 1 or more")
+    whole_number("resolution", resolution)
     axis = np.arange(1, resolution + 1) / resolution
     if FAMILIES[family].reversed:
         axis = axis[::-1]
@@ -221,10 +220,8 @@ def chunks_of(
     """The chunks that make up a data set, still to be drawn; arguments as in `generate`."""
     if name not in NAMES:
         raise InputError(f"unknown generated data set {name!r}: choose {' or '.join(NAMES)}")
-    if num_graphs < 1:
-        raise InputError(f"cannot generate {num_graphs} graphs: give 1 or more")
-    if seed < 0:
-        raise InputError(f"seed {seed} is negative: give 0 or more")
+    whole_number("num_graphs", num_graphs)
+    whole_number("seed", seed, least=0)
     graphon(family, min(resolution, 1))  # refuses what there is not
     starts = range(0, num_graphs, CHUNK)
     return [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import InputError, require
+from ..errors import InputError, require, whole_number
 from ..nn import ATOM_CARDINALITIES
 from ..workers import share_out
 from .arrays import GraphArrays, batch_vector
@@ -108,8 +108,8 @@ def featurize(
         InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
         MissingExtraError: rdkit or ogb is not installed.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers={workers}: give 1 or more")
+    if workers is not None:
+        whole_number("workers", workers)
     check_list(smiles)
     for row, text in enumerate(smiles):
         if not isinstance(text, str):

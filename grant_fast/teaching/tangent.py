@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
 from ..batch import GraphBatch
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..nn import AtomEncoder, FlexConv, FlexGCN
 from ..reference import dense_flex_conv, expand_rows
@@ -55,8 +55,7 @@ def output_jacobian(
         raise InputError(f"the tangent kernel is of a FlexGCN, not of a {type(model).__name__}")
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
-    if chunk_size < 1:
-        raise InputError(f"chunk_size={chunk_size}: give at least 1")
+    whole_number("chunk_size", chunk_size)
     positions = torch.as_tensor(ids)
     if not len(positions):
         raise InputError("there are no graphs to differentiate at: give some ids")
@@ -136,8 +135,7 @@ def tangent_kernel(
     Raises:
         InputError: as `output_jacobian`, or `chunk_size` below 1.
     """
-    if chunk_size < 1:
-        raise InputError(f"chunk_size={chunk_size}: give at least 1")
+    whole_number("chunk_size", chunk_size)
     left = torch.as_tensor(ids)
     right = left if others is None else torch.as_tensor(others)
     blocks = []

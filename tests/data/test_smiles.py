@@ -147,7 +147,7 @@ def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object
 
 
 def test_workers_below_one_are_refused() -> None:
-    with pytest.raises(InputError, match="workers=0: give 1 or more"):
+    with pytest.raises(InputError, match="workers=0: give a whole number of at least 1"):
         featurize(["C"], workers=0)
 
 

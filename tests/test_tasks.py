@@ -1,0 +1,20 @@
+"""What cannot be a task is refused when it is made."""
+
+import pytest
+
+from grant_fast import InputError, Task
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (("classification",), "unknown task 'classification': choose one of regression"),
+        (("binary", "edge"), "unknown level 'edge': choose 'graph' or 'node'"),
+        (("regression", "graph", 0), "num_outputs=0: give a whole number of at least 1"),
+        (("multiclass",), "num_outputs=1: give a whole number of at least 2"),
+        (("binary", "graph", 3), "one output, not 3: take 'multilabel' for more"),
+    ],
+)
+def test_a_task_that_cannot_be_says_why(settings, message):
+    with pytest.raises(InputError, match=message):
+        Task(*settings)
