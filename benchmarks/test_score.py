@@ -4,7 +4,6 @@ The same graphs, model and chunks on both sides, in turn; the ratio of medians i
 peak of extra memory a graph, measured with a model that needs none (Linux tells it).
 """
 
-import ctypes
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +16,8 @@ from torch import Tensor
 from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
 from grant_fast.data.load import Dataset, load_dataset
 from grant_fast.teaching.scoring import _fitting, evaluating
+
+from .memory import peak
 
 NUM_GRAPHS, SHARE = 30_000, 10
 HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
@@ -83,17 +84,11 @@ def test_extra_memory_a_graph(benchmark, capsys):  # type: ignore[no-untyped-def
         return select_graphs(scores, len(scores) // SHARE)
 
     teach(20_000)
-    ctypes.CDLL(None).malloc_trim(0)  # or what was freed before would hide what is taken now
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    benchmark.pedantic(teach, rounds=1)
-    extra = (_memory("VmHWM") - before) / total
+    taken = peak(lambda: benchmark.pedantic(teach, rounds=1), torch.device("cpu"))
+    if taken is None:
+        pytest.skip("only Linux says how much memory a process has taken")
+    extra = taken / total
     benchmark.extra_info["bytes"] = extra
     with capsys.disabled():
         print(f"\npeak extra memory: {extra:.1f} bytes a graph")
     assert 4 <= extra <= 16  # the scores themselves are 4
-
-
-def _memory(name: str) -> int:
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split(name + ":")[1].split()[0])
