@@ -1,6 +1,6 @@
 """A benchmark of the paper, run here; `paper_table` sets it beside the published figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -82,44 +82,34 @@ def reproduce(
     Raises:
         InputError: as `compare`.
     """
-    plan = [Plan("", config, out, ARMS)]
-    if baselines:
-        plan += [
-            Plan(name, replace(config, network=network), out / name, (arm,))
-            for name, (network, arm) in BASELINES.items()
-        ]
-    runs: list[Run] = []
     rows: list[Row] = []
-    for part in plan:
+
+    def run(config: RunConfig, out: Path, names: Mapping[str, str]) -> list[Run]:
+        """The runs of one network's arms; `names` are what their rows are called."""
         found = compare(
             dataset,
-            part.config,
-            part.out,
-            arms=part.arms,
+            config,
+            out,
+            arms=list(names),
             controls=(),
             equal_budget=False,
             seeds=seeds,
             resume=resume,
             observer=observer,
         )
-        for arm in part.arms:
+        for arm, name in names.items():
             members = [run for run in found if run.result.arm == arm]
-            folders = [run_folder(part.out, arm, run.result.seed) for run in members]
+            folders = [run_folder(out, arm, run.result.seed) for run in members]
             tested = [_test(recipe, dataset, folder, config.device) for folder in folders]
             full = rows[0].seconds.mean if rows else None
-            rows.append(_row(part.name or arm, members, tested, full))
-        runs += found if part.out == out else []
+            rows.append(_row(name, members, tested, full))
+        return found
+
+    runs = run(config, out, dict(zip(ARMS, ARMS, strict=True)))
+    if baselines:
+        for name, (network, arm) in BASELINES.items():
+            run(replace(config, network=network), out / name, {arm: name})
     return runs, rows
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Some arms of one network, and where they go; `name` is a baseline's, else empty."""
-
-    name: str
-    config: RunConfig
-    out: Path
-    arms: tuple[str, ...]
 
 
 def _row(
