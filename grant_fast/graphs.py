@@ -237,9 +237,11 @@ class PackedGraphs(FlatGraphs):
             raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
         first = parts[0]
         if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
-            raise InputError("the parts differ in num_features or y_level")
+            raise InputError("the parts differ in num_features or y_level: join those that agree")
         if any((p.y is None) != (first.y is None) for p in parts):
-            raise InputError("some parts have targets and some have none")
+            raise InputError(
+                "some parts have targets and some have none: give all of them y, or none"
+            )
         for name, tensors in (("x", [p.x for p in parts]), ("y", [p.y for p in parts])):
             kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
             if len(kinds) > 1:

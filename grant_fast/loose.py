@@ -10,9 +10,7 @@ from .errors import InputError
 
 
 class LooseGraphs:
-    """The same view of graphs given as plain PyG tensors, for one call of a model.
-
-    node_count: as of a `GraphBatch`.
+    """Graphs given as PyG's tensors, with what a model reads of a `GraphBatch`; for one call.
 
     Args:
         x: [n, F].  edges, edge_weight: see `Adjacency.from_any`.
@@ -20,7 +18,7 @@ class LooseGraphs:
         batch_size: number of graphs; read off `batch` (with a host synchronisation) where None.
     """
 
-    node_count: None = None
+    node_count: None = None  # all rows are nodes, see `GraphBatch`
 
     def __init__(
         self,

@@ -27,10 +27,9 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
     if not isinstance(model, FlexGCN | FlexConv):
         hint = ": give model.module" if hasattr(model, "module") else ""
         raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
-    if isinstance(model, FlexConv):
-        graphs = as_graphs(*inputs, **options)
-        return [_line(0, model, _convolution(model, graphs.adjacency(model.normalize)))]
     graphs = as_graphs(*inputs, **options)
+    if isinstance(model, FlexConv):
+        return [_line(0, model, _convolution(model, graphs.adjacency(model.normalize)))]
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
     source = _source_in_one_pass(model, graphs)
     paths = [_path(model, layer, conv, graphs, source) for layer, conv in enumerate(convs)]

@@ -69,7 +69,7 @@ def _targets_fit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
     if y is None or (task.level == "node") != (graphs.y_level == "node"):
         return False
     columns = 1 if task.kind == "multiclass" else task.num_outputs
-    floating = y.is_floating_point() and y.dtype == torch.float32
+    floating = y.dtype == torch.float32
     if floating == (task.kind == "multiclass") or (y.dim() == 2 and y.shape[1] != columns):
         return False
     if cast(FlexConv, model.convs[-1]).out_channels != task.num_outputs:
