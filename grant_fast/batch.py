@@ -31,8 +31,8 @@ class GraphBatch:
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
     Python loop over graphs, and no host synchronisation where the positions are on the CPU.
     Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are. They
-    are there to be read: a `FlexGCN` reads what the dataset holds, so that none can be set anew.
-    A `FlexGCN` that it is given to runs uncompiled under `torch.compile`: sizes depend on the data.
+    are read only: a `FlexGCN` reads the dataset itself, and would not see a change to the batch.
+    Under `torch.compile` a `FlexGCN` given one runs uncompiled: each batch has sizes of its own.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
@@ -319,7 +319,7 @@ class GraphBatch:
         return matrices
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
-        """These graphs alone, on `device`; `non_blocking` is for loops that say so, and ignored."""
+        """These graphs alone, on `device`; `non_blocking` is accepted, as PyG's, and ignored."""
         if torch.device(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))

@@ -1,4 +1,4 @@
-"""What a device is to the kernels."""
+"""What the kernels need to know of a device."""
 
 import torch
 

@@ -59,12 +59,12 @@ def takes_native(
     weight: Tensor | None = None,
     backend: str | None = None,
 ) -> bool:
-    """Whether the compiled CPU kernels do: where they can, unless another backend is asked for."""
+    """Whether the compiled CPU kernels compute it: where they can, under the backend "auto"."""
     return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
 
 
 def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None) -> str:
-    """Why PyTorch computes a layer of these weights, where it does; X is of their kind."""
+    """Why PyTorch computes a layer, where it does; X has the device and dtype of the weights."""
     if _chosen(backend)[1] == "torch":
         return "the backend is chosen so"
     on_cpu = weight.device.type == "cpu"
@@ -73,7 +73,7 @@ def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None
 
 
 def check_backend(backend: str | None, source: str = "backend") -> str | None:
-    """`backend` if there is such a one, or none was chosen; `source` is what an error calls it."""
+    """`backend`, unless it is unknown: InputError, which calls it `source`."""
     if backend is not None and backend not in BACKENDS:
         raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
     return backend

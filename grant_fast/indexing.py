@@ -13,7 +13,7 @@ Positions = int | slice | range | Sequence[int] | np.ndarray | Tensor
 
 
 def count_graphs(dataset: Any) -> int:
-    """How many there are of what can be asked for by position; InputError of other things."""
+    """The length of a dataset; InputError unless it has `len()` and can be indexed."""
     for name, method in (("length", "__len__"), ("positions", "__getitem__")):
         if not hasattr(dataset, method):
             kind = type(dataset).__name__

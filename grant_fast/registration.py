@@ -1,8 +1,7 @@
 """How an operator is registered: as by `torch.library.custom_op`, without most of what that costs.
 
-Called with 20 arguments, a custom operator with a gradient formula spends most of its time to look
-for defaults in its schema, longer than a GPU should need for a layer of small graphs. So the
-formula is registered by hand.
+With 20 arguments, `custom_op` spends most of a call looking for defaults in the schema, longer than
+a GPU should need for a layer of small graphs. So the gradient formula is registered by hand.
 """
 
 from collections.abc import Callable

@@ -17,8 +17,8 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
 
     They start by importing the main module, so a script needs `if __name__ == "__main__":`, as for
     any multiprocessing. An interrupt ends them all. Few results wait at a time: a slow consumer
-    does not fill the memory. What travels is best NumPy's: torch would put tensors into shared
-    memory, of which a container has little.
+    does not fill the memory. Give and return NumPy arrays rather than tensors, which torch would
+    put into shared memory: a container has little of it.
     """
     if workers == 1:
         yield from map(work, *columns)

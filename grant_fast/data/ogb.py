@@ -43,9 +43,8 @@ SETS: dict[str, tuple[str, Metric]] = {
     "ogbg-molchembl": ("chembl", "roc_auc"),
 }
 URL = "http://snap.stanford.edu/ogb/data/graphproppred/csv_mol_download/{}.zip"
-# Digests of the archives that somebody has published: of pcba TensorFlow Datasets, of hiv two
-# public repositories that record, each for itself, the file of 2020-05-04. The others are checked
-# by what is in them, as all are.
+# Published digests of the archives: pcba's by TensorFlow Datasets, hiv's (the file of 2020-05-04)
+# by two independent public repositories. What is in an archive is checked with or without one.
 SHA256 = {
     "hiv": "47d747664b9e1653de5aac99bf26c015d88a3daa474f5a32f3fe5c014111375b",
     "pcba": "0bb12da2f3ec8b0bb80564114a6174fad2df6a3a0d3c19470b3a27813a7d4e53",

@@ -20,7 +20,7 @@ SPLIT = (110_000, 10_000, 10_831)
 TARGET = "mu"  # the dipole moment, in debye
 _STRUCTURES, _TARGETS, _SKIPPED = "gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"
 SOURCES = (
-    # The archive's digest as several public repositories record it who pin their data.
+    # The archive's digest, as several public repositories that pin their data record it.
     Source(
         "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/molnet_publish/qm9.zip",
         {_STRUCTURES: _STRUCTURES, _TARGETS: _TARGETS},
@@ -28,8 +28,8 @@ SOURCES = (
     ),
     Source("https://ndownloader.figshare.com/files/3195404", {_SKIPPED: ""}),
 )
-# The first two as many public repositories record them for PyG's raw files, the third as
-# TensorFlow Datasets publishes it.
+# The first two as public repositories record them for PyG's raw files, the third as TensorFlow
+# Datasets publishes it.
 SHA256 = {
     _STRUCTURES: "98c4e97d50ac549b8c9f0b2114b348a9a944718e17e50d9a724b729f1deaa28e",
     _TARGETS: "73a67793e3cfa9660f001278bd019c143f57e4785db537a01811cf2ce72aa7eb",

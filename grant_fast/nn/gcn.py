@@ -252,7 +252,7 @@ def as_graphs(
     batch: Tensor | None = None,
     batch_size: int | None = None,
 ) -> GraphBatch | LooseGraphs:
-    """What a model was called with, in one view; arguments and errors as `FlexGCN.forward`."""
+    """The graphs that a model was called with; arguments and errors as `FlexGCN.forward`."""
     if isinstance(x, GraphBatch):
         if not (edge_index is edge_weight is batch is batch_size is None):
             raise InputError("a GraphBatch comes alone: it has its edges, weights and batch vector")

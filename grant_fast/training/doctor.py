@@ -124,7 +124,7 @@ def _check(name: str, run: Callable[[], str], remedy: str) -> Check:
 
 
 def _kernels(device: str) -> str:
-    """The same of the Triton kernels, and on a GPU whether they are worth asking for."""
+    """`_compute` by the Triton kernels, and on a GPU how much faster they make a training step."""
     found = _compute(device, "triton")
     if torch.device(device).type != "cuda":  # interpreted: no speed to speak of
         return found
@@ -134,7 +134,7 @@ def _kernels(device: str) -> str:
 def speedup(device: str, graphs: int = 2000, rounds: int = 20) -> float:
     """A training step's time with PyTorch's operators over that with the Triton kernels.
 
-    The median of as many rounds, in turns; graphs like molecules, a quarter of them a batch.
+    Medians of `rounds` turns each, on rings of 25 nodes, of which a batch has a quarter.
     """
     packed = _rings(graphs).to(device)
     models = {
