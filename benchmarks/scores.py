@@ -10,7 +10,7 @@ from torch import Tensor
 from grant_fast import GraNTSampler, GraphBatch, Task, score_graphs
 from grant_fast.teaching import graph_residuals
 from grant_fast.teaching.schedules import share_size
-from grant_fast.teaching.scoring import _fitting, evaluating
+from grant_fast.teaching.scoring import evaluating, scoring_size
 from grant_fast.training.model import fitting_size
 
 from .settings import Setting, backend, through
@@ -34,7 +34,7 @@ def score_work(setting: Setting, who: str) -> Work:
     if who not in setting.backends:
         raise ValueError(f"the backend {who} is left out here")
     graphs, ids, task = setting.graphs, setting.ids, setting.task
-    size, larger = _fitting(graphs), fitting_size(graphs)
+    size, larger = scoring_size(graphs), fitting_size(graphs)
     sampler = GraNTSampler(
         graphs,
         task,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
 from grant_fast.data.load import Dataset, load_dataset
-from grant_fast.teaching.scoring import _fitting, evaluating
+from grant_fast.teaching.scoring import evaluating, scoring_size
 
 from .memory import peak
 
@@ -47,7 +47,7 @@ def test_scoring_and_selection_beside_inference(  # type: ignore[no-untyped-def]
     make, benchmark, capsys
 ):
     dataset, model = make()
-    graphs, size = dataset.graphs, _fitting(dataset.graphs)
+    graphs, size = dataset.graphs, scoring_size(dataset.graphs)
     ids = torch.arange(NUM_GRAPHS) % len(graphs)
 
     def infer() -> list[Tensor]:

@@ -74,15 +74,15 @@ class GraphBatch:
         return self.graphs.device
 
     @kept_property
-    def _rows(self) -> Tensor | slice:
-        """The positions, on the graphs' device."""
+    def device_positions(self) -> Tensor | slice:
+        """The positions on the graphs' device, [B] int64, or a slice where they are neighbours."""
         where = self._positions
         return where if isinstance(where, slice) else upload(where, self.device)
 
     @kept_property
     def ids(self) -> Tensor:
         """Which graphs these are, [B] int64: an identity that no reordering changes."""
-        return take(self.graphs.ids, self._rows)
+        return take(self.graphs.ids, self.device_positions)
 
     @kept_property
     def _host(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -188,7 +188,7 @@ class GraphBatch:
 
     def of_targets(self, y: Tensor) -> Tensor:
         """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""
-        return take(y, self._rows if self.graphs.y_level == "graph" else self.nodes)
+        return take(y, self.device_positions if self.graphs.y_level == "graph" else self.nodes)
 
     @kept_property
     def batch(self) -> Tensor:

@@ -83,7 +83,7 @@ class PaddedBatch(GraphBatch):
             "num_graphs": size,
             "num_nodes": rows,
             "node_count": here.node_count,
-            "_rows": here.positions,
+            "device_positions": here.positions,
             "sizes": here.sizes,
             "ptr": here.ptr,
             "nodes": nodes[:rows],

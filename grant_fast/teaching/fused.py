@@ -160,7 +160,7 @@ def score(
         network, data, tiles.tile, tiles.graph, scores, counts, pred,
         classes=task.kind == "multiclass", sigmoid=sigmoid, raw=residual == "raw",
     )  # fmt: skip
-    sizes = batch._host[1]
+    sizes = batch.host_rows[0].diff()
     fits = graphs.bits.fits[batch.positions]
     rest = (~fits | (sizes == 0) | (sizes > TILE)).nonzero().flatten()
     return scores, counts, pred, rest

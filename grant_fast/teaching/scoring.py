@@ -130,7 +130,7 @@ class Pass:
         whole: GraphBatch | None = None,
     ) -> None:
         if batch_size is None:
-            batch_size = _fitting(graphs)
+            batch_size = scoring_size(graphs)
         batch_size = whole_number("batch_size", batch_size)
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
@@ -208,10 +208,11 @@ class Pass:
         by_graph, counts, pred, rest = fused.score(
             model, batch, self.task, self.residual, return_predictions
         )
-        scores = take(by_graph, batch._rows)
+        scores = take(by_graph, batch.device_positions)
         outputs = None
         if pred is not None:
-            outputs = take(pred, batch.nodes if self.task.level == "node" else batch._rows)
+            rows = batch.nodes if self.task.level == "node" else batch.device_positions
+            outputs = take(pred, rows)
         if len(rest):
             positions = batch.positions[rest]
             others, counted, theirs = self._by_batches(model, positions, return_predictions)
@@ -351,8 +352,8 @@ def _device_of(model: Model) -> torch.device | None:
     return None if tensor is None else tensor.device
 
 
-def _fitting(graphs: Any) -> int:
-    """How many graphs to take at a time so that a pass stays in the cache.
+def scoring_size(graphs: Any) -> int:
+    """How many graphs to score at a time, so that a pass stays in the cache.
 
     Measured on molecules and on dense graphs: times fall until some 2^19 nodes and edges together
     (the compiled kernels stay in the cache by themselves), and do not beyond.
