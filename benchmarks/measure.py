@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from .memory import peak
-from .timing import Clock, rounds_for, seconds
+from .timing import LEAST_ROUNDS, Clock, rounds_for, seconds
 from .work import Side, Work
 
 #: A side whose first run takes longer than this share of a case's budget takes no turns.
-PATIENCE, LEAST_ROUNDS = 0.3, 3
+PATIENCE = 0.3
 
 
 class WrongAnswer(Exception):
@@ -69,7 +69,7 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
     def ours() -> None:
         samples[work.ours].append(clock.run(turns[work.ours].run, bench.device))
 
-    rounds = rounds_for(sum(first[name] for name in turns), bench.budget, LEAST_ROUNDS)
+    rounds = rounds_for(sum(first[name] for name in turns), bench.budget)
     pedantic(ours, setup=peers, rounds=rounds - 1)  # everyone had a turn already
     for name, side in sides.items():
         values = samples[name]  # the slow are measured apart, as often as must be

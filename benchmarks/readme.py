@@ -55,8 +55,9 @@ def load(scale: str, folder: Path = ROOT / "benchmarks" / "results") -> Results 
     return max(found, key=began, default=None)
 
 
-def load_steps(file: Path = ROOT / "benchmarks" / "results" / "cpu-steps.json") -> Results | None:
+def load_steps() -> Results | None:
     """What `python -m benchmarks.cpu` measured."""
+    file = ROOT / "benchmarks" / "results" / "cpu-steps.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 

@@ -10,6 +10,7 @@ import torch
 #: Bytes written before each run on a GPU, so that no run finds its data in the cache: several
 #: times the largest second-level cache there is.
 FLUSH_BYTES = 256 << 20
+LEAST_ROUNDS, MOST_ROUNDS = 3, 50
 
 
 def seconds(run: Callable[[], Any], device: torch.device) -> float:
@@ -52,6 +53,6 @@ class Clock:
         return elapsed
 
 
-def rounds_for(turn: float, budget: float, least: int = 3, most: int = 50) -> int:
+def rounds_for(turn: float, budget: float) -> int:
     """How often every side takes its turn: as often as `budget` seconds allow, within limits."""
-    return max(least, min(most, int(budget / max(turn, 1e-9))))
+    return max(LEAST_ROUNDS, min(MOST_ROUNDS, int(budget / max(turn, 1e-9))))
