@@ -133,7 +133,8 @@ class Adjacency:
             )
         if shape != (num_nodes, num_nodes):
             raise InputError(
-                f"the sparse adjacency is {shape[0]} x {shape[1]}, but x has {num_nodes} nodes"
+                f"the sparse adjacency is {shape[0]} x {shape[1]}, but x has {num_nodes} nodes: "
+                "give one row and one column for each"
             )
         small = index_dtype(num_nodes, col.shape[0])
         # The operators take them as they lie in memory.

@@ -33,7 +33,7 @@ def make_task(
         y = torch.where(y == NOT_MEASURED, torch.nan, y.double())[:, None]
     known = y[~y.isnan()]
     if known.numel() == 0:
-        raise InputError("the targets hold no labels at all: every one is missing")
+        raise InputError("the targets hold no labels at all: choose others")
     columns = y.shape[1]
     zero_one = (known == 0) | (known == 1)
     if kind is None:
@@ -70,5 +70,5 @@ def _count_classes(labels: Tensor) -> int:
             f"the next after {len(found[found < wrong])} smaller ones: renumber the classes"
         )
     if len(found) < 2:
-        raise InputError("a multiclass task needs two classes or more, all labels are 0")
+        raise InputError("all labels are 0, and a multiclass task needs two: choose another target")
     return len(found)

@@ -224,7 +224,10 @@ def _features(index: int, value: Any, num_nodes: Any) -> Tensor:
     if x.dim() != 2:
         raise InputError(f"graph {index}: x has shape {list(x.shape)}: give [num_nodes, features]")
     if num_nodes is not None and int(num_nodes) != len(x):
-        raise InputError(f"graph {index}: x has {len(x)} rows and num_nodes is {int(num_nodes)}")
+        raise InputError(
+            f"graph {index}: x has {len(x)} rows and num_nodes is {int(num_nodes)}: "
+            "give one row for each node"
+        )
     if x.is_floating_point() and not bool(x.isfinite().all()):
         node = int((~x.isfinite()).any(1).nonzero()[0])
         raise InputError(f"graph {index}: x is NaN or infinite at node {node}: clean the features")
@@ -265,7 +268,9 @@ def _weights(index: int, value: Any, num_edges: int) -> Tensor:
         )
     if not bool(weight.isfinite().all()):
         edge = int((~weight.isfinite()).nonzero()[0])
-        raise InputError(f"graph {index}: edge_weight is NaN or infinite at edge {edge}")
+        raise InputError(
+            f"graph {index}: edge_weight is NaN or infinite at edge {edge}: drop that edge"
+        )
     return weight
 
 

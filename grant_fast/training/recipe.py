@@ -140,7 +140,9 @@ def _check_keys(
     unknown, missing = values.keys() - required - optional, required - values.keys()
     for complaint, keys in (("unknown", unknown), ("missing", missing)):
         if keys:
-            raise InputError(f"{origin}: {complaint} in a recipe: {', '.join(sorted(keys))}")
+            raise InputError(
+                f"{origin}: {complaint} in a recipe: {', '.join(sorted(keys))}; mend it"
+            )
 
 
 def _text(values: dict[str, Any], name: str) -> str:

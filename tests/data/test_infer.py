@@ -67,7 +67,7 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[1.0], [2.0]], "multiclass", "without gaps, found 1"),
         ([[0.0], [1.0], [3.0]], "multiclass", "without gaps, found 3"),
         ([[-1.0], [0.0]], "multiclass", "without gaps, found -1"),
-        ([[0.0], [0.0]], "multiclass", "two classes or more"),
+        ([[0.0], [0.0]], "multiclass", "needs two: choose another target"),
     ],
 )
 def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:
