@@ -85,7 +85,7 @@ class _Dense(nn.Module):
         """Output [C] of a graph: x [n, F], Â [n, n], and which of its n rows are nodes."""
         model, encoder = self.model, self.model.encoder
         convs = cast(list[FlexConv], list(model.convs))
-        if isinstance(encoder, AtomEncoder):
+        if type(encoder) is AtomEncoder:
             h = F.embedding(x.long() + encoder.offset, encoder.weight).sum(1)
         else:
             h = x.to(convs[0].weight.dtype) if encoder is None else encoder(x)
