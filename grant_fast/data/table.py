@@ -135,12 +135,13 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
         InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().splitlines()
+        # Not splitlines(), which ends a line at a form feed, too, and shifts the rows behind it.
+        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
     except OSError as error:
         raise cannot_read(path, error) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text: save it as text, a SMILES a line") from error
-    if not lines:
+    if lines == [""]:
         raise InputError(f"{path} is empty: give a SMILES a line")
     for number, line in enumerate(lines, 1):
         if not line.strip():

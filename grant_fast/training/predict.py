@@ -30,7 +30,7 @@ from .folder import (
     read_config,
 )
 from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
-from .targets import targets_of
+from .targets import measured, targets_of
 
 
 @dataclass(frozen=True)
@@ -200,11 +200,16 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     predictor = load_predictor(run_dir, device=read_config(run_dir).device)
     test = split["test"]
     y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
+    known = measured(y, dataset.task).tolist()
     names = list(dataset.task.names) if len(dataset.task.names) == y.shape[1] else []
     targets = names or ["target" if y.shape[1] == 1 else f"target_{i}" for i in range(y.shape[1])]
     header = ["graph", *targets]
     answers = predictor(dataset.graphs.subset(test)).tolist()
-    rows = zip(ids[test].tolist(), y.tolist(), answers, strict=True)
+    truths = [
+        [value if there else None for value, there in zip(*row, strict=True)]
+        for row in zip(y.tolist(), known, strict=True)
+    ]
+    rows = zip(ids[test].tolist(), truths, answers, strict=True)
     header += _apart(answer_columns(dataset.task), header)
     _write_csv(run_dir / TEST_FILE, header, [[graph, *truth, *said] for graph, truth, said in rows])
 

@@ -172,10 +172,11 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     [
         ("C\n CC \n", ["smiles"], [["C"], ["CC"]]),
         ("C\nCC\tan alkane \n", ["smiles", "name"], [["C", ""], ["CC", "an alkane"]]),
+        ("C a\x0cb\u2028c\r\nCC", ["smiles", "name"], [["C", "a\x0cb\u2028c"], ["CC", ""]]),
     ],
 )
 def test_what_stands_behind_a_smiles_is_its_name(tmp_path: Path, text, header, cells) -> None:
-    (path := tmp_path / "some.smi").write_text(text)
+    (path := tmp_path / "some.smi").write_text(text, encoding="utf-8", newline="")
     table = read_smi(path)
     assert (table.smiles, table.rows) == (["C", "CC"], [1, 2])
     assert (table.header, table.cells) == (header, cells)

@@ -13,6 +13,7 @@ from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
 from grant_fast.training.observers import Observer
+from grant_fast.training.predict import write_parts
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
 
@@ -262,6 +263,20 @@ def test_a_single_class_in_training_is_refused(tmp_path, config, kind):
     y[train] = torch.where(y[train] >= 0, 1, y[train])  # what is not measured stays that
     with pytest.raises(InputError, match="rings has labels of one class only in its training"):
         Trainer(dataset, config(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_not_measured_stays_empty_beside_the_predictions(tmp_path, config, kind):
+    dataset = make_dataset(kind)
+    dataset.split["test"] = torch.cat([torch.tensor([0]), dataset.split["test"]])
+    dataset.split["train"] = dataset.split["train"][1:]
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    write_parts(tmp_path, dataset)
+    with open(tmp_path / "test.csv", newline="") as file:
+        missing, *others = csv.DictReader(file)
+    targets = 1 if kind in ("binary", "multiclass") else 2
+    assert list(missing.values())[: 1 + targets] == ["0", *[""] * targets]
+    assert all(all(row.values()) for row in others)
 
 
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
