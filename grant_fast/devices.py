@@ -1,4 +1,6 @@
-"""What the kernels need to know of a device."""
+"""What there is to know of a device."""
+
+import time
 
 import torch
 
@@ -24,3 +26,10 @@ def has_nvidia_units(device: torch.device) -> bool:
 def has_hopper_units(device: torch.device) -> bool:
     """Whether matrix units take 64 rows at a time, and a factor of a product from shared memory."""
     return nvidia_major(device) in (9, 10)
+
+
+def clock(device: torch.device) -> float:
+    """Seconds on a clock, once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

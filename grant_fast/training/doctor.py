@@ -3,7 +3,6 @@
 import os
 import platform
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..data.progress import track
+from ..devices import clock
 from ..dispatch import ENVIRONMENT, why_not
 from ..errors import InputError
 from ..graphs import PackedGraphs
@@ -145,17 +145,10 @@ def speedup(device: str, graphs: int = 2000, rounds: int = 20) -> float:
     for turn in range(3 + rounds):  # the first ones compile
         for name, model in models.items():
             model.zero_grad()
-            began = _clock(device)
+            began = clock(torch.device(device))
             model(packed.batch(torch.arange(turn % 4, graphs, 4))).square().mean().backward()
-            times[name].append(_clock(device) - began)
+            times[name].append(clock(torch.device(device)) - began)
     return median(times["torch"][3:]) / median(times["triton"][3:])
-
-
-def _clock(device: str) -> float:
-    """Seconds, once the device has done what it was given."""
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _rings(count: int) -> PackedGraphs:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..batch import GraphBatch
 from ..data.dataset import Dataset
+from ..devices import clock
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..indexing import upload
@@ -175,12 +176,12 @@ class Trainer:
     def _run_epoch(self) -> EpochRecord:
         """Train, then validate if it is time to."""
         totals = self._totals
-        start = self._clock()
+        start = clock(self._device)
         if self._sampler.select(self.model, self.epoch):
             self._rate.restart()
-        selected = self._clock()
+        selected = clock(self._device)
         seen, train_loss = self._train()
-        trained = self._clock()
+        trained = clock(self._device)
         totals.selection_seconds += selected - start
         totals.train_seconds += trained - start
         totals.graphs_seen += seen
@@ -190,7 +191,7 @@ class Trainer:
             valid_loss, valid_metric = self._evaluate("valid")
             self._keep_if_best(valid_metric)
             self._rate.step(valid_metric)
-            totals.valid_seconds += self._clock() - trained
+            totals.valid_seconds += clock(self._device) - trained
         record = EpochRecord(
             **dataclasses.asdict(totals),
             share=seen / len(self._train_ids),
@@ -373,12 +374,6 @@ class Trainer:
                 if cuda:
                     torch.cuda.set_rng_state(self._rng["cuda"], self._device)
             yield
-
-    def _clock(self) -> float:
-        """Seconds, once the device has done what it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
 
     def _diverged(self, what: str) -> InputError:
         unscaled = self.task.kind == "regression" and self.spec.scaling is None

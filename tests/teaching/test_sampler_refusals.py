@@ -1,0 +1,72 @@
+"""What a sampler refuses, before any work is lost."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from grant_fast.errors import InputError
+from grant_fast.tasks import Task
+from grant_fast.teaching.sampler import GraNTSampler
+
+REGRESSION = Task("regression")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 0}, "batch_size=0: give a whole number of at least 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
+        ({"seed": None}, "seed=None: give a whole number of at least 0"),
+        ({"score_batch_size": -1}, "score_batch_size=-1"),
+        ({"mode": "worst"}, "'worst': choose one of batch, graph, global, proportional, random"),
+        ({"task": "binary"}, r"task is 'binary': give a Task, e\.g\. Task"),
+        ({"ratio_schedule": "stairs"}, "'stairs'"),
+        ({"residual": "logit"}, "'logit'"),
+        ({"epochs": -1}, "epochs=-1"),
+        ({"start_ratio": 1.01}, r"start_ratio=1\.01"),
+        ({"seed": -1}, "seed=-1"),
+        ({"ids": []}, "no graphs to teach"),
+        ({"ids": [0, 12]}, r"ids has 12: this dataset has positions 0\.\.8"),
+        ({"ids": [-1, 2]}, "ids has -1"),
+        ({"ids": [1, 2, 1]}, "ids has 1 more than once"),
+        ({"ids": torch.ones(9, dtype=torch.bool)}, r"mask\.nonzero"),
+    ],
+)
+def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        GraNTSampler(
+            make_graphs(9), **{"task": REGRESSION, "batch_size": 4, "epochs": 5, **settings}
+        )
+
+
+def test_arguments_in_the_other_order_are_named(make_graphs) -> None:
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
+    with pytest.raises(InputError, match="epoch is Identity: give a whole number from 0 to 4"):
+        sampler.select(0, nn.Identity())
+
+
+def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> None:
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
+    with pytest.raises(InputError, match=r"epoch 5 is outside this run's 0\.\.4"):
+        sampler.select(nn.Identity(), 5)
+    with pytest.raises(InputError, match="epoch -1"):
+        sampler.set_epoch(-1)
+    for strange, shown in (("a", "'a'"), (0.5, r"0\.5"), (None, "None")):
+        with pytest.raises(InputError, match=f"epoch is {shown}: give a whole number from 0 to 4"):
+            sampler.select(nn.Identity(), strange)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="mode 'batch' scores graphs with the model"):
+        sampler.select(None, 0)
+
+
+def test_a_nan_model_stops_with_a_clear_error_and_changes_nothing(make_graphs, zero) -> None:
+    sampler = GraNTSampler(make_graphs(20), REGRESSION, 8, epochs=4, interval=1, predict=zero)
+    sampler.select(zero, 0)
+    before = sampler.selected
+    sampler.predict = lambda model, batch: torch.full((batch.num_graphs,), math.nan)
+    with pytest.raises(InputError, match=r"position 0 is NaN.*lower the learning rate"):
+        sampler.select(zero, 1)
+    assert sampler.selected.equal(before)
+    with pytest.raises(InputError, match="was not made"):
+        list(sampler)
