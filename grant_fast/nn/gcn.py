@@ -241,8 +241,9 @@ def is_plain(model: object) -> TypeGuard[FlexGCN]:
     """Whether calling `model` runs `FlexGCN.forward` and nothing beside: no hooks, no subclass."""
     if type(model) is not FlexGCN or "forward" in vars(model):
         return False
-    hooks = model._forward_hooks or model._forward_pre_hooks
-    return not (hooks or torch.nn.modules.module._has_any_global_hook())
+    of_all = torch.nn.modules.module
+    own = model._forward_hooks or model._forward_pre_hooks
+    return not (own or of_all._global_forward_hooks or of_all._global_forward_pre_hooks)
 
 
 def as_graphs(

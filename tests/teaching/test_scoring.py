@@ -273,6 +273,9 @@ def test_what_hooks_a_user_gave_a_network_do_is_scored(level, backend) -> None:
     expected = graph_residuals(3 * pred, y, task, ptr)
     with model.register_forward_hook(lambda model, inputs, out: 3 * out):
         torch.testing.assert_close(score_graphs(model, graphs, task), expected)
+    of_all = nn.modules.module.register_module_forward_hook
+    with of_all(lambda module, inputs, out: 3 * out if module is model else None):
+        torch.testing.assert_close(score_graphs(model, graphs, task), expected)
     forward = model.forward
     model.forward = lambda *args: 3 * forward(*args)  # type: ignore[method-assign]
     torch.testing.assert_close(score_graphs(model, graphs, task), expected)
