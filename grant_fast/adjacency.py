@@ -115,7 +115,7 @@ class Adjacency:
                 "name; weights are floating point, as edge_weight.float()"
             )
         if isinstance(edges, Tensor) and edges.layout == torch.strided:
-            return cls.from_edge_index(_plain_tensor(edges), edge_weight, num_nodes, dtype)
+            return cls.from_edge_index(plain_tensor(edges), edge_weight, num_nodes, dtype)
         if edge_weight is not None:
             raise InputError("edge_weight goes with edge_index only: a sparse matrix has values")
         if isinstance(edges, Tensor):
@@ -142,8 +142,8 @@ class Adjacency:
         return cls(*csr[:2], csr[2].contiguous(), num_nodes)
 
 
-def _plain_tensor(edges: Tensor) -> Tensor:
-    # PyG's EdgeIndex is a Tensor subclass; its plain tensor is cheaper to index and to compile.
+def plain_tensor(edges: Any) -> Any:
+    """`edges`, of PyG's EdgeIndex the plain tensor: cheaper to index and to compile."""
     return edges.as_tensor() if hasattr(edges, "as_tensor") else edges
 
 

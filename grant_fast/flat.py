@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from . import ops
+from . import native, ops
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch
 from .caching import kept, kept_property
 from .errors import InputError, whole_number
 from .indexing import Positions, as_positions, repeat, take
-from .packing import DatasetEdges, DatasetSide, PackedCSR, distinct_rows, edge_groups
+from .packing import DatasetEdges, DatasetSide, PackedCSR, distinct_rows
 from .reference import expand_rows
 from .tasks import NOT_MEASURED, Level
 from .tiles import BitRows, bit_rows
@@ -265,7 +265,7 @@ class FlatGraphs:
             csrs = [self.adj, *([] if self.adj_t is None else [self.adj_t])]
             grouped = self.adj.weight is None and self.max_nodes < 1 << 15
             sides = [
-                DatasetSide(*csr, *(edge_groups(csr, self.ptr) if grouped else (None,) * 4))
+                DatasetSide(*csr, *(native.edge_groups(csr, self.ptr) if grouped else (None,) * 4))
                 for csr in csrs
             ]
             self._cache["groups"] = sides[0], sides[-1]
@@ -278,14 +278,21 @@ class FlatGraphs:
         key = ("pool", normalize, mean)
         if key not in self._cache or self._cache[key].shape[0] < order:
             out = self.scale.new_empty(order, self.num_nodes)
-            for part in self._parts():
-                p = part.pooling(mean).transposed[2][:, None]  # 1 or 1/n_i
-                backwards = part.adjacency(normalize).transpose()
-                for k in range(order):
-                    p = ops.spmm(p, backwards) if k else p
-                    out[k, part.nodes] = p[:, 0]
+            whole = self.batch(slice(None)).adjacency(normalize)
+            if native.takes(out, whole):
+                native.pool_weights(whole, mean, out)
+            else:
+                self._sum_pool_weights(out, normalize, mean)
             self._cache[key] = out
         return self._cache[key][:order]
+
+    def _sum_pool_weights(self, out: Tensor, normalize: bool, mean: bool) -> None:
+        for part in self._parts():
+            p = part.pooling(mean).transposed[2][:, None]  # 1 or 1/n_i
+            backwards = part.adjacency(normalize).transpose()
+            for k, row in enumerate(out):
+                p = ops.spmm(p, backwards) if k else p
+                row[part.nodes] = p[:, 0]
 
     def _parts(self) -> Iterable[GraphBatch]:
         """The whole dataset in pieces of a bounded number of edges, to bound temporary memory."""

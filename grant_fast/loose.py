@@ -32,7 +32,7 @@ class LooseGraphs:
         for name, value in given.items():
             if (name == "x" or value is not None) and not isinstance(value, Tensor):
                 raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
-        self.x, self._edges, self._edge_weight = x, edges, edge_weight
+        self.x, self.edges, self.edge_weight = x, edges, edge_weight
         if batch is None:
             if batch_size not in (None, 1):
                 raise InputError(f"batch_size is {batch_size}, but no batch vector was given")
@@ -48,7 +48,7 @@ class LooseGraphs:
         """The propagation matrix, [n, n]: sorted and normalised once for all layers."""
         if normalize not in self._adjacency:
             rows = self.x.shape[0]
-            out = Adjacency.from_any(self._edges, self._edge_weight, rows, self.dtype)
+            out = Adjacency.from_any(self.edges, self.edge_weight, rows, self.dtype)
             self._adjacency[normalize] = out.normalized() if normalize else out
         return self._adjacency[normalize]
 

@@ -311,6 +311,6 @@ def embed(table: Tensor, batch: GraphBatch) -> Tensor:
     return torch.nn.functional.embedding(take(kinds[1], batch.nodes), table)
 
 
-def takes_network(weight: Tensor, adjacency: Adjacency, backend: str | None) -> bool:
+def takes_network(weight: Tensor, adjacency: Adjacency | None, backend: str | None) -> bool:
     """Whether a network with this first weight can run in one pass (`native.Network`)."""
     return not _autocasts(weight) and dispatch.takes_native(weight, adjacency, backend=backend)

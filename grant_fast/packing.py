@@ -1,6 +1,5 @@
 """From plain arrays to the packed layout, with every check that can be made before work is lost."""
 
-import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,11 +8,8 @@ from torch import Tensor
 
 from .adjacency import check_edge_index, check_edge_weight, count_to_ptr
 from .errors import InputError, whole_number
-from .indexing import repeat, sizes_to_ptr
+from .indexing import sizes_to_ptr
 from .tasks import NOT_MEASURED, Level
-
-#: Edges that `edge_groups` takes at a time.
-CHUNK = 1 << 22
 
 
 class PackedCSR(NamedTuple):
@@ -258,35 +254,6 @@ class EdgeGroups(NamedTuple):
     group: Tensor | None
     busy_ptr: Tensor | None
     busy: Tensor | None
-
-
-def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
-    """The groups of one direction of the edges of graphs that begin at `ptr`, [G + 1]."""
-    rowptr, num_edges = csr.rowptr, csr.col.shape[0]
-    num_nodes, degree = rowptr.shape[0] - 1, rowptr.diff()
-    few = num_edges <= 4 * num_nodes
-    group = torch.arange(num_nodes + 1) if few else sizes_to_ptr((degree + 3) // 4)
-    listed = torch.full((4 * int(group[-1]),), -1, dtype=torch.int16)
-    # A bounded number of edges at a time: what is computed of an edge takes many times its size.
-    cuts = torch.searchsorted(rowptr, torch.arange(0, num_edges, CHUNK)).tolist()
-    for start, stop in itertools.pairwise(sorted({0, *cuts, num_nodes})):
-        edges = slice(int(rowptr[start]), int(rowptr[stop]))
-        counts = degree[start:stop]
-        place = torch.arange(edges.start, edges.stop)
-        place -= repeat(rowptr[start:stop], counts, len(place), place.device)
-        to = repeat(4 * group[start:stop], counts, len(place), place.device).add_(place)
-        col = csr.col[edges].short()
-        if few:
-            to, col = to[place < 4], col[place < 4]
-        listed[to] = col
-    if not few:
-        return EdgeGroups(listed, group, None, None)
-    busy = (degree > 4).nonzero().flatten()
-    if not len(busy):
-        return EdgeGroups(listed, None, None, None)
-    graph = torch.searchsorted(ptr, busy, right=True) - 1
-    busy_ptr = torch.searchsorted(busy, torch.arange(num_nodes + 1))
-    return EdgeGroups(listed, None, busy_ptr, (busy - ptr[graph]).short())
 
 
 class DatasetSide(NamedTuple):

@@ -5,6 +5,7 @@ its graphs' positions, and no edge is gathered. A machine that had no C compiler
 was installed does without them, and PyTorch's operators give the same results more slowly.
 """
 
+from .edges import edge_groups, pool_weights, sort_edges
 from .layer import cached_hops_pay, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
@@ -20,9 +21,12 @@ __all__ = [
     "build",
     "cached_hops_pay",
     "class_scores",
+    "edge_groups",
     "evaluate",
     "flex_conv",
     "is_wide",
+    "pool_weights",
+    "sort_edges",
     "takes",
     "train",
     "why_not",

@@ -52,12 +52,19 @@ def why_not(
     if adjacency is None:
         return None
     if not isinstance(adjacency, BatchAdjacency):
-        return "the graphs are no GraphBatch of a PackedGraphs"
+        return (
+            "the graphs are no GraphBatch, and PyG's tensors are packed where the batch vector "
+            f"ascends, edges stay within graphs of up to {MAX_NODES} nodes, and weights are data"
+        )
     graphs = adjacency.batch.graphs
     if graphs.scale.dtype != torch.float32:
         return f"the graphs are {graphs.scale.dtype}, not float32"
     if graphs.max_nodes > MAX_NODES:
         return f"the dataset has a graph of {graphs.max_nodes} nodes (above {MAX_NODES})"
+    rows, threads = adjacency.batch.num_nodes, torch.get_num_threads()
+    largest = min(graphs.max_nodes, rows)
+    if largest > PART_ROWS and threads * largest > 2 * rows:
+        return f"a graph of {largest} of {rows} nodes would keep most of {threads} threads waiting"
     return None
 
 

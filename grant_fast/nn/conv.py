@@ -12,6 +12,7 @@ from ..batch import GraphBatch
 from ..dispatch import check_backend
 from ..errors import InputError, whole_number
 from ..loose import LooseGraphs
+from ..on_the_fly import packed
 
 
 class FlexConv(nn.Module):
@@ -89,8 +90,9 @@ class FlexConv(nn.Module):
                 raise InputError("edge_weight goes with edge_index only: a GraphBatch has its own")
             edge_index = edge_index.adjacency(self.normalize)
         elif not isinstance(edge_index, Adjacency):
-            structure = LooseGraphs(x, edge_index, edge_weight, None, None)
-            edge_index = structure.adjacency(self.normalize)
+            given = LooseGraphs(x, edge_index, edge_weight, None, None)
+            graphs = packed(given, self.weight, pooled=False, backend=self.backend)
+            edge_index = graphs.adjacency(self.normalize)
         return ops.flex_conv(x, self.weight, self.bias, edge_index, backend=self.backend)
 
     def flat_weight(self) -> Tensor:

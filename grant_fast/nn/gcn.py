@@ -13,6 +13,7 @@ from ..batch import GraphBatch
 from ..dispatch import check_backend
 from ..errors import InputError
 from ..loose import LooseGraphs
+from ..on_the_fly import packed
 from . import one_pass
 from .checks import check_layer, choose, per_layer
 from .conv import FlexConv
@@ -140,6 +141,9 @@ class FlexGCN(nn.Module):
             check_layer(f"convs.{name}", conv)
         if isinstance(graphs, GraphBatch):
             graphs.check_unchanged()
+        else:
+            first = self._conv(0)
+            graphs = packed(graphs, first.weight, self.pool is not None, first.backend)
         out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
         if out is not None:
             return self._pool(out, graphs)

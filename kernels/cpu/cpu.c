@@ -19,13 +19,27 @@
  * Plain C with GCC's and Clang's vector types, in headers from vectors.h up to network.h. It is
  * compiled once for each instruction set that native/loading.py may choose from.
  */
+#include "edges.h"
 #include "network.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 3; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 4; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
+
+/* --- Edges -------------------------------------------------------------------------------------- */
+
+EXPORT int sort_edges(edge_list *l) { return sort_edges_of(l); }
+EXPORT void group_edges(i64 nodes, const i64 *rowptr, const int32_t *col, const i64 *group,
+                        int16_t *listed) {
+    list_groups(nodes, rowptr, col, group, listed);
+}
+EXPORT void pool_weights(const graphs *g, i64 parts, int threads, i64 order, i64 nodes, i64 mean,
+                         float *p) {
+    pool_task t = {g, order, nodes, mean, p};
+    parallel(pool_part, &t, parts, useful(threads, order * nodes * (4 + 2 * g->degree)));
+}
 
 /* --- One layer --------------------------------------------------------------------------------- */
 

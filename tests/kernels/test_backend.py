@@ -126,7 +126,7 @@ def test_explain_takes_what_the_model_takes(pool):
     ]
     weighted = explain(model, case.graphs.batch([0]))
     assert weighted[1] == "layer 1 (8 → 6, order 2): PyTorch: the backend is chosen so"
-    conv = explain(FlexConv(5, 4, order=3), case.x, case.edge_index)
+    conv = explain(FlexConv(5, 4, order=3, backend="torch"), case.x, case.edge_index)
     assert conv[0].startswith("layer 0 (5 → 4, order 3): PyTorch")
     with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
         explain(model, case.x)
@@ -137,9 +137,9 @@ def test_explain_takes_what_the_model_takes(pool):
     [
         (torch.float32, False, "the CPU kernels were not compiled: install grant_fast where there"),
         (torch.float64, True, "x is torch.float64, not float32"),
-        (torch.float32, True, "the graphs are no GraphBatch of a PackedGraphs"),
+        (torch.float32, True, "the graphs are no GraphBatch, and PyG's tensors"),
     ],
-    ids=["not compiled", "float64", "PyG's tensors"],
+    ids=["not compiled", "float64", "learned weights"],
 )
 def test_explain_says_why_pytorch_computes_on_a_cpu(dtype, compiled, reason, monkeypatch):
     if not compiled:
@@ -147,8 +147,8 @@ def test_explain_says_why_pytorch_computes_on_a_cpu(dtype, compiled, reason, mon
     elif native.build() is None:
         pytest.skip("the CPU kernels were not compiled")
     case = Case(sizes=(3, 2))
-    conv = FlexConv(5, 4, order=3).to(dtype)
-    assert f"PyTorch: {reason}" in explain(conv, case.x.to(dtype), case.edge_index)[0]
+    conv, weight = FlexConv(5, 4, order=3).to(dtype), case.edge_weight.to(dtype).requires_grad_()
+    assert f"PyTorch: {reason}" in explain(conv, case.x.to(dtype), case.edge_index, weight)[0]
 
 
 @pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")

@@ -1,0 +1,221 @@
+"""PyG's tensors, packed for a call: the CPU kernels compute what PyTorch's operators do."""
+
+import copy
+
+import pytest
+import torch
+
+from grant_fast import FlexConv, FlexGCN, InputError, explain, native, on_the_fly
+from grant_fast.batch import GraphBatch
+from tests.cases import Case
+
+pytestmark = pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Whether each call was packed."""
+    calls, packed = [], on_the_fly.packed
+
+    def spy(*args, **options):
+        out = packed(*args, **options)
+        calls.append(isinstance(out, GraphBatch))
+        return out
+
+    monkeypatch.setattr("grant_fast.nn.gcn.packed", spy)
+    monkeypatch.setattr("grant_fast.nn.conv.packed", spy)
+    return calls
+
+
+def answers(model, x, *others):
+    """The output, and the gradients of x and all parameters, in the dtype of the model."""
+    leaf = x.clone().requires_grad_() if x.is_floating_point() else None
+    out = model(x if leaf is None else leaf, *others)
+    wanted = [*([] if leaf is None else [leaf]), *model.parameters()]
+    weights = torch.arange(out.numel(), dtype=out.dtype).reshape(out.shape).cos()
+    return [out, *torch.autograd.grad((out * weights).sum(), wanted)]
+
+
+def exact(model, x, edges, weight, *others):
+    """The same by PyTorch's operators in float64."""
+    double = copy.deepcopy(model).double()
+    x = x.double() if x.is_floating_point() else x
+    return answers(double, x, edges, None if weight is None else weight.double(), *others)
+
+
+def close(got, want):
+    # Up to rounding of the largest: a bias before a batch norm has a gradient of 0, a sum of many.
+    scale = max(1.0, *(float(t.detach().abs().max()) for t in want if t.numel()))
+    for actual, expected in zip(got, want, strict=True):
+        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("kind", ["directed", "symmetric", "unweighted"])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
+@pytest.mark.parametrize("norm", ["batch_norm", None])
+def test_networks(pool, norm, normalize, kind, taken):
+    case = Case(symmetric=kind == "symmetric", weighted=kind != "unweighted")
+    model = FlexGCN(5, [7, 18], 2, orders=[3, 2, 4], pool=pool, norm=norm, normalize=normalize)
+    given = case.x, case.edge_index, case.edge_weight, case.batch, case.num_graphs
+    close(answers(model, *given), exact(model, *given))
+    assert taken == [True, False]  # in float64 PyTorch computes
+    want = exact(model.eval(), *given)[0]
+    with torch.no_grad():
+        close([model(*given)], [want])
+
+
+@pytest.mark.parametrize("form", ["strided", "int32", "expanded", "column", "double"])
+def test_forms_of_the_same_edges(form, taken):
+    case = Case()
+    conv = FlexConv(5, 6, order=3)
+    edges, weight = case.edge_index, case.edge_weight
+    if form == "expanded":
+        weight = torch.tensor(0.5).expand(len(weight))
+    want = exact(conv, case.x, edges, weight)
+    if form == "strided":
+        edges = edges.T.contiguous().T
+        weight = torch.stack([weight, weight], 1)[:, 0]
+    elif form == "int32":
+        edges = edges.int()
+    elif form == "column":
+        weight = weight[:, None]
+    elif form == "double":
+        weight = weight.double()
+    close(answers(conv, case.x, edges, weight), want)
+    assert taken[1:] == [True]
+
+
+def test_features_that_do_not_lie_in_a_row(taken):
+    case = Case()
+    model = FlexGCN(5, [7], 2, orders=[3, 2])
+    given = case.edge_index, case.edge_weight, case.batch, case.num_graphs
+    want = exact(model, case.x, *given)[0]
+    for x in (case.x.T.contiguous().T, torch.cat([case.x, case.x], 1)[:, :5]):
+        close([model(x, *given)], [want])
+    assert taken == [False, True, True]
+
+
+def test_graphs_that_are_left_to_pytorch(taken):
+    case, conv = Case(), FlexConv(5, 6, order=3)
+    edges, weight = case.edge_index, case.edge_weight
+    model = FlexGCN(5, [7], 2, orders=[3, 2])
+    across = torch.cat([edges, torch.tensor([[2], [case.num_nodes - 1]])], 1)
+    pooled = case.batch, case.num_graphs
+    shuffled = torch.randperm(case.num_nodes)
+    close(
+        answers(model, case.x, across, None, *pooled), exact(model, case.x, across, None, *pooled)
+    )
+    mixed = case.batch[shuffled], case.num_graphs
+    close(
+        answers(model, case.x, edges, weight, *mixed), exact(model, case.x, edges, weight, *mixed)
+    )
+    large = torch.randn(native.MAX_NODES + 1, 5)
+    ends = torch.tensor([[0], [native.MAX_NODES]])
+    close(answers(conv, large, ends, None), exact(conv, large, ends, None))
+    assert not any(taken)
+    nodes = FlexGCN(5, [7], 2, orders=[3, 2], pool=None)  # a batch vector says nothing to them
+    close(answers(nodes, case.x, across, None, *mixed), exact(nodes, case.x, across, None, *mixed))
+    assert taken[-2:] == [True, False]
+
+
+def test_learned_weights_of_edges_get_their_gradient(taken):
+    case, conv = Case(), FlexConv(5, 6, order=3)
+    weight = case.edge_weight.clone().requires_grad_()
+    (got,) = torch.autograd.grad(conv(case.x, case.edge_index, weight).square().sum(), weight)
+    exact_weight = weight.detach().double().requires_grad_()
+    out = conv.double()(case.x.double(), case.edge_index, exact_weight)
+    (want,) = torch.autograd.grad(out.square().sum(), exact_weight)
+    torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+    assert taken == [False, False]
+    with torch.no_grad():
+        conv.float()(case.x, case.edge_index, weight)
+    assert taken[-1]
+
+
+def test_atoms_are_embedded(taken):
+    case = Case(weighted=False)
+    x = torch.randint(0, 2, (case.num_nodes, 9))
+    model = FlexGCN(8, [7], 2, orders=[3, 2], norm="batch_norm", encoder="atom")
+    given = x, case.edge_index, None, case.batch, case.num_graphs
+    close(answers(model, *given), exact(model, *given))
+    numbers = FlexGCN(9, [7], 2, orders=[3, 2])
+    close(answers(numbers, *given), exact(numbers, *given))
+    assert taken[::2] == [True, True]
+
+
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_empty_batches(pool, taken):
+    model = FlexGCN(5, [7], 2, orders=[3, 2], pool=pool, norm="batch_norm")
+    none = torch.zeros(2, 0, dtype=torch.long)
+    for nodes in (0, 3):
+        given = torch.randn(nodes, 5), none, None, torch.zeros(nodes, dtype=torch.long), 2
+        close(answers(model, *given), exact(model, *given))
+    assert taken[::2] == [True, True]
+
+
+def test_without_a_batch_vector_there_is_one_graph(taken):
+    case, model = Case(sizes=(30,)), FlexGCN(5, [7], 2, orders=[3, 2])
+    given = case.x, case.edge_index, case.edge_weight
+    close(answers(model, *given), exact(model, *given))
+    assert taken == [True, False] and model(*given).shape == (1, 2)
+
+
+def test_what_a_backward_pass_reads_may_change_meanwhile():
+    """Edges are copied; features are kept, and PyTorch notices that they were written to."""
+    case, model = Case(), FlexGCN(5, [7], 2, orders=[3, 2], pool=None)
+    edges, weight, x = case.edge_index.clone(), case.edge_weight.clone(), case.x.clone()
+    want = torch.autograd.grad(model(x, edges, weight).sum(), [*model.parameters()])
+    out = model(x, edges, weight).sum()
+    edges.zero_(), weight.zero_()
+    for got, expected in zip(
+        torch.autograd.grad(out, [*model.parameters()], retain_graph=True), want, strict=True
+    ):
+        assert torch.equal(got, expected)
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+@pytest.mark.parametrize("model", [FlexConv(5, 6, order=3), FlexGCN(5, [7], 2, orders=[3, 2])])
+def test_mistakes_are_named_as_ever(model):
+    x = torch.randn(4, 5)
+    edges = torch.tensor([[0, 1], [1, 2]])
+    for given, message in (
+        ((x, torch.tensor([[0, 1], [1, 4]])), "edge 1 is 1 → 4, but nodes run from 0 to 3"),
+        ((x, edges.float()), "it must hold integers"),
+        ((x, edges[:1]), r"it must be \[2, E\]"),
+        ((x, edges, torch.ones(3)), "give one number an edge"),
+        ((x, edges, torch.ones(1, 2)), "give one number an edge"),
+        ((x[:, :3], edges), "this layer takes"),
+        ((x[:, 0], edges), "this layer takes"),
+        ((x.double(), edges), "cast one of them"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model(*given)
+
+
+def test_explain_says_so():
+    case = Case()
+    given = case.x, case.edge_index, case.edge_weight, case.batch
+    lines = explain(FlexGCN(5, [7], 2, orders=[3, 2]), *given)
+    assert "CPU kernels: the whole network in one pass" in lines[0]
+    assert "CPU kernels: hops" in explain(FlexConv(5, 6), *given[:3])[0]
+    unsorted = explain(FlexGCN(5, [7], 2, orders=[3, 2]), *given[:3], case.batch.flip(0))
+    assert (
+        "PyTorch: the graphs are no GraphBatch, and PyG's tensors are packed where" in unsorted[0]
+    )
+
+
+def test_one_large_graph_leaves_threads_to_pytorch():
+    """A thread computes whole graphs: with many threads and one graph, PyTorch is faster."""
+    conv, nodes = FlexConv(5, 6, order=2), 2000
+    x, edges = torch.randn(nodes, 5), torch.tensor([[0], [nodes - 1]])
+    before = torch.get_num_threads()
+    try:
+        for threads, who in ((2, "CPU kernels"), (3, "PyTorch: a graph of 2000 of 2000 nodes")):
+            torch.set_num_threads(threads)
+            assert who in explain(conv, x, edges)[0]
+            close(answers(conv, x, edges, None), exact(conv, x, edges, None))
+    finally:
+        torch.set_num_threads(before)
