@@ -1,5 +1,7 @@
 """Graphs given as PyG's tensors, packed for one call, where the CPU kernels then take them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,7 +27,7 @@ def packed(
         return graphs
     x, edges, values = graphs.x, plain_tensor(graphs.edges), graphs.edge_weight
     given = [x, edges, graphs.batch] + ([] if values is None else [values])
-    if any(type(t) not in (Tensor, nn.Parameter) or t.device.type != "cpu" for t in given):
+    if not all(_is_plain(t) for t in given):
         return graphs
     if x.dim() != 2 or (x.is_floating_point() and x.dtype != torch.float32):
         return graphs
@@ -47,3 +49,9 @@ def packed(
     flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
     flat.scale = flat._scale_in(torch.float32)
     return flat.batch(slice(None))
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether it is a tensor that lies in memory."""
+    plain = type(given) in (Tensor, nn.Parameter)
+    return plain and given.device.type == "cpu" and given.layout == torch.strided

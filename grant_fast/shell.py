@@ -16,7 +16,7 @@ from rich.console import Console
 from .errors import InputError, MissingExtraError
 from .training.config import RunConfig
 
-_NARROW = 32
+_NARROW, _FEW_THREADS = 32, 4
 _FEW_NAMES = 3
 _MOST_CLASSES = 10
 _FEW_TARGETS = 20
@@ -52,16 +52,17 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def use_fitting_threads(config: RunConfig) -> None:
-    """One thread for narrow networks, unless the user chose with OMP_NUM_THREADS.
+    """Half of the cores, and few, for narrow networks, unless the user chose by OMP_NUM_THREADS.
 
-    Their operators are done before a second thread would have woken up: two were no faster on two
-    idle cores, and three times slower where something else used one of them.
+    Their kernels take a fraction of a millisecond each: where a thread has to share its core with
+    something else, all the others wait for it. On two cores two threads take less time than one if
+    both are idle, and several times more if one is busy.
     """
     import torch
 
     widest = max(*config.hidden_channels, config.embedding, config.head or 0)
     if widest <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+        torch.set_num_threads(max(1, min(torch.get_num_threads() // 2, _FEW_THREADS)))
 
 
 def load(config: RunConfig) -> Any:

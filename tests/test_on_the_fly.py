@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native, on_the_fly
 from grant_fast.batch import GraphBatch
@@ -193,6 +194,20 @@ def test_mistakes_are_named_as_ever(model):
     ):
         with pytest.raises(InputError, match=message):
             model(*given)
+
+
+def test_what_pytorch_follows_is_computed_by_its_operators():
+    class Follow(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.add(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen, case, conv = set(), Case(), FlexConv(5, 6, order=3)
+    given = case.x, case.edge_index, case.edge_weight
+    with Follow():
+        got = conv(*given)
+    assert "grant_fast.flex_conv.default" in seen
+    torch.testing.assert_close(got, conv(*given))
 
 
 def test_explain_says_so():

@@ -35,7 +35,7 @@ def why_not(
     x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None
 ) -> str | None:
     """Why the compiled kernels cannot compute this, or None where they can."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or _is_watched():
         return "the call is being traced"
     if loading.library() is None:
         return (
@@ -66,6 +66,13 @@ def why_not(
     if largest > PART_ROWS and threads * largest > 2 * rows:
         return f"a graph of {largest} of {rows} nodes would keep most of {threads} threads waiting"
     return None
+
+
+def _is_watched() -> bool:
+    """Whether PyTorch follows the operators that are called, and would miss what is done here: for
+    its function transforms, a dispatch mode (as make_fx), or TorchScript."""
+    transformed = torch._C._are_functorch_transforms_active()
+    return transformed or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
 
 
 def is_wide(weight: Tensor) -> bool:

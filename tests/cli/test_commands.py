@@ -400,13 +400,25 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
         assert begun or said == "interrupted"
 
 
-@pytest.mark.parametrize(("width", "chosen", "threads"), [(32, "", 1), (33, "", 2), (8, "2", 2)])
-def test_narrow_networks_take_one_thread_unless_the_user_chose(width, chosen, threads, monkeypatch):
+@pytest.mark.parametrize(
+    ("width", "chosen", "cores", "threads"),
+    [
+        (32, "", 2, 1),
+        (32, "", 1, 1),
+        (32, "", 6, 3),
+        (32, "", 64, 4),
+        (33, "", 2, 2),
+        (8, "2", 2, 2),
+    ],
+)
+def test_narrow_networks_take_few_threads_unless_the_user_chose(
+    width, chosen, cores, threads, monkeypatch
+):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if chosen:
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(cores)
     try:
         shell.use_fitting_threads(RunConfig(hidden_channels=(width,)))
         assert torch.get_num_threads() == threads
