@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from . import native, ops
-from .adjacency import plain_tensor
+from .adjacency import Adjacency, plain_tensor
 from .batch import GraphBatch
 from .flat import FlatGraphs
 from .loose import LooseGraphs
+from .reference import expand_rows
 
 
 def packed(
@@ -25,7 +26,7 @@ def packed(
     """
     if not ops.takes_network(weight, None, backend):
         return graphs
-    x, edges, values = graphs.x, plain_tensor(graphs.edges), graphs.edge_weight
+    x, (edges, values) = graphs.x, _edge_list(graphs)
     given = [x, edges, graphs.batch] + ([] if values is None else [values])
     if not all(_is_plain(t) for t in given):
         return graphs
@@ -49,6 +50,17 @@ def packed(
     flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
     flat.scale = flat._scale_in(torch.float32)
     return flat.batch(slice(None))
+
+
+def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:
+    """`edge_index` and weights; of a sparse matrix both, and weights only where not all are 1."""
+    edges, weight = plain_tensor(graphs.edges), graphs.edge_weight
+    if isinstance(edges, Adjacency) or getattr(edges, "layout", None) == torch.strided:
+        return edges, weight
+    matrix = Adjacency.from_any(edges, weight, len(graphs.x), torch.float32)
+    rowptr, col, value = matrix.csr
+    edges = torch.stack([col, expand_rows(rowptr, len(col))])
+    return edges, None if bool((value == 1).all()) and not value.requires_grad else value
 
 
 def _is_plain(given: Any) -> bool:

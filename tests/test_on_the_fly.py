@@ -66,7 +66,10 @@ def test_networks(pool, norm, normalize, kind, taken):
         close([model(*given)], [want])
 
 
-@pytest.mark.parametrize("form", ["strided", "int32", "expanded", "column", "double"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize(
+    "form", ["strided", "int32", "expanded", "column", "double", "coo", "csr", "SparseTensor"]
+)
 def test_forms_of_the_same_edges(form, taken):
     case = Case()
     conv = FlexConv(5, 6, order=3)
@@ -83,8 +86,30 @@ def test_forms_of_the_same_edges(form, taken):
         weight = weight[:, None]
     elif form == "double":
         weight = weight.double()
-    close(answers(conv, case.x, edges, weight), want)
+    elif form == "SparseTensor":
+        matrix = pytest.importorskip("torch_sparse").SparseTensor
+        n = case.num_nodes
+        edges = matrix(row=edges[1], col=edges[0], value=weight, sparse_sizes=(n, n))
+    elif form in ("coo", "csr"):
+        edges = torch.sparse_coo_tensor(edges.flip(0), weight, (case.num_nodes,) * 2).coalesce()
+        edges = edges if form == "coo" else edges.to_sparse_csr()
+    others = () if form in ("coo", "csr", "SparseTensor") else (weight,)
+    close(answers(conv, case.x, edges, *others), want)
     assert taken[1:] == [True]
+
+
+def test_a_sparse_matrix_of_ones_has_no_weights(monkeypatch):
+    case, conv = Case(symmetric=True, weighted=False), FlexConv(5, 6, order=3)
+    edges = torch.unique(case.edge_index, dim=1)
+    matrix = torch.sparse_coo_tensor(edges.flip(0), torch.ones(edges.shape[1])).coalesce()
+    close(
+        answers(conv, case.x[: len(matrix)], matrix),
+        exact(conv, case.x[: len(matrix)], edges, None),
+    )
+    given, sort = [], native.sort_edges
+    monkeypatch.setattr(native, "sort_edges", lambda *args: given.append(args) or sort(*args))
+    conv(case.x[: len(matrix)], matrix)
+    assert given[0][1] is None
 
 
 def test_features_that_do_not_lie_in_a_row(taken):
