@@ -205,6 +205,13 @@ INLINE void add_up(const int NV, vec acc[4][4], vec *sum) {
     for (int v = 0; v < NV; v++) sum[v] = (acc[0][v] + acc[1][v]) + (acc[2][v] + acc[3][v]);
 }
 
+INLINE void add_edge(const int NV, const side *s, i64 e, const float *from, i64 ld, vec *sum) {
+    const float *row = from + s->col[e] * ld;
+    float weight = s->weight ? s->weight[e] : 1.0f;
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; v++) sum[v] += load(row + v * VL) * weight;
+}
+
 /* Node i of graph b by the dataset's own arrays. */
 INLINE void hop_node(const int NV, const tile *t, const side *s, const hop_rows *h, i64 b, i64 i,
                      i64 ld, i64 n, i64 tail) {
@@ -213,10 +220,11 @@ INLINE void hop_node(const int NV, const tile *t, const side *s, const hop_rows 
     const float *from = h->from + start * ld + n;
     vec acc[4][4], sum[4];
     clear(NV, acc);
-    for (; e < end; e++)
-#pragma GCC unroll 4
-        for (int v = 0; v < NV; v++)
-            acc[e & 1][v] += load(from + s->col[e] * ld + v * VL) * (s->weight ? s->weight[e] : 1.0f);
+    for (; e + 1 < end; e += 2) {
+        add_edge(NV, s, e, from, ld, acc[0]);
+        add_edge(NV, s, e + 1, from, ld, acc[1]);
+    }
+    if (e < end) add_edge(NV, s, e, from, ld, acc[0]);
     add_up(NV, acc, sum);
     finish_row(NV, h, start + i, ld, n, sum, t->scale ? t->scale[start + i] : 1.0f, tail);
 }
