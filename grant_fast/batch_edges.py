@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from .adjacency import Adjacency, CSRTensors
 
 if TYPE_CHECKING:
@@ -33,3 +35,21 @@ class BatchAdjacency(Adjacency):
     @property
     def transposed(self) -> CSRTensors:
         return self.batch.csr(True, self.normalize)
+
+
+class LearnedAdjacency(BatchAdjacency):
+    """A batch's matrix whose values learn.
+
+    Args:
+        batch: all graphs of a dataset whose weights are the values, without their gradient.
+        value: the same values, [e] by target, with it.
+    """
+
+    def __init__(self, batch: "GraphBatch", value: Tensor) -> None:
+        super().__init__(batch, normalize=False)
+        self.value = value
+
+    @property
+    def csr(self) -> CSRTensors:  # type: ignore[override]
+        rowptr, col, _ = super().csr
+        return rowptr, col, self.value

@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from . import native, ops
 from .adjacency import Adjacency, plain_tensor
 from .batch import GraphBatch
+from .batch_edges import LearnedAdjacency
 from .flat import FlatGraphs
 from .loose import LooseGraphs
+from .packing import PackedCSR
 from .reference import expand_rows
 
 
@@ -34,22 +36,77 @@ def packed(
         return graphs
     if edges.dtype not in (torch.int64, torch.int32) or edges.dim() != 2 or len(edges) != 2:
         return graphs
+    edges = edges.long()
     if values is not None:
-        learned = values.requires_grad and torch.is_grad_enabled()
         one_an_edge = values.shape in ((edges.shape[1],), (edges.shape[1], 1))
-        if learned or not one_an_edge or not values.is_floating_point():
+        if not one_an_edge or not values.is_floating_point():
             return graphs
-        values = values.detach().float().reshape(-1)
+        values = values.float().reshape(-1)
+        if values.requires_grad and torch.is_grad_enabled():
+            return _learned(graphs, edges, values)
+        values = values.detach()
     batch = graphs.batch if pooled else None
-    found = native.sort_edges(
-        edges.long(), values, batch, len(x), graphs.num_graphs, native.MAX_NODES
-    )
+    found = native.sort_edges(edges, values, batch, len(x), graphs.num_graphs, native.MAX_NODES)
     if found is None:
         return graphs
     flat = FlatGraphs(x, None, *found)
     flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
     flat.scale = flat._scale_in(torch.float32)
     return flat.batch(slice(None))
+
+
+class LearnedGraphs(LooseGraphs):
+    """Graphs whose edges have weights that learn, with the edges sorted once for all layers.
+
+    Args:
+        graphs: the same, as they came.
+        source: [E], of each edge.  weight: [E] float32.
+        ptr: as of a `SortedEdges`.
+        sides: its sides, and the edges' places before they were sorted, [E] int64; those by target
+            twice where both are the same.
+    """
+
+    def __init__(
+        self,
+        graphs: LooseGraphs,
+        source: Tensor,
+        weight: Tensor,
+        ptr: Tensor,
+        sides: list[tuple[PackedCSR, Tensor]],
+    ) -> None:
+        vars(self).update(vars(graphs))
+        self._source, self._weight, self._ptr, self._sides = source, weight, ptr, sides
+
+    def adjacency(self, normalize: bool) -> Adjacency:
+        if normalize not in self._adjacency:
+            self._adjacency[normalize] = self._weighted(normalize)
+        return self._adjacency[normalize]
+
+    def _weighted(self, normalize: bool) -> LearnedAdjacency:
+        (by_target, place), (by_source, place_t) = self._sides
+        value = self._weight.index_select(0, place)
+        if normalize:
+            source = self._source.index_select(0, place)
+            value = Adjacency(by_target.rowptr, source, value, len(self.x)).normalized().csr[2]
+        of_place = torch.empty_like(place).index_copy_(0, place, torch.arange(len(place)))
+        adj = by_target._replace(weight=value.detach())
+        adj_t = by_source._replace(weight=value.detach()[of_place[place_t]])
+        return LearnedAdjacency(
+            FlatGraphs(self.x, None, self._ptr, adj, adj_t).batch(slice(None)), value
+        )
+
+
+def _learned(graphs: LooseGraphs, edges: Tensor, weight: Tensor) -> LooseGraphs:
+    # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
+    places = torch.arange(edges.shape[1], dtype=torch.int32).view(torch.float32)
+    found = native.sort_edges(edges, places, None, len(graphs.x), 0, native.MAX_NODES)
+    if found is None:
+        return graphs
+    sides = []
+    for side in (found.adj, found.adj_t or found.adj):
+        assert side.weight is not None, "the edges were given places"
+        sides.append((side, side.weight.view(torch.int32).long()))
+    return LearnedGraphs(graphs, edges[0], weight, found.ptr, sides)
 
 
 def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:

@@ -8,8 +8,9 @@ from importlib.util import find_spec
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
-from grant_fast import FlexGCN, PackedGraphs, explain, native, reference
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, explain, native, reference
 from grant_fast.batch_edges import BatchAdjacency
 from grant_fast.nn import one_pass
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs, to_dense
@@ -74,6 +75,33 @@ def test_the_layer_and_its_gradients(build, layer, kind):
         results, exact(x, weight, bias, adjacency, grad, relu), strict=True
     ):
         close(actual, expected)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_weights_of_edges_that_learn(build, layer, symmetric):
+    """Their gradient, also where X or W has none, and that of all else as ever."""
+    order, h_in, h_out = layer
+    case = Case(symmetric=symmetric, num_features=h_in)
+    conv = FlexConv(h_in, h_out, order)
+    exact_conv = copy.deepcopy(conv).double()
+    leaves = [case.x, case.edge_weight, conv.weight, conv.bias]
+    leaves = [t.detach().clone().requires_grad_() for t in leaves]
+    exacts = [t.detach().double().requires_grad_() for t in leaves]
+
+    def y(conv, x, value, *parameters):
+        given = dict(zip(("weight", "bias"), parameters, strict=True))
+        return functional_call(conv, given, (x, case.edge_index, value)).relu()
+
+    want = y(exact_conv, *exacts)
+    grad = torch.randn(h_out).expand(want.shape)
+    wanted = torch.autograd.grad(want, exacts, grad.double())
+    got = torch.autograd.grad(y(conv, *leaves), leaves, grad)
+    assert native.takes(case.x) and float(wanted[1].abs().max()) * (order == 1) == 0
+    for actual, expected in zip(got, wanted, strict=True):
+        close(actual, expected, *wanted)
+    only = [t if k == 1 else t.detach() for k, t in enumerate(leaves)]
+    close(torch.autograd.grad(y(conv, *only), only[1], grad)[0], wanted[1], *wanted)
 
 
 @pytest.mark.parametrize("layer", [(4, 9, 27), (3, 27, 18)])

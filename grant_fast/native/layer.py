@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..adjacency import Adjacency
+from ..batch_edges import LearnedAdjacency
 from ..gradients import once_differentiable
 from .loading import call, threads
 from .structure import degree, split
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class _FlexConv(torch.autograd.Function):
-    """Y = act(Σ_k Â^k X W_k + b); `packed`: X has a row for every node of the dataset."""
+    """Y = act(Σ_k Â^k X W_k + b); `packed`: X has a row for every node of the dataset. `value` are
+    the edges' weights where they learn: what is computed with is the adjacency's copy of them."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, adjacency, relu, packed):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, weight, bias, adjacency, relu, packed, value):  # type: ignore[no-untyped-def]
         x, weight = x if x.stride(1) == 1 else x.contiguous(), weight.contiguous()
         bias = None if bias is None else bias.contiguous()
         order, h_in, h_out = weight.shape
@@ -43,13 +45,16 @@ class _FlexConv(torch.autograd.Function):
         dx = torch.empty_like(x) if needs_dx else None
         dw = torch.empty_like(weight)
         db = weight.new_empty(h_out) if ctx.has_bias and needs_db else None
+        dvalue = None
+        if ctx.needs_input_grad[6]:  # without hops it is 0
+            dvalue = x.new_zeros(ctx.adjacency.batch.num_edges)
         call(
             "flex_conv_backward",
             *(struct, parts, threads(), x, x.stride(0), int(ctx.packed)),
             *(order, h_in, h_out, int(y is not None), weight, y),
-            *(grad.contiguous(), dx, dw, db),
+            *(grad.contiguous(), dx, dw, db, dvalue),
         )
-        return dx, dw, db, None, None, None
+        return dx, dw, db, None, None, None, dvalue
 
 
 def flex_conv(
@@ -60,7 +65,8 @@ def flex_conv(
     relu: bool,
     packed: bool = False,
 ) -> Tensor:
-    """Y = act(Σ_{k<κ} Â^k X W_k + b), [n, h_out], differentiable once in x, weight and bias.
+    """Y = act(Σ_{k<κ} Â^k X W_k + b), [n, h_out], differentiable once in x, weight and bias, and in
+    the weights of a `LearnedAdjacency`.
 
     Args:
         x: X, [n, h_in]; with `packed`, [N, h_in] for all nodes of the dataset, without gradient.
@@ -68,7 +74,8 @@ def flex_conv(
         adjacency: of a batch that `takes` says yes to.
         relu: act is a ReLU instead of the identity.
     """
-    return _FlexConv.apply(x, weight, bias, adjacency, relu, packed)
+    value = adjacency.value if isinstance(adjacency, LearnedAdjacency) else None
+    return _FlexConv.apply(x, weight, bias, adjacency, relu, packed, value)
 
 
 def cached_hops_pay(weight: Tensor, graphs: "FlatGraphs") -> bool:

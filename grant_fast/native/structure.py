@@ -54,7 +54,7 @@ def why_not(
     if not isinstance(adjacency, BatchAdjacency):
         return (
             "the graphs are no GraphBatch, and PyG's tensors are packed where the batch vector "
-            f"ascends, edges stay within graphs of up to {MAX_NODES} nodes, and weights are data"
+            f"ascends and edges stay within graphs of up to {MAX_NODES} nodes"
         )
     graphs = adjacency.batch.graphs
     if graphs.scale.dtype != torch.float32:

@@ -29,9 +29,8 @@ class FlexGCN(nn.Module):
     Called with a `GraphBatch` it takes the fast lane: a first layer on constant features reads
     [X, ÂX, …] from the dataset's cache and is one product; a last layer under a linear pooling is
     a κ-weighted sum over each graph and one product per *graph*. Called with PyG's tensors it
-    computes the same function without those caches; on a CPU they are packed for the call (weights
-    of edges that learn aside). Either way its submodules are not called one by one, so that forward
-    hooks belong on the network itself.
+    computes the same function without those caches; on a CPU they are packed for the call. Either
+    way its submodules are not called one by one: forward hooks belong on the network itself.
 
     Args:
         in_channels: width of X, or of the encoder's output.

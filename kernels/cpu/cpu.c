@@ -23,7 +23,7 @@
 #include "network.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 4; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 5; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -81,9 +81,10 @@ EXPORT void flex_conv_forward(const graphs *g, i64 parts, int threads, const flo
 EXPORT void flex_conv_backward(const graphs *g, i64 parts, int threads, const float *x, i64 ldx,
                                i64 packed, i64 order, i64 h_in, i64 h_out, i64 relu,
                                const float *w, const float *y, const float *grad, float *dx,
-                               float *dw, float *db) {
+                               float *dw, float *db, float *dvalue) {
     layer l = {.order = order, .h_in = h_in, .h_out = h_out, .relu = relu, .x = x, .ldx = ldx,
-               .packed = packed, .y = (float *)y, .grad = grad, .dx = dx, .lddx = h_in};
+               .packed = packed, .y = (float *)y, .grad = grad, .dx = dx, .lddx = h_in,
+               .dvalue = dvalue};
     pack_layer_back(&l, g, w, dx != NULL);
     gradients sums = make_gradients(&l, parts);
     task t = {g, &l, &sums};

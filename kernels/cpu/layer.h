@@ -17,6 +17,7 @@ typedef struct {
     const norm *norm; /* or NULL: dY is then of what a norm made of y */
     float *dx;         /* [n, h_in] in rows of lddx, or NULL */
     i64 lddx;
+    float *dvalue;     /* gradient of the edges' weights, [E] by target, or NULL */
 } layer;
 
 /* Clock cycles a row, roughly: half a cycle for a vector's multiply-add. Which rewrite of the same sum
@@ -120,17 +121,19 @@ static void propagate(const layer *l, const tile *t, float *z, float *pair) {
 }
 
 /* Horner's rule over blocks u_k of `width` in rows of `ld`: u_0 + A(u_1 + A(u_2 + ...)), at least
- * two of them, written to `to`. `pair` is room for two blocks. */
-static void horner(const tile *t, int transposed, i64 order, const float *u, i64 ld, i64 width,
-                   float *pair, float *to, i64 to_ld, i64 relu) {
+ * two of them, written to `to` unless that is NULL; what is in the brackets, to the blocks if they are
+ * to `keep` it. `pair` is room for two blocks. */
+static void horner(const tile *t, int transposed, i64 order, float *u, i64 ld, i64 width, float *pair,
+                   float *to, i64 to_ld, i64 relu, int keep) {
     i64 step = padded(width);
     float *now = pair, *next = pair + blocks_floats(1, width, t->rows);
     scale_rows(t, u + (order - 1) * width, ld, now, step, step);
-    for (i64 k = order - 2; k >= 0; k--) {
+    for (i64 k = order - 2; k >= !to; k--) {
         hop_rows h = {.from = now, .width = step, .init = u + k * width, .init_ld = ld,
                       .tail = width - (step - VL), .relu = relu};
         if (k) h.next = next;
-        else h.to = to, h.to_ld = to_ld;
+        if (!k) h.to = to, h.to_ld = to_ld;
+        else if (keep) h.to = u + k * width, h.to_ld = ld;
         hop(t, transposed, &h);
         float *swap = now;
         now = next, next = swap;
@@ -163,7 +166,7 @@ static void forward_tile(const layer *l, const tile *t, float *z) {
     }
     if (direct) return;
     horner(t, 0, l->order, z, ld, l->h_out, z + blocks_floats(l->order, l->h_out, t->rows), y,
-           l->h_out, l->relu);
+           l->h_out, l->relu, 0);
 }
 
 /* --- Backward --------------------------------------------------------------------------------- */
@@ -212,6 +215,26 @@ static void backward_by_grad(const layer *l, const tile *t, float *z, float *dw,
     multiply(&p, t->rows, l->h_in);
 }
 
+/* Of an edge j -> i, the sum over k of the products of row i of u_k and row j of z_(k-1). */
+static void add_products(const layer *l, const tile *t, const float *z, const float *u, i64 ld) {
+    const graphs *g = t->g;
+    const side *s = g->sides;
+    i64 in = padded(l->h_in), ld_z = l->order * in;
+    for (i64 b = t->b0; b < t->b1; b++) {
+        i64 first = g->first[b], row0 = g->ptr[b] - t->row0;
+        for (i64 i = 0; i < g->ptr[b + 1] - g->ptr[b]; i++)
+            for (i64 e = s->rowptr[first + i]; e < s->rowptr[first + i + 1]; e++) {
+                const float *of_i = u + (row0 + i) * ld, *of_j = z + (row0 + s->col[e]) * ld_z;
+                vec sum = zero();
+                for (i64 k = 1; k < l->order; k++)
+                    for (i64 n = 0; n < l->h_in; n += VL)
+                        sum += first_lanes(load(of_i + k * l->h_in + n), l->h_in - n) *
+                               load(of_j + (k - 1) * in + n);
+                l->dvalue[e] = sum_of(sum);
+            }
+    }
+}
+
 /* Z_k = A^k X again, dW_k = Z_k^T dY; dX by Horner's rule over dY [W_0^T, W_1^T, ...]. */
 static void backward_by_input(const layer *l, const tile *t, float *z, float *dw, float *db) {
     i64 in = padded(l->h_in), out = padded(l->h_out), widest = in > out ? in : out;
@@ -226,14 +249,16 @@ static void backward_by_input(const layer *l, const tile *t, float *z, float *dw
                      l->h_out, 0, NULL};
         multiply(&p, l->h_in, l->h_out);
     }
-    if (!l->dx) return;
-    i64 ld = row_of(l->order, l->h_in);
-    float *dx = l->dx + t->row0 * l->lddx;
     int direct = l->order == 1;
+    if (!l->dx && (!l->dvalue || direct)) return;
+    i64 ld = row_of(l->order, l->h_in);
+    float *dx = l->dx ? l->dx + t->row0 * l->lddx : NULL;
     product p = {grad, out, 1, 0, 1, l->h_out, l->w_t, ld, NULL, 0, direct ? dx : u,
                  direct ? l->lddx : ld, 0, NULL};
     multiply(&p, t->rows, direct ? l->h_in : padded(l->order * l->h_in));
-    if (!direct) horner(t, 1, l->order, u, ld, l->h_in, pair, dx, l->lddx, 0);
+    if (direct) return;
+    horner(t, 1, l->order, u, ld, l->h_in, pair, dx, l->lddx, 0, l->dvalue != NULL);
+    if (l->dvalue) add_products(l, t, z, u, ld);
 }
 
 /* --- What a layer prepares and adds up -------------------------------------------------------- */
@@ -284,8 +309,9 @@ static void pack_layer(layer *l, const graphs *g, const float *w, const float *b
     l->bias = pack_bias(bias, l->order, l->h_out);
 }
 static void pack_layer_back(layer *l, const graphs *g, const float *w, int needs_dx) {
-    l->by_grad = hops_grad(l->order, l->h_in, l->h_out, hop_cycles(g->degree), needs_dx);
-    if (needs_dx) l->w_t = pack_transposed(w, l->order, l->h_in, l->h_out, (int)l->by_grad);
+    int learned = l->dvalue != NULL; /* whose gradient needs Z_k and what Horner's rule sums */
+    l->by_grad = !learned && hops_grad(l->order, l->h_in, l->h_out, hop_cycles(g->degree), needs_dx);
+    if (needs_dx || learned) l->w_t = pack_transposed(w, l->order, l->h_in, l->h_out, (int)l->by_grad);
 }
 static void free_layer(const layer *l) {
     free((void *)l->w);

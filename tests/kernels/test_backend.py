@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native, ops
+from grant_fast.adjacency import Adjacency
 from grant_fast.training.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from grant_fast.training.doctor import examine, speedup
 from tests.cases import Case, dense_graphs
@@ -139,7 +140,7 @@ def test_explain_takes_what_the_model_takes(pool):
         (torch.float64, True, "x is torch.float64, not float32"),
         (torch.float32, True, "the graphs are no GraphBatch, and PyG's tensors"),
     ],
-    ids=["not compiled", "float64", "learned weights"],
+    ids=["not compiled", "float64", "a ready matrix"],
 )
 def test_explain_says_why_pytorch_computes_on_a_cpu(dtype, compiled, reason, monkeypatch):
     if not compiled:
@@ -147,8 +148,9 @@ def test_explain_says_why_pytorch_computes_on_a_cpu(dtype, compiled, reason, mon
     elif native.build() is None:
         pytest.skip("the CPU kernels were not compiled")
     case = Case(sizes=(3, 2))
-    conv, weight = FlexConv(5, 4, order=3).to(dtype), case.edge_weight.to(dtype).requires_grad_()
-    assert f"PyTorch: {reason}" in explain(conv, case.x.to(dtype), case.edge_index, weight)[0]
+    conv = FlexConv(5, 4, order=3).to(dtype)
+    matrix = Adjacency.from_edge_index(case.edge_index, None, case.num_nodes, dtype)
+    assert f"PyTorch: {reason}" in explain(conv, case.x.to(dtype), matrix)[0]
 
 
 @pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
