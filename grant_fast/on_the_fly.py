@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from . import native, ops
 from .adjacency import Adjacency, plain_tensor
@@ -39,7 +40,8 @@ def packed(
     edges = edges.long()
     if values is not None:
         one_an_edge = values.shape in ((edges.shape[1],), (edges.shape[1], 1))
-        if not one_an_edge or not values.is_floating_point():
+        dual = forward_ad.unpack_dual(values).tangent is not None
+        if dual or not one_an_edge or not values.is_floating_point():
             return graphs
         values = values.float().reshape(-1)
         if values.requires_grad and torch.is_grad_enabled():
@@ -52,7 +54,9 @@ def packed(
     flat = FlatGraphs(x, None, *found)
     flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
     flat.scale = flat._scale_in(torch.float32)
-    return flat.batch(slice(None))
+    out = flat.batch(slice(None))
+    vars(out)["x"] = x  # an encoder sees what it was given, where a dataset's integers become int64
+    return out
 
 
 class LearnedGraphs(LooseGraphs):
@@ -88,7 +92,8 @@ class LearnedGraphs(LooseGraphs):
         if normalize:
             source = self._source.index_select(0, place)
             value = Adjacency(by_target.rowptr, source, value, len(self.x)).normalized().csr[2]
-        of_place = torch.empty_like(place).index_copy_(0, place, torch.arange(len(place)))
+        of_place = torch.empty_like(place)
+        of_place[place] = torch.arange(len(place), device="cpu")
         adj = by_target._replace(weight=value.detach())
         adj_t = by_source._replace(weight=value.detach()[of_place[place_t]])
         return LearnedAdjacency(
@@ -98,7 +103,7 @@ class LearnedGraphs(LooseGraphs):
 
 def _learned(graphs: LooseGraphs, edges: Tensor, weight: Tensor) -> LooseGraphs:
     # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
-    places = torch.arange(edges.shape[1], dtype=torch.int32).view(torch.float32)
+    places = torch.arange(edges.shape[1], dtype=torch.int32, device="cpu").view(torch.float32)
     found = native.sort_edges(edges, places, None, len(graphs.x), 0, native.MAX_NODES)
     if found is None:
         return graphs
@@ -121,6 +126,7 @@ def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:
 
 
 def _is_plain(given: Any) -> bool:
-    """Whether it is a tensor that lies in memory."""
+    """Whether it is a tensor that lies in memory, as it is (a negative view does not)."""
     plain = type(given) in (Tensor, nn.Parameter)
-    return plain and given.device.type == "cpu" and given.layout == torch.strided
+    in_rows = plain and given.layout == torch.strided and not given.is_neg()
+    return in_rows and given.device.type == "cpu"

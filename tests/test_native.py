@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import itertools
 import pickle
 from importlib.util import find_spec
 
@@ -360,14 +361,18 @@ def test_edges_sorted(build, symmetric, weighted, named):
     if weighted:  # one weight a pair of nodes, so that repeated edges have one order
         weight = edges.double().prod(0).cos().float()
     batch = case.batch if named else None
-    made = native.sort_edges(edges, weight, batch, case.num_nodes, case.num_graphs, 65)
+    made = native.sort_edges(edges, weight, batch, case.num_nodes, case.num_graphs, 4096)
     graph = torch.searchsorted(made.ptr, torch.arange(case.num_nodes), right=True) - 1
     if named:
         assert torch.equal(made.ptr, case.graphs.ptr)
-    else:  # as short as can be: every cut that no edge crosses
+    else:  # cut where no edge crosses, as soon as there are enough for a tile
         low, high = edges.amin(0), edges.amax(0)
         cuts = [i for i in range(case.num_nodes + 1) if not ((low < i) & (high >= i)).any()]
-        assert made.ptr.tolist() == cuts
+        assert set(made.ptr.tolist()) <= set(cuts) and made.ptr[-1] == case.num_nodes
+        assert len(made.ptr) > 2 and all(
+            end == min(cut for cut in cuts if cut >= start + 64 or cut == case.num_nodes)
+            for start, end in itertools.pairwise(made.ptr.tolist())
+        )
     want = PackedGraphs.from_arrays(
         case.x, edges, graph, edge_weight=weight, num_graphs=len(made.ptr) - 1
     )
@@ -386,6 +391,8 @@ def test_edges_that_cannot_be_sorted(build):
         return native.sort_edges(edges, None, batch, num_nodes, num_graphs, most) is not None
 
     assert sorts(edges, batch) and sorts(edges, None)
+    pairs = native.sort_edges(edges, None, None, 4, 0, 2)
+    assert pairs.ptr.tolist() == [0, 2, 4]  # together they would be too many
     assert not sorts(edges, batch, num_graphs=1)
     assert not sorts(edges, batch.flip(0)) and not sorts(edges, batch - 1)
     assert not sorts(edges, batch, most=1) and not sorts(edges, None, most=1)

@@ -1,6 +1,7 @@
 """PyG's tensors, packed for a call: the CPU kernels compute what PyTorch's operators do."""
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -267,6 +268,19 @@ def test_what_pytorch_follows_is_computed_by_its_operators():
     torch.testing.assert_close(got, conv(*given))
 
 
+@pytest.mark.parametrize("part", ["norms.0", "act", "dropouts.0"])
+def test_what_is_hung_on_a_part_of_a_network_is_called(part):
+    case, model = Case(), FlexGCN(5, [7], 2, orders=[3, 2], norm="batch_norm", pool=None)
+    given, module = (case.x, case.edge_index, case.edge_weight), model.get_submodule(part)
+    hook = module.register_forward_hook(lambda module, inputs, out: 0 * out)
+    for graphs in (given, (case.graphs.batch(slice(None)),)):
+        torch.testing.assert_close(model(*graphs), model.convs[1].bias.expand(case.num_nodes, 2))
+    hook.remove()
+    assert float(model(*given).detach().std(0).min()) > 0
+    module.forward = lambda x: 0 * x
+    torch.testing.assert_close(model(*given), model.convs[1].bias.expand(case.num_nodes, 2))
+
+
 def test_explain_says_so():
     case = Case()
     given = case.x, case.edge_index, case.edge_weight, case.batch
@@ -291,3 +305,79 @@ def test_one_large_graph_leaves_threads_to_pytorch():
             close(answers(conv, x, edges, None), exact(conv, x, edges, None))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_a_default_device_is_not_where_graphs_are_packed(pool, taken):
+    case = Case(weighted=False)
+    last = torch.arange(case.num_nodes - 65, case.num_nodes)
+    dense = torch.cartesian_prod(last, last).T  # above 4 edges a node
+    model = FlexGCN(5, [7], 2, orders=[3, 2], pool=pool, dropout=0.5)
+    torch.set_default_device("meta")
+    try:
+        for edges in (case.edge_index, dense):
+            out = model(case.x, edges, None, case.batch, case.num_graphs)
+            assert out.device.type == "cpu" and out.isfinite().all()
+    finally:
+        torch.set_default_device(None)
+    assert taken == [True, True]
+
+
+@pytest.mark.parametrize("model", [FlexConv(5, 6, order=3), FlexGCN(5, [7], 2, orders=[3, 2])])
+def test_gradients_may_come_in_a_batch(model, taken):
+    case = Case()
+    x = case.x.clone().requires_grad_()
+    out = model(x, case.edge_index, case.edge_weight)
+    wanted, grads = [x, *model.parameters()], torch.randn(3, *out.shape)
+
+    def pull(grad, **options):
+        return torch.autograd.grad(out, wanted, grad, retain_graph=True, **options)
+
+    one_by_one = [torch.stack(each) for each in zip(*map(pull, grads), strict=True)]
+    for got in (pull(grads, is_grads_batched=True), torch.func.vmap(pull)(grads)):
+        torch.testing.assert_close(got, tuple(one_by_one), rtol=1e-4, atol=1e-4)
+    assert taken == [True]
+
+
+def test_an_encoder_sees_what_was_given(taken):
+    class Chosen(torch.nn.Module):
+        def forward(self, x):
+            seen.append(x)
+            return torch.where(x, 1.0, 2.0)
+
+    seen, case, model = [], Case(), FlexGCN(5, [7], 2, orders=[3, 2], encoder=Chosen())
+    x = case.x > 0
+    model(x, case.edge_index)
+    assert seen[0] is x and taken == [True]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # make_dual compiles by torch.jit
+def test_what_does_not_lie_in_memory_as_it_is(taken):
+    case, conv = Case(), FlexConv(5, 6, order=3)
+    x, edges, weight = case.x, case.edge_index, case.edge_weight
+    torch.testing.assert_close(conv(torch._neg_view(x), edges), conv(-x, edges))
+    torch.testing.assert_close(conv(x, edges, torch._neg_view(weight)), conv(x, edges, -weight))
+    assert taken == [False, True] * 2
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(weight, torch.ones_like(weight))
+        with pytest.raises(NotImplementedError):  # rather than no tangent at all
+            conv(x, edges, dual)
+
+
+def test_a_thread_leaves_no_memory_behind():
+    resource = pytest.importorskip("resource")
+    conv, x = FlexConv(64, 64, order=3), torch.randn(4000, 64)
+    edges = torch.randint(4000, (2, 8000))
+
+    def call():
+        with torch.no_grad():
+            conv(x, edges)
+
+    def run(times):
+        for _ in range(times):
+            thread = threading.Thread(target=call)
+            thread.start(), thread.join()
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before = run(10)
+    assert run(50) - before < 50_000  # kB; each took megabytes

@@ -46,8 +46,8 @@ def sort_edges(
 
     Args:
         edge_index: [2, E] int64, source → target.  weight: [E] float32, or None.
-        batch: [n] int64, the graph of each node; None takes as graphs the shortest runs of nodes
-            that no edge leaves, and `num_graphs` for nothing.
+        batch: [n] int64, the graph of each node; None takes as graphs runs of nodes that no edge
+            leaves, and `num_graphs` for nothing.
         max_nodes: nodes that a graph may have.
 
     Returns:
@@ -82,13 +82,15 @@ def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
     rowptr, num_nodes, degree = csr.rowptr, csr.rowptr.shape[0] - 1, csr.rowptr.diff()
     few = csr.col.shape[0] <= 4 * num_nodes
     group = None if few else sizes_to_ptr((degree + 3) // 4)
-    listed = torch.empty(4 * (num_nodes if group is None else int(group[-1])), dtype=torch.int16)
+    listed = rowptr.new_empty(
+        4 * (num_nodes if group is None else int(group[-1])), dtype=torch.int16
+    )
     call("group_edges", num_nodes, rowptr, csr.col, group, listed)
     busy = (degree > 4).nonzero().flatten()
     if group is not None or not len(busy):
         return EdgeGroups(listed, group, None, None)
     graph = torch.searchsorted(ptr, busy, right=True) - 1
-    busy_ptr = torch.searchsorted(busy, torch.arange(num_nodes + 1))
+    busy_ptr = torch.searchsorted(busy, torch.arange(num_nodes + 1, device="cpu"))
     return EdgeGroups(listed, None, busy_ptr, (busy - ptr[graph]).short())
 
 

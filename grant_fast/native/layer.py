@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..adjacency import Adjacency
 from ..batch_edges import LearnedAdjacency
-from ..gradients import once_differentiable
+from ..gradients import once_differentiable, one_at_a_time
 from .loading import call, threads
 from .structure import degree, split
 
@@ -37,6 +37,7 @@ class _FlexConv(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @one_at_a_time
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, weight, y = ctx.saved_tensors
         order, h_in, h_out = weight.shape
@@ -52,7 +53,7 @@ class _FlexConv(torch.autograd.Function):
             "flex_conv_backward",
             *(struct, parts, threads(), x, x.stride(0), int(ctx.packed)),
             *(order, h_in, h_out, int(y is not None), weight, y),
-            *(grad.contiguous(), dx, dw, db, dvalue),
+            *(grad.resolve_neg().contiguous(), dx, dw, db, dvalue),
         )
         return dx, dw, db, None, None, None, dvalue
 

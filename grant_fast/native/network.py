@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch_edges import BatchAdjacency
-from ..gradients import once_differentiable
+from ..gradients import once_differentiable, one_at_a_time
 from .loading import call, padded, pointer, threads
 from .structure import split
 
@@ -170,7 +170,7 @@ class _Train(torch.autograd.Function):
         seed = 0
         if any(layer.p for layer in net.layers):
             # One number from torch's generator seeds the masks: reproducible, and resumed with it.
-            seed = int(torch.randint(2**62, ()))
+            seed = int(torch.randint(2**62, (), device="cpu"))
         rows = net.adjacency.num_nodes
         widths = [layer.weight.shape[2] for layer in net.layers[: net.depth]]
         kept = x.new_empty(sum(rows * width + 4 * padded(width) for width in widths))
@@ -184,6 +184,7 @@ class _Train(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @one_at_a_time
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, kept, *tensors = ctx.saved_tensors
         grads = [None if t is None else torch.empty_like(t) for t in tensors]
@@ -194,7 +195,7 @@ class _Train(torch.autograd.Function):
             layer.dw, layer.db, layer.dgamma, layer.dbeta = pointers
         largest = max(layer.weight.numel() for layer in ctx.net.layers)
         struct, parts = split(ctx.net.adjacency, 4 * largest)
-        network = ctx.net.struct(layers, x, dx=dx, grad=grad.contiguous())
+        network = ctx.net.struct(layers, x, dx=dx, grad=grad.resolve_neg().contiguous())
         call("network_backward", struct, parts, threads(), ctypes.byref(network))
         return None, dx, *grads
 

@@ -9,7 +9,7 @@ typedef struct {
     const i64 *source, *target;     /* [E] */
     const float *weight;            /* [E], or NULL: all 1 */
     i64 named;                      /* whether `batch` says which graphs there are; else they are
-                                       runs of nodes, as short as can be, that no edge leaves */
+                                       runs of nodes that no edge leaves, whole tiles where possible */
     const i64 *batch;               /* [n] graph of each node, ascending */
     i64 *ptr;                       /* [graphs + 1], or [n + 1] */
     i64 *rowptr[2];                 /* [n + 1], by target and by source */
@@ -30,15 +30,20 @@ static int take_graphs(edge_list *l) {
     return 1;
 }
 
-/* ptr of the runs of nodes that no edge leaves; ptr[i + 1] is how far edges from or to i reach. */
+/* ptr of runs of nodes that no edge leaves, of TILE_ROWS nodes or more (but for the last) unless that
+ * takes them beyond `most`; ptr[i + 1] is how far edges from or to i reach, and read before it is
+ * written to. */
 static void find_graphs(edge_list *l) {
-    i64 last = 0;
+    i64 run = 0, piece = 0, last = 0; /* where the run begins, and the shortest one at its end */
     l->ptr[0] = l->graphs = 0;
     for (i64 i = 0; i < l->nodes; i++) {
-        if (l->ptr[i + 1] > last) last = l->ptr[i + 1]; /* which is read before it is written to */
+        if (l->ptr[i + 1] > last) last = l->ptr[i + 1];
         if (last > i) continue;
-        last = l->ptr[++l->graphs] = i + 1;
+        if (i + 1 - run > l->most && piece > run) run = l->ptr[++l->graphs] = piece;
+        if (i + 1 - run >= TILE_ROWS) run = l->ptr[++l->graphs] = i + 1;
+        last = piece = i + 1;
     }
+    if (run < l->nodes) l->ptr[++l->graphs] = l->nodes;
 }
 
 /* Counts of edges in rowptr[1 ...] to where each row begins; its next edge goes to `next`. */

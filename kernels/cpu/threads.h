@@ -29,14 +29,29 @@ typedef struct {
 } job;
 
 /* Memory of the thread, kept between calls: asking for it anew would have the system clear its
- * pages. One block for each use. */
+ * pages. One block for each use. The system frees it with the thread, which may be the user's. */
 enum { SCRATCH, EDGES, EDGES_TRANSPOSED, USES };
-static _Thread_local struct {
+typedef struct {
     float *at;
     i64 size;
-} kept_memory[USES];
+} kept_block;
+static _Thread_local kept_block *kept_memory; /* [USES] */
+static pthread_key_t kept_key;
+static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
+
+static void free_kept(void *memory) {
+    kept_block *blocks = memory;
+    for (int use = 0; use < USES; use++) free(blocks[use].at);
+    free(blocks);
+}
+static void make_key(void) { pthread_key_create(&kept_key, free_kept); }
 
 static void *memory_of(int use, i64 floats) {
+    if (!kept_memory) {
+        pthread_once(&kept_once, make_key);
+        kept_memory = calloc(USES, sizeof(kept_block));
+        pthread_setspecific(kept_key, kept_memory);
+    }
     if (floats > kept_memory[use].size) {
         free(kept_memory[use].at);
         kept_memory[use].at = zeros(floats);
@@ -58,7 +73,6 @@ static void (*openmp)(void (*)(void *), void *, unsigned, unsigned);
 
 static void *run_thread(void *j) {
     run_parts(j);
-    for (int use = 0; use < USES; use++) free(kept_memory[use].at);
     return NULL;
 }
 
