@@ -135,7 +135,7 @@ def flex_conv(
     _check_features(x, weight)
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
-    if not _autocasts(x):
+    if not autocasts(x):
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
     low = x.dtype if x.dtype == torch.float64 else torch.get_autocast_dtype(x.device.type)
@@ -152,7 +152,7 @@ def _check_features(x: Tensor, weight: Tensor) -> None:
     _check_device("x is", x, weight)
     if not x.is_floating_point():
         raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
-    if x.dtype != weight.dtype and not _autocasts(x):
+    if x.dtype != weight.dtype and not autocasts(x):
         raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
 
 
@@ -192,13 +192,13 @@ def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> boo
 def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
     csr = (*adjacency.csr, *transposed_if_needed(adjacency))
-    if not _autocasts(x):
+    if not autocasts(x):
         return torch.ops.grant_fast.spmm(x, *csr)
     with torch.autocast(x.device.type, enabled=False):
         return torch.ops.grant_fast.spmm(x, *csr)
 
 
-def _autocasts(x: Tensor) -> bool:
+def autocasts(x: Tensor) -> bool:
     device = x.device.type
     # `is_autocast_available` would be the question, but torch 2.11 cannot compile it.
     return device != "meta" and torch.is_autocast_enabled(device)
@@ -235,7 +235,7 @@ def hops_product(
     if x.requires_grad and torch.is_grad_enabled():
         return None
     if is_one_kernel(weight, batch, backend):
-        if x.dtype != weight.dtype or x.shape[1] != h_in or _autocasts(x):
+        if x.dtype != weight.dtype or x.shape[1] != h_in or autocasts(x):
             return None
         return flex_conv_in_dataset(x, None, weight, bias, adjacency, relu)
     hops = batch.graphs.hops(order, normalize)
@@ -244,13 +244,13 @@ def hops_product(
     _check_device("the graphs are", hops, weight)
     if hops.shape[1] != order * h_in:
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
-    if hops.dtype != weight.dtype and not _autocasts(hops):
+    if hops.dtype != weight.dtype and not autocasts(hops):
         raise InputError(
             f"the graphs are {hops.dtype} and the weights {weight.dtype}: convert the former by "
             "graphs.to(dtype=…), or the model"
         )
     flat = weight.flatten(0, 1)
-    if not _autocasts(hops) and dispatch.takes_native(hops, adjacency, weight, backend):
+    if not autocasts(hops) and dispatch.takes_native(hops, adjacency, weight, backend):
         return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)
     out = torch.nn.functional.linear(take(hops, batch.nodes), flat.T, bias)
     return out.relu_() if relu else out
@@ -275,7 +275,7 @@ def embedded_flex_conv(
         [n, h_out]; None where there are no kinds, or X has to be made.
     """
     kinds, adjacency = batch.graphs.kinds, batch.adjacency(normalize)
-    if kinds is None or _autocasts(weight):
+    if kinds is None or autocasts(weight):
         return None
     if not is_one_kernel(weight, batch, backend):
         return None
@@ -313,4 +313,4 @@ def embed(table: Tensor, batch: GraphBatch) -> Tensor:
 
 def takes_network(weight: Tensor, adjacency: Adjacency | None, backend: str | None) -> bool:
     """Whether a network with this first weight can run in one pass (`native.Network`)."""
-    return not _autocasts(weight) and dispatch.takes_native(weight, adjacency, backend=backend)
+    return not autocasts(weight) and dispatch.takes_native(weight, adjacency, backend=backend)

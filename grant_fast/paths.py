@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from .adjacency import Adjacency
 from .batch import GraphBatch
@@ -12,11 +13,14 @@ from .errors import InputError
 from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs, one_pass
 from .on_the_fly import packed
-from .ops import is_one_kernel
+from .ops import autocasts, is_one_kernel
 
 
 def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str]:
     """One line a layer: its shape, who computes it, and why.
+
+    It is said of a call made here and now: in the modes that the model's modules are in, with
+    gradients or without, under autocast or not.
 
     Args:
         model: a `FlexGCN`, or one `FlexConv`.
@@ -45,13 +49,15 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
     return f"layer {layer} ({conv.in_channels} → {conv.out_channels}, order {conv.order}): {path}"
 
 
-@torch.no_grad()
 def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str | None:
     """Where the CPU kernels begin that compute the whole network; None where they do not."""
     if not isinstance(graphs, GraphBatch) or type(model).forward is not FlexGCN.forward:
         return None
-    taken = one_pass.as_network(model, graphs) is not None
-    return one_pass.input_of(model, graphs)[1] if taken else None
+    if not (one_pass.is_inference(model) or one_pass.can_train(model, graphs)):
+        return None
+    with torch.no_grad():
+        taken = one_pass.as_network(model, graphs) is not None
+        return one_pass.input_of(model, graphs)[1] if taken else None
 
 
 def _path(
@@ -73,17 +79,19 @@ def _path(
         if layer == 0 and source == "hops":
             return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"
         return "CPU kernels: the whole network in one pass, each layer in cache"
-    first = layer == 0 and model.encoder is None and len(model.convs) > 1
+    x = graphs.graphs.x
+    constant = not (x.requires_grad and torch.is_grad_enabled())
+    first = layer == 0 and model.encoder is None and len(model.convs) > 1 and constant
     cached = first and not is_one_kernel(weight, graphs, conv.backend)
     if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
-        native = takes_native(weight, adjacency, weight, conv.backend)
+        native = takes_native(_cast(weight), adjacency, weight, conv.backend)
         who = "CPU kernels" if native else "PyTorch"
         return f"one product with the dataset's cached [X, ÂX, …] ({who})"
     return _convolution(conv, adjacency)
 
 
 def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
-    weight = conv.weight  # has the device and dtype that the layer's input will have
+    weight = _cast(conv.weight)  # has the device and dtype that the layer's input will have
     if not takes_kernels(weight, conv.backend):
         if takes_native(weight, adjacency, weight, conv.backend):
             return "CPU kernels: hops, products and activation in cache"
@@ -91,7 +99,7 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
     if tiles is None:
         return "Triton: products by the BLAS, hops over CSR"
-    how = "" if is_fused(conv.weight) else "products by the BLAS, hops of "
+    how = "" if is_fused(weight) else "products by the BLAS, hops of "
     small = tiles.graph.shape[0]
     large = sum(table.shape[1] for table in tiles.larger)
     rest = 0 if tiles.rest is None else tiles.rest.shape[0]
@@ -101,3 +109,10 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
         f"{rest} with repeated edges or too large over CSR" if rest else "",
     ]
     return f"Triton: {how}" + (", ".join(filter(None, parts)) or "no nodes")
+
+
+def _cast(weight: Tensor) -> Tensor:
+    """The weights as a layer computes with them: under autocast in its dtype."""
+    if not autocasts(weight) or weight.dtype == torch.float64:
+        return weight
+    return weight.to(torch.get_autocast_dtype(weight.device.type))

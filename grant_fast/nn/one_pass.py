@@ -24,14 +24,9 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     if found is None:
         return None
     network, x = found
-    if not torch.is_grad_enabled() and not is_training(model):
+    if is_inference(model):
         return native.evaluate(network, x)
-    batch_norms = [norm for norm in model.norms if isinstance(norm, BatchNorm)]
-    if not all(norm.training for norm in batch_norms):
-        return None  # a norm that stands still is folded into its layer, layer by layer
-    if batch_norms and graphs.num_nodes < 2:
-        return None
-    return native.train(network, x)
+    return native.train(network, x) if can_train(model, graphs) else None
 
 
 def class_scores(model: "FlexGCN", graphs: GraphBatch, num_classes: int) -> Tensor | None:
@@ -50,6 +45,19 @@ def class_scores(model: "FlexGCN", graphs: GraphBatch, num_classes: int) -> Tens
 
 def is_training(model: "FlexGCN") -> bool:
     return any(module.training for module in (*model.norms, *model.dropouts))
+
+
+def is_inference(model: "FlexGCN") -> bool:
+    """Whether neither the weights nor what goes through them would be learned from."""
+    return not torch.is_grad_enabled() and not is_training(model)
+
+
+def can_train(model: "FlexGCN", graphs: GraphBatch) -> bool:
+    """Whether the kernels do with its batch norms what is due where `is_inference` is False."""
+    batch_norms = [norm for norm in model.norms if isinstance(norm, BatchNorm)]
+    if not all(norm.training for norm in batch_norms):
+        return False  # a norm that stands still is folded into its layer, layer by layer
+    return not batch_norms or graphs.num_nodes >= 2
 
 
 def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:

@@ -201,3 +201,34 @@ def test_the_doctor_times_a_step_on_either_backend(monkeypatch):
     ticks = iter(range(1000))
     monkeypatch.setattr("grant_fast.training.doctor.clock", lambda device: next(ticks) ** 2)
     assert 0 < speedup("cpu", graphs=4, rounds=2) < 1  # the kernels' turn is the later one
+
+
+@pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
+def test_explain_says_what_this_very_call_runs(batch, monkeypatch):
+    """Its mode, gradients and autocast decide, too: spies see who is called."""
+    ran = []
+    for name in ("train", "evaluate", "flex_conv"):
+        kernel = getattr(native, name)
+        monkeypatch.setattr(
+            native, name, lambda *a, k=kernel, n=name, **o: ran.append(n) or k(*a, **o)
+        )
+
+    def said_and_ran(model, graphs):
+        ran.clear()
+        lines = explain(model, graphs)
+        model(graphs)
+        return sum("in one pass" in line for line in lines), lines, list(ran)
+
+    model = FlexGCN(
+        5, [4, 4], 2, orders=[2, 2, 2], norm="batch_norm", pool=None, encoder=OPTIONS["encoder"]
+    )
+    assert said_and_ran(model, batch)[::2] == (3, ["train"])
+    alone = dense_graphs((1,), 5).batch([0])  # of one node there is no deviation
+    assert said_and_ran(model, alone)[::2] == (0, ["flex_conv"] * 3)
+    model.eval()  # with gradients: norms that stand still are folded into their layers
+    assert said_and_ran(model, batch)[::2] == (0, ["flex_conv"] * 3)
+    with torch.no_grad():
+        assert said_and_ran(model, batch)[::2] == (3, ["evaluate"])
+    with torch.autocast("cpu", torch.bfloat16):
+        _, lines, found = said_and_ran(model, batch)
+        assert found == [] and all("PyTorch: x is torch.bfloat16" in line for line in lines)
