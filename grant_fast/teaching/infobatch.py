@@ -18,8 +18,9 @@ class InfoBatchSampler:
 
     The rule of Qin et al., *InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
     Pruning* (ICLR 2024): a graph's score is its loss when it was last trained on; of the graphs
-    below the mean score a share r is skipped at random, and the losses of the others below it are
-    weighted by 1/(1 − r), so that the gradient's expectation stays that of all graphs. In the last
+    below the mean score a share r is skipped at random, rounded down, and the losses of the others
+    below it are weighted by 1/(1 − r), or where r was rounded by what was skipped indeed, so that
+    the gradient's expectation stays that of all graphs. In the last
     eighth of the run nothing is skipped. Until a graph is seen it scores like all others.
 
     Args:
@@ -67,7 +68,8 @@ class InfoBatchSampler:
             keep = torch.ones(size, dtype=torch.bool)
             keep[skipped] = False
             self._kept = keep.nonzero().squeeze(1)
-            self._weights = torch.where(below, 1 / (1 - PRUNED), 1.0)
+            stands_for = len(low) / max(1, len(low) - len(skipped))
+            self._weights = torch.where(below, stands_for, 1.0)
         return False
 
     def __iter__(self) -> Any:

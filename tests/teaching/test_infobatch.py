@@ -47,6 +47,17 @@ def test_half_of_the_graphs_below_the_mean_loss_are_skipped_and_the_others_count
     assert float((weights * losses[kept]).sum()) == float(losses.sum())
 
 
+@pytest.mark.parametrize("low", [1, 2, 3, 7])
+def test_an_odd_number_of_low_graphs_keeps_the_expectation_too(low):
+    losses = torch.cat([torch.ones(low), torch.full((4,), 10.0)])
+    sampler = InfoBatchSampler(range(low + 4), 3, epochs=100)
+    taught(sampler, 0, losses)
+    sampler.select(None, 1)
+    kept = torch.tensor(served(sampler))
+    assert len(kept) == low + 4 - low // 2
+    assert float((sampler.weights(kept) * losses[kept]).sum()) == pytest.approx(float(losses.sum()))
+
+
 def test_every_low_graph_has_its_turn_and_scores_are_of_the_last_visit():
     losses = torch.cat([torch.ones(6), torch.full((4,), 10.0)])
     sampler = InfoBatchSampler(range(10), 5, epochs=1000)
