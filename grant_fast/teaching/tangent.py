@@ -37,7 +37,7 @@ def output_jacobian(
     """∂f_θ(G_i)/∂θ of every output of each graph, in evaluation mode: [G, C, P].
 
     The network is evaluated by its definition, on dense Â padded to a chunk's largest graph, so
-    that `torch.func` can map over graphs and outputs at once: our operators have no such rule.
+    that `torch.func` can map over graphs: our operators have no such rule.
 
     Args:
         model: with pooling, so that it gives [num_graphs, C].
@@ -69,7 +69,9 @@ def output_jacobian(
     with evaluating(model):
         for part in positions.split(chunk_size):
             padded = _padded(graphs.batch(part), model.normalize)
-            found = vmap(jacrev(output), in_dims=(None, 0, 0, 0))(parameters, *padded)
+            # One output at a time: torch maps a PReLU wrongly over graphs and outputs at once.
+            each = jacrev(output, chunk_size=1)
+            found = vmap(each, in_dims=(None, 0, 0, 0))(parameters, *padded)
             rows.append(torch.cat([block.flatten(2) for block in found.values()], dim=2))
     return torch.cat(rows)
 
