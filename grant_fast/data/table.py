@@ -25,6 +25,9 @@ _PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
+#: A cell in quotes, where lines may end, too; a quote within a cell is none.
+_QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
+_HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
 
 _Record = tuple[int, list[str]]
 
@@ -186,8 +189,10 @@ def _read_records(path: Path) -> list[_Record]:
 
 def _delimiter(text: str) -> str:
     """What stands between cells, as the header shows it outside of quotes."""
-    header = re.sub('"[^"]*"', "", text.lstrip("\r\n ").partition("\n")[0])
-    return next((mark for mark in "\t,;" if mark in header), ",")
+    header = _HEADER.match(text.lstrip("\r\n "))
+    assert header is not None  # it matches nothing, too
+    marks = _QUOTED.sub("", header[0])
+    return next((mark for mark in "\t,;" if mark in marks), ",")
 
 
 def _position(path: Path, header: list[str], column: str, option: str) -> int:

@@ -48,6 +48,8 @@ def test_awkward_but_right_csv_is_read(csv_file) -> None:
         'smiles;"IC50, nM";y\nCC;a, b;1.5\n',
         '"smiles"\t"IC50, nM"\ty\nCC\t5;6\t1.5\n',
         '\ufeff\n\nsmiles,"IC50; nM\t",y\nCC,5;6,1.5\n',
+        '"IC50,\nnM ""5"""\tsmiles\ty\n"5,6"\tCC\t1.5\n',
+        'smiles;5" tube;y\rCC;"a, b";1.5\r',
     ],
 )
 def test_the_header_says_what_stands_between_cells(csv_file, text: str) -> None:
