@@ -166,18 +166,19 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
     """
     graphs = PackedGraphs.load(source)
     answers = predictor(graphs).tolist()
-    names = answer_columns(predictor.spec.task)
+    places = ["graph"] if predictor.spec.task.level == "graph" else ["graph", "node"]
+    header = [*places, *_apart(answer_columns(predictor.spec.task), places)]
     ids = graphs.ids.tolist()
     if predictor.spec.task.level == "graph":
         lines = [[graph, *row] for graph, row in zip(ids, answers, strict=True)]
-        return _write_csv(out, ["graph", *names], lines)
-    places = [
+        return _write_csv(out, header, lines)
+    nodes = [
         (graph, node)
         for graph, size in zip(ids, graphs.num_nodes_per_graph.tolist(), strict=True)
         for node in range(size)
     ]
-    lines = [[*place, *row] for place, row in zip(places, answers, strict=True)]
-    return _write_csv(out, ["graph", "node", *names], lines)
+    lines = [[*place, *row] for place, row in zip(nodes, answers, strict=True)]
+    return _write_csv(out, header, lines)
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:
@@ -203,7 +204,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     known = measured(y, dataset.task).tolist()
     names = list(dataset.task.names) if len(dataset.task.names) == y.shape[1] else []
     targets = names or ["target" if y.shape[1] == 1 else f"target_{i}" for i in range(y.shape[1])]
-    header = ["graph", *targets]
+    header = ["graph", *_apart(targets, ["graph"], "_target")]
     answers = predictor(dataset.graphs.subset(test)).tolist()
     truths = [
         [value if there else None for value, there in zip(*row, strict=True)]
@@ -222,13 +223,13 @@ def answer_columns(task: Task) -> list[str]:
     return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
 
 
-def _apart(names: list[str], header: list[str]) -> list[str]:
-    """Names of answers that are not columns already."""
+def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> list[str]:
+    """Names of answers (or, with their suffix, of others) that are not columns already."""
     taken = {name.strip() for name in header}
     free = []
     for name in names:
         while name in taken:
-            name += "_predicted"
+            name += suffix
         taken.add(name)
         free.append(name)
     return free

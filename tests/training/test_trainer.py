@@ -2,18 +2,20 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from rings import make_dataset
 
+from grant_fast.data.dataset import save_dataset
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import graph_losses, loss
 from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
 from grant_fast.training.observers import Observer
-from grant_fast.training.predict import write_parts
+from grant_fast.training.predict import load_predictor, predict_packed, write_parts
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
 
@@ -277,6 +279,18 @@ def test_what_was_not_measured_stays_empty_beside_the_predictions(tmp_path, conf
     targets = 1 if kind in ("binary", "multiclass") else 2
     assert list(missing.values())[: 1 + targets] == ["0", *[""] * targets]
     assert all(all(row.values()) for row in others)
+
+
+def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
+    dataset = make_dataset("binary")
+    dataset.task = replace(dataset.task, names=("graph",))
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    write_parts(tmp_path, dataset)
+    save_dataset(dataset, tmp_path / "a.gfast")
+    predict_packed(load_predictor(tmp_path), tmp_path / "a.gfast", tmp_path / "out.csv")
+    with open(tmp_path / "test.csv") as tested, open(tmp_path / "out.csv") as predicted:
+        assert next(tested) == "graph,graph_target,graph_predicted\n"
+        assert next(predicted) == "graph,graph_predicted\n"
 
 
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
