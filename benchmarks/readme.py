@@ -84,7 +84,7 @@ def steps(document: Results | None) -> str:
         f"formulation, on the CPU: `{document['command']}`. The sides take turns of five batches; "
         "in the suite below, of one, which finds the caches as the peer left them. Under *PyG's "
         "loader*, the ratio where ours is called with the tensors of the batches that PyG's "
-        "`DataLoader` collates, as PyG's network is: most of the time is then the collation.\n\n"
+        "`DataLoader` collates, as PyG's network is, and the collation costs both the same.\n\n"
         + table(head, sorted(rows))
     )
 

@@ -112,7 +112,7 @@ class Adjacency:
         if edge_weight is not None and not edge_weight.is_floating_point():
             raise InputError(
                 f"edge_weight is {edge_weight.dtype}; did you mean batch=…? FlexGCN takes it by "
-                "name; weights are floating point, as edge_weight.float()"
+                "name, and a layer takes none; weights are floating point, as edge_weight.float()"
             )
         if isinstance(edges, Tensor) and edges.layout == torch.strided:
             return cls.from_edge_index(plain_tensor(edges), edge_weight, num_nodes, dtype)

@@ -32,6 +32,8 @@ class LooseGraphs:
         for name, value in given.items():
             if (name == "x" or value is not None) and not isinstance(value, Tensor):
                 raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
+        if isinstance(batch_size, Tensor):
+            raise InputError("batch_size is a tensor and counts graphs: did you mean batch=…?")
         self.x, self.edges, self.edge_weight = x, edges, edge_weight
         if batch is None:
             if batch_size not in (None, 1):

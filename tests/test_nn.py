@@ -170,6 +170,42 @@ def test_from_tag_conv_agrees_in_value_and_every_gradient(bias, normalize, weigh
 def test_from_tag_conv_refuses_another_layer():
     with pytest.raises(InputError, match="not a Linear"):
         FlexConv.from_tag_conv(torch.nn.Linear(2, 2))
+    tag_conv = pytest.importorskip("torch_geometric.nn").TAGConv
+    for changed in ({"aggr": "mean"}, {"flow": "target_to_source"}):
+        with pytest.raises(InputError, match=f"has {next(iter(changed))}="):
+            FlexConv.from_tag_conv(tag_conv(5, 4, K=2, **changed))
+    with pytest.raises(InputError, match="call it once"):
+        FlexConv.from_tag_conv(tag_conv(-1, 4))
+
+    class Mine(tag_conv):
+        pass
+
+    with pytest.raises(InputError, match="not a Mine"):
+        FlexConv.from_tag_conv(Mine(5, 4))
+
+
+def test_a_frozen_tag_conv_stays_frozen():
+    tag = pytest.importorskip("torch_geometric.nn").TAGConv(5, 4, K=2)
+    for frozen in (True, False):
+        flex = FlexConv.from_tag_conv(tag.requires_grad_(not frozen).train(not frozen))
+        assert [p.requires_grad for p in flex.parameters()] == [not frozen] * 2
+        assert flex.training != frozen
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_a_tag_conv_saved_is_loaded(bias):
+    tag_conv = pytest.importorskip("torch_geometric.nn").TAGConv
+    saved = nn.ModuleDict({"conv": tag_conv(5, 4, K=2, bias=bias)})
+    state = saved.state_dict()
+    names = list(state)
+    loaded = nn.ModuleDict({"conv": FlexConv(5, 4, order=3, bias=bias)})
+    loaded.load_state_dict(state)
+    assert list(state) == names
+    case = Case()
+    want = saved["conv"](case.x, case.edge_index)
+    torch.testing.assert_close(loaded["conv"](case.x, case.edge_index), want)
+    with pytest.raises(RuntimeError, match="lins"):
+        nn.ModuleDict({"conv": FlexConv(5, 4, order=2, bias=bias)}).load_state_dict(state)
 
 
 def test_the_atom_encoder_is_ogbs():

@@ -99,6 +99,8 @@ def test_wrong_inputs_name_themselves():
         model(case.x, case.edge_index, None, case.batch, 1)
     with pytest.raises(InputError, match="batch_size is -2"):
         model(case.x, case.edge_index, None, case.batch, -2)
+    with pytest.raises(InputError, match=r"batch_size is a tensor .* did you mean batch=…"):
+        model(case.x, case.edge_index, None, None, case.batch)
     with pytest.raises(InputError, match="batch is a list: give a tensor"):
         model(case.x, case.edge_index, None, case.batch.tolist())
     with pytest.raises(InputError, match="x is a ndarray: give a tensor"):

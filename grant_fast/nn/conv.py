@@ -103,12 +103,23 @@ class FlexConv(nn.Module):
     def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
         """A layer with the weights of a PyG `TAGConv`, equal to it in value and gradients.
 
+        What is frozen stays so. What a `TAGConv` saved, `load_state_dict` takes as it is.
+
         Raises:
-            InputError: `conv` is not a `TAGConv`.
+            InputError: `conv` is not a `TAGConv` itself, or one that aggregates in another way
+                than the sum from source to target, or that has no weights yet.
         """
-        if not hasattr(conv, "lins") or not hasattr(conv, "normalize"):
+        if type(conv).__name__ != "TAGConv" or not hasattr(conv, "lins"):
             raise InputError(f"from_tag_conv takes a PyG TAGConv, not a {type(conv).__name__}")
+        for name, known in (("aggr", ("add", "sum")), ("flow", ("source_to_target",))):
+            if (found := getattr(conv, name, known[0])) not in known:
+                raise InputError(
+                    f"the TAGConv has {name}={found!r}: FlexConv takes over one that sums from "
+                    f"source to target, with {name}={known[0]!r}"
+                )
         lins: Sequence[nn.Linear] = conv.lins  # type: ignore[assignment]
+        if isinstance(lins[0].weight, nn.UninitializedParameter):
+            raise InputError("the TAGConv has no weights before its first call: call it once")
         bias: Tensor | None = conv.bias  # type: ignore[assignment]
         out = cls(
             lins[0].weight.shape[1],
@@ -120,8 +131,16 @@ class FlexConv(nn.Module):
         with torch.no_grad():
             out.weight.copy_(torch.stack([lin.weight.T for lin in lins]))
             if out.bias is not None and bias is not None:
-                out.bias.copy_(bias)
-        return out
+                out.bias.copy_(bias).requires_grad_(bias.requires_grad)
+        out.weight.requires_grad_(any(lin.weight.requires_grad for lin in lins))
+        return out.train(conv.training)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes what a `TAGConv` of this order saved, too."""
+        names = [f"{prefix}lins.{k}.weight" for k in range(self.order)]
+        if f"{prefix}weight" not in state_dict and all(name in state_dict for name in names):
+            state_dict[f"{prefix}weight"] = torch.stack([state_dict.pop(name).T for name in names])
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         chosen = "" if self.backend is None else f", backend={self.backend!r}"

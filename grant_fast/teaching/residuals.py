@@ -221,6 +221,12 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
         output = pred if kind == "raw" else pred.T.contiguous().softmax(dim=0).T
     else:
         measured, target = ~y.isnan(), y
+        if _may_look_at(y) and bool(y.isinf().any()):
+            row = int(y.isinf().any(1).nonzero()[0])
+            raise InputError(
+                f"the target in row {row} of these is infinite: correct it, with NaN where a "
+                "target was not measured"
+            )
         output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
     return torch.where(measured, output - target, 0.0), measured
 
@@ -267,10 +273,14 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
 
 def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:
     """What the numbers of rows say about why targets do not fit predictions."""
-    if columns > 1 and y.shape == (rows * columns,):
+    if columns > 1 and y.shape in ((rows * columns,), (rows * columns, 1)):
         return f"; give each y the shape [1, {columns}]"
+    if task.kind == "multiclass" and y.shape == (rows, task.num_outputs):
+        return "; multiclass targets are class numbers, as y.argmax(1)"
     if task.level == "node" and rows < len(y):
         return "; if the predictions are one a graph, pool=None in FlexGCN gives one a node"
+    if task.level == "graph" and rows < len(y) and y.numel() == len(y) * columns:
+        return "; if the model was called without the batch vector, give it: batch=batch.batch"
     if task.level == "graph" and rows > len(y):
         return "; if the predictions are one a node, pool them, as FlexGCN's pool='mean' does"
     return ""
@@ -304,7 +314,7 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
             if wrong.any():
                 raise InputError(
                     f"class {int(classes[wrong][0])} is outside 0..{num_classes - 1}: "
-                    "correct the label, or raise num_outputs"
+                    f"correct the label, or raise num_outputs; {NOT_MEASURED} is 'not measured'"
                 )
     return classes.long()
 

@@ -24,6 +24,11 @@ from .scoring import Collate, Model, Pass, Positions, Predict
 from .selection import SelectMode, sample_graphs, select_graphs
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
+MODES = get_args(Mode)
+#: What the paper calls them.
+PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
+#: A second pass over an epoch may measure something; a third is of an epoch that was not begun.
+_TOO_MANY_PASSES = 3
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -96,8 +101,9 @@ class GraNTSampler(Sampler[list[int]]):
         collate: Collate | None = None,
         score_batch_size: int | None = None,
     ) -> None:
-        if mode not in get_args(Mode):
-            raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(Mode))}")
+        if mode not in MODES:
+            known = ", ".join(f"{m} (the paper's {PAPERS[m]})" if m in PAPERS else m for m in MODES)
+            raise InputError(f"unknown mode {mode!r}: choose one of {known}")
         self.batch_size = whole_number("batch_size", batch_size)
         fallback = None if isinstance(dataset, PackedGraphs) else self.batch_size
         self.score_batch_size = (
@@ -123,6 +129,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._weights: Tensor | None = None  # proportional: what each picked graph counts
         self._told: float = math.inf  # the least that len() said
         self._served = 0, 0  # batches of the last epoch, and how many it had
+        self._passes = 0  # over this epoch
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
@@ -220,6 +227,13 @@ class GraNTSampler(Sampler[list[int]]):
         picked = self._picked_or_raise()
         if not self._is_current:
             raise InputError(self._not_selected)
+        self._passes += 1
+        if self._passes == _TOO_MANY_PASSES:
+            warnings.warn(
+                f"epoch {self.epoch} is served for the third time, the same graphs in the "
+                "same order: call sampler.select(model, epoch) at the start of every epoch",
+                stacklevel=2,
+            )
         order = permutation(len(self.ids), self.seed, ORDER, self.epoch)
         place = torch.full_like(self.ids, -1)
         place[picked] = torch.arange(len(picked))
@@ -319,6 +333,7 @@ class GraNTSampler(Sampler[list[int]]):
             raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
         if epoch != self.epoch:
             self._check_served()
+            self._passes = 0
         self.epoch = int(epoch)
 
     def _check_served(self) -> None:

@@ -194,6 +194,15 @@ def test_labels_that_are_no_probabilities_are_named(found: float) -> None:
     assert loss(torch.zeros(2), torch.tensor([0.1, 0.9]), TASKS["binary"]).isfinite()
 
 
+@pytest.mark.parametrize("name", ["regression", "several targets"])
+def test_infinite_targets_are_named_before_they_rank_first(name) -> None:
+    task = TASKS[name]
+    y = torch.zeros(4, task.num_outputs)
+    y[2, -1] = -torch.inf
+    with pytest.raises(InputError, match="the target in row 2 of these is infinite"):
+        graph_residuals(torch.zeros_like(y), y, task)
+
+
 def test_outputs_that_are_no_tensor_ask_for_a_predict() -> None:
     with pytest.raises(InputError, match=r"predictions are a tuple.*predict\(model, batch\)"):
         loss((torch.zeros(2),), torch.zeros(2), TASKS["binary"])  # type: ignore[arg-type]
@@ -223,7 +232,10 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
             TASKS["several targets"],
             r"shape \(12,\).*give each y the shape \[1, 3\]$",
         ),
+        ((4, 3), (12, 1), TASKS["several targets"], r"give each y the shape \[1, 3\]$"),
         ((4, 3), (11,), TASKS["several targets"], "one row for each graph$"),
+        ((1, 3), (4, 3), TASKS["several targets"], r"give it: batch=batch\.batch$"),
+        ((4, 5), (4, 5), TASKS["multiclass"], r"class numbers, as y\.argmax\(1\)$"),
         ((2, 3), (9, 3), Task("regression", "node", 3), "one a graph, pool=None in FlexGCN"),
         ((9, 3), (2, 3), TASKS["several targets"], "one a node, pool them"),
         ((4,), (5,), TASKS["binary"], r"shape \(5,\).*shape \(4,\).*one row for each graph"),
@@ -256,7 +268,7 @@ def test_impossible_classes_and_dtypes_are_named() -> None:
     task, pred = TASKS["multiclass"], torch.zeros(2, 5)
     with pytest.raises(InputError, match=r"class 5 is outside 0\.\.4"):
         loss(pred, torch.tensor([0, 5]), task)
-    with pytest.raises(InputError, match="class -1 is outside"):
+    with pytest.raises(InputError, match=r"class -1 is outside .*; -100 is 'not measured'"):
         residual(pred, torch.tensor([0, -1]), task)
     with pytest.raises(InputError, match=r"float32.*y\.long"):
         residual(pred, torch.tensor([0.0, 1.0]), task)

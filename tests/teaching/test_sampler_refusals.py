@@ -20,7 +20,7 @@ REGRESSION = Task("regression")
         ({"batch_size": 2.5}, "batch_size=2.5: give a whole number"),
         ({"seed": None}, "seed=None: give a whole number of at least 0"),
         ({"score_batch_size": -1}, "score_batch_size=-1"),
-        ({"mode": "worst"}, "'worst': choose one of batch, graph, global, proportional, random"),
+        ({"mode": "grant-b"}, r"'grant-b': choose one of batch \(the paper's B\), graph \(the pap"),
         ({"task": "binary"}, r"task is 'binary': give a Task, e\.g\. Task"),
         ({"ratio_schedule": "stairs"}, "'stairs'"),
         ({"residual": "logit"}, "'logit'"),
@@ -70,3 +70,18 @@ def test_a_nan_model_stops_with_a_clear_error_and_changes_nothing(make_graphs, z
     assert sampler.selected.equal(before)
     with pytest.raises(InputError, match="was not made"):
         list(sampler)
+
+
+def test_an_epoch_that_is_served_again_and_again_is_warned_of(make_graphs) -> None:
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, mode="random")
+    sampler.select(None, 0)
+    first = list(sampler)
+    assert list(sampler) == first  # to measure something, say
+    with pytest.warns(
+        UserWarning, match=r"epoch 0 is served for the third time.*call sampler\.sel"
+    ):
+        assert list(sampler) == first
+    list(sampler)  # once is enough
+    for epoch in (1, 2):
+        sampler.select(None, epoch)
+        list(sampler), list(sampler)
