@@ -20,6 +20,7 @@ from .shell import (
     check_free,
     described,
     described_each,
+    described_share,
     holds_run,
     holds_runs,
     interrupt_again,
@@ -139,7 +140,8 @@ def train(
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
-        with ConsoleObserver(stderr(), about=described(dataset, config)) as shown:
+        about = [*described(dataset, config), *described_share(config)]
+        with ConsoleObserver(stderr(), about=about) as shown:
             trainer = Trainer(dataset, config, out, resume=resume)
             result = trainer.fit(Observers([shown, *observers]))
         write_parts(out, dataset)

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from .errors import InputError, MissingExtraError
-from .training.config import RunConfig
+from .training.config import INFOBATCH, RunConfig
 
 _NARROW, _FEW_THREADS = 32, 4
 _FEW_NAMES = 3
@@ -111,6 +111,15 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
         if all(map(_looks_like_classes, y.T)):
             lines.append("targets look like classes: for a classification give --task")
     return lines
+
+
+def described_share(config: RunConfig) -> list[str]:
+    """That a run does not train on all graphs in every epoch, in a line; none where it does."""
+    if config.arm == "full" or config.arm == INFOBATCH or config.start_ratio == 1:
+        return []
+    what = "batches" if config.arm == "grant-b" else "graphs"
+    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first"
+    return [f"{config.arm}: {share} (--arm full takes all)"]
 
 
 def described_each(metrics: dict[str, float | None]) -> str:

@@ -401,6 +401,24 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"arm": "grant-b", "start_ratio": 0.05},
+            "grant-b: 5% of the batches, one or more, at first",
+        ),
+        ({"arm": "random", "start_ratio": 0.1}, "random: 10% of the graphs, one or more, at first"),
+        ({"arm": "grant-s", "start_ratio": 1.0}, ""),
+        ({"arm": "full"}, ""),
+        ({"arm": "infobatch"}, ""),
+    ],
+)
+def test_a_run_on_a_share_of_the_graphs_says_so(settings, said):
+    lines = shell.described_share(RunConfig(**settings))
+    assert lines == ([f"{said} (--arm full takes all)"] if said else [])
+
+
+@pytest.mark.parametrize(
     ("width", "chosen", "cores", "threads"),
     [
         (32, "", 2, 1),
