@@ -232,7 +232,8 @@ def check_loss_reduction(
         lr: η; by default the largest that the proposition allows.
 
     Raises:
-        InputError: a node-level task, a missing label, or as `output_jacobian`.
+        InputError: a node-level task, a missing label, outputs that no weight moves, or as
+            `output_jacobian`.
     """
     check_task(task)
     if task.level != "graph":
@@ -248,6 +249,8 @@ def check_loss_reduction(
         errors = residual(pred, y, task)
         own_kernel = jacobian @ jacobian.mT
         gamma = float(torch.linalg.matrix_norm(own_kernel, 2).max())
+        if not gamma:
+            raise InputError("no weight moves the outputs of these graphs: choose some with nodes")
         largest = 1 / (2 * SMOOTHNESS[task.kind] * gamma)
         step = largest if lr is None else lr
         gradient = torch.einsum("gcp,gc->p", jacobian, errors) / len(errors)

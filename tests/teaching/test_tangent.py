@@ -181,3 +181,12 @@ def test_what_cannot_be_compared_is_refused():
     graphs.y[3] = torch.nan
     with pytest.raises(InputError, match="a label is missing"):
         check_loss_reduction(model, graphs, task, [3])
+
+
+def test_outputs_that_nothing_moves_are_named():
+    edges, y = torch.zeros(2, 0).long(), torch.zeros(2, 1)
+    empty = PackedGraphs.from_arrays(
+        torch.zeros(0, 3), edges, torch.zeros(0).long(), y, num_graphs=2, y_level="graph"
+    )
+    with pytest.raises(InputError, match="no weight moves the outputs"):
+        check_loss_reduction(FlexGCN(3, [4], 1, [2, 2]), empty, Task("regression"), [0, 1])
