@@ -1,9 +1,10 @@
 """A training step and a scoring pass beside PyG on the CPU: `python -m benchmarks.cpu`.
 
 Batches are shuffled and assembled inside the timing on both sides. Training is forward, backward
-and an Adam step; scoring is inference in evaluation mode. Ours runs on a packed dataset, and once
-more on the batches of PyG's loader. The sides take turns of a few batches, so a machine that slows
-down slows all; medians and ratios of medians are printed.
+and an Adam step; scoring is inference in evaluation mode. Ours runs on a packed dataset; on the
+batches of PyG's loader; and there as PyG's own network, with `FlexConv` for each `TAGConv`. The
+sides take turns of a few batches, so a machine that slows down slows all; medians and ratios of
+medians are printed.
 """
 
 import argparse
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 
 from benchmarks.networks import forever, inference, shuffled, training
 from benchmarks.peers import pyg
+from benchmarks.report import WAYS
 from benchmarks.stages import stages, table
-from grant_fast import FlexGCN, PackedGraphs, Task, native
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, native
 from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
 from grant_fast.teaching import loss
@@ -91,7 +93,7 @@ def interleaved(
 
 
 class OnTensors(nn.Module):
-    """Ours as it takes the place of PyG's layers: called with the tensors of PyG's batches."""
+    """Ours called with the tensors of PyG's batches."""
 
     def __init__(self, model: FlexGCN) -> None:
         super().__init__()
@@ -102,8 +104,15 @@ class OnTensors(nn.Module):
         return self.model(batch.x, batch.edge_index, batch=batch.batch, batch_size=size)
 
 
-def check(ours: FlexGCN, theirs: nn.Module, graphs: PackedGraphs, data: list[Any]) -> None:
-    """All sides compute what the reference says in float64, before anyone is timed."""
+def swapped(theirs: pyg.TAGNet) -> pyg.TAGNet:
+    """PyG's network with a `FlexConv` in the place of each `TAGConv`."""
+    out = copy.deepcopy(theirs)
+    out.convs = nn.ModuleList(FlexConv.from_tag_conv(conv) for conv in theirs.convs)
+    return out
+
+
+def check(ours: FlexGCN, theirs: list[nn.Module], graphs: PackedGraphs, data: list[Any]) -> None:
+    """Ours, and those that take PyG's batches, give what the reference gives in float64."""
     from torch_geometric.data import Batch
 
     ids = torch.randperm(len(graphs))[:64]
@@ -113,33 +122,31 @@ def check(ours: FlexGCN, theirs: nn.Module, graphs: PackedGraphs, data: list[Any
         want = exact(graphs.subset(ids).to(dtype=torch.float64).batch(slice(None))).float()
         mine = ours.eval()(graphs.batch(ids))
         collated = Batch.from_data_list([data[i] for i in ids.tolist()])
-        yours, loose = theirs.eval()(collated), OnTensors(ours)(collated)
-    for answer in (mine, yours, loose):
+        yours = [model.eval()(collated) for model in theirs]
+    for answer in (mine, *yours):
         torch.testing.assert_close(answer, want, rtol=1e-4, atol=1e-5)
 
 
 def run(network: Network, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
-    """Median milliseconds of the sides, their ratios, and where a training step's time goes."""
+    """Median milliseconds of PyG and of `WAYS`, their ratios, and where a training step's time
+    goes."""
     from torch_geometric.loader import DataLoader
 
     torch.manual_seed(0)
     data = pyg.data_list(graphs)
     ours, theirs = network.models(atoms=not graphs.x.is_floating_point())
-    check(ours, theirs, graphs, data)
+    on_batches = {WAYS[1]: OnTensors(ours), WAYS[2]: swapped(theirs), "PyG": theirs}
+    check(ours, list(on_batches.values()), graphs, data)
     loader = DataLoader(data, batch_size=network.batch_size, shuffle=True, drop_last=True)
     ids = torch.arange(len(graphs))
     step = partial(training, task=task)
     out: dict[str, Any] = {"work": network.name, "graphs": len(graphs)}
     for name, kind in (("train", step), ("score", inference)):
-        sides = {
-            "ours": kind(ours, shuffled(graphs, ids, network.batch_size)),
-            "PyG": kind(theirs, forever(loader)),
-            "PyG's loader": kind(OnTensors(ours), forever(loader)),
-        }
+        sides = {WAYS[0]: kind(ours, shuffled(graphs, ids, network.batch_size))}
+        sides |= {way: kind(model, forever(loader)) for way, model in on_batches.items()}
         medians = interleaved(sides, rounds)
         out |= {f"{name} {side}, ms": value * 1e3 for side, value in medians.items()}
-        out[f"{name} ratio"] = medians["PyG"] / medians["ours"]
-        out[f"{name} ratio, PyG's loader"] = medians["PyG"] / medians["PyG's loader"]
+        out |= {f"{name} {way}, ratio": medians["PyG"] / medians[way] for way in WAYS}
     if native.build() is not None:
         mine = step(ours, shuffled(graphs, ids, network.batch_size))
         rows = stages(ours, graphs.batch(range(network.batch_size)), mine, 5 * rounds)
@@ -162,7 +169,7 @@ def paper_mode(graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
     args = (9, MOLHIV.hidden_channels, 1, MOLHIV.orders, True, MOLHIV.dropout, True, True)
     theirs = PaperNet(*args)
     pyg.take_weights(theirs, ours)
-    check(ours, theirs, graphs, data)
+    check(ours, [theirs], graphs, data)
     loader = DataLoader(data, batch_size=MOLHIV.batch_size, shuffle=True)
 
     def epoch(model: nn.Module, batches: Callable[[], Iterator[Any]]) -> Callable[[], None]:
