@@ -1,0 +1,212 @@
+"""Networks by the compiled CPU kernels, and scores, against PyTorch's operators in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from grant_fast import FlexGCN, PackedGraphs, native
+from grant_fast.nn import one_pass
+from tests.cases import AWKWARD_SIZES, Case, dense_graphs
+from tests.native.checks import close
+
+pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
+
+
+def identity_network(batch, width, p=0.0, norm=None, bias=None):
+    """dropout(relu(norm(X + b)), p) of every node, as a network whose products change nothing."""
+    eye = torch.eye(width)[None]
+    layers = (native.Layer(eye, bias, norm, p), native.Layer(eye, None))
+    return native.Network(layers, "batch", batch.adjacency(True), None)
+
+
+def nodes(count):
+    """One batch of so many nodes without edges, in graphs of a hundred."""
+    ptr = torch.arange(count) // 100
+    edges = torch.empty(2, 0, dtype=torch.long)
+    return PackedGraphs.from_arrays(torch.zeros(count, 1), edges, ptr).batch(slice(None))
+
+
+def in_double(model):
+    """The same model in float64, on PyTorch's operators."""
+    out = copy.deepcopy(model).double()
+    out.backend = "torch"
+    return out
+
+
+NETWORKS = [
+    ([4, 3, 2, 2], [27, 18, 18]),
+    ([1, 2], [64]),
+    ([3, 1, 4], [5, 33]),
+    ([2, 2], [130]),
+]
+
+
+@pytest.mark.parametrize("orders, hidden", NETWORKS)
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
+@pytest.mark.parametrize("kind", ["weighted", "few edges", "many edges", "not normalised"])
+def test_networks(build, orders, hidden, norm, pool, kind):
+    """Outputs, gradients and running statistics of a training step, then evaluation."""
+    torch.manual_seed(0)
+    graphs = dense_graphs(AWKWARD_SIZES, 5)
+    if kind != "many edges":
+        graphs = Case(symmetric=kind == "not normalised", weighted=kind == "weighted").graphs
+    ids = torch.randperm(len(graphs))
+    model = FlexGCN(5, hidden, 5, orders, norm=norm, pool=pool, normalize=kind != "not normalised")
+    for parameter in model.norms.parameters():
+        torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    exact_model = in_double(model)
+    batch, exact_batch = graphs.batch(ids), graphs.to(dtype=torch.float64).batch(ids)
+    assert one_pass.as_network(model, batch) is not None
+    for _ in range(2):
+        out, want = model(batch), exact_model(exact_batch)
+        weight = torch.randn_like(want)
+        model.zero_grad()
+        exact_model.zero_grad()
+        (out * weight.float()).sum().backward()
+        (want * weight).sum().backward()
+        close(out, want)
+        exact_parameters = dict(exact_model.named_parameters())
+        for name, parameter in model.named_parameters():
+            if norm != "batch_norm" or not (name.startswith("convs") and name.endswith("bias")):
+                # Of a norm's shift the terms are those of its scale; before a norm they cancel.
+                like = name.replace("bias", "weight") if name.startswith("norms") else name
+                close(parameter.grad, exact_parameters[name].grad, exact_parameters[like].grad)
+            elif not name.startswith(f"convs.{len(hidden)}"):
+                # A shift before a norm changes nothing: what is left is rounding.
+                scale = float(exact_parameters[name.replace("bias", "weight")].grad.abs().max())
+                assert float(parameter.grad.abs().max()) < 1e-4 * max(1.0, scale)
+        for buffer, exact_buffer in zip(model.buffers(), exact_model.buffers(), strict=True):
+            close(buffer.double(), exact_buffer.double())
+    with torch.no_grad():
+        close(model.eval()(batch), exact_model.eval()(exact_batch))
+
+
+def test_kinds_of_nodes(build):
+    """An embedding: the gradient of its table, and of a batch that names a graph twice."""
+    case = Case()
+    x = torch.randint(0, 2, (case.num_nodes, 9)) * torch.tensor([1, 0, 0, 1, 0, 0, 0, 1, 1])
+    graphs = PackedGraphs(x=x.to(torch.uint8), y=None, ptr=case.graphs.ptr, adj=case.graphs.adj,
+                          adj_t=case.graphs.adj_t)  # fmt: skip
+    assert graphs.kinds is not None
+    model = FlexGCN(19, 33, 3, [3, 2], norm="batch_norm", encoder="atom")
+    exact_model = in_double(model)
+    out, want = (m(graphs.to(dtype=d).batch([6, 0, 10, 2, 6])) for m, d in (
+        (model, torch.float32), (exact_model, torch.float64)))  # fmt: skip
+    grad = torch.randn_like(out)
+    close(out, want)
+    got = torch.autograd.grad(out, model.encoder.weight, grad)[0]
+    close(got, torch.autograd.grad(want, exact_model.encoder.weight, grad.double())[0])
+
+
+def test_gradient_of_the_input(build):
+    """An encoder of one's own learns from the first layer's gradient."""
+    case = Case()
+    model = FlexGCN(7, 20, 3, [3, 2], encoder=nn.Linear(case.graphs.num_features, 7))
+    exact_model = in_double(model)
+    out = model(case.graphs.batch([6, 0, 10, 2]))
+    want = exact_model(case.double().batch([6, 0, 10, 2]))
+    grad = torch.randn_like(out)
+    got = torch.autograd.grad(out, model.encoder.weight, grad)[0]
+    close(got, torch.autograd.grad(want, exact_model.encoder.weight, grad.double())[0])
+
+
+@pytest.mark.parametrize("openmp", [False, True])
+def test_threads_do_not_change_a_step(build, openmp):
+    """Parts are summed in order: results are equal bit by bit, whatever the threads are."""
+    native.loading.library().use_openmp(native.loading._openmp() if openmp else None)
+    case = Case(sizes=(90,) * 60)
+    results, threads = [], torch.get_num_threads()
+    for count in (1, 2, 3):
+        torch.manual_seed(5)
+        model = FlexGCN(5, [27, 18], 2, [3, 2, 2], norm="batch_norm", dropout=0.3)
+        torch.set_num_threads(count)
+        try:
+            out = model(case.graphs.batch(slice(None)))
+            results.append([out, *torch.autograd.grad(out.sum(), list(model.parameters()))])
+        finally:
+            torch.set_num_threads(threads)
+            native.loading.library().use_openmp(None)
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
+
+
+def test_a_large_mean_does_not_drown_the_variance(build):
+    batch, norm = nodes(5000), nn.BatchNorm1d(3)
+    y = torch.randn(5000, 3)
+    out = native.train(identity_network(batch, 3, norm=norm, bias=torch.full((3,), 1000.0)), y)
+    expected = nn.functional.batch_norm((y + 1000).double(), None, None, training=True).relu()
+    torch.testing.assert_close(out.detach().double(), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.27, 0.9])
+def test_dropout(build, p):
+    """The share that falls, the scale of the rest, the same mask in both directions."""
+    batch, y = nodes(20_000), torch.ones(20_000, 20, requires_grad=True)
+    out = native.train(identity_network(batch, 20, p), y)
+    kept = out.detach() != 0
+    share = kept.double().mean()
+    assert abs(share - (1 - p)) < 5 * (p * (1 - p) / kept.numel()) ** 0.5 + 1e-12
+    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
+    (grad,) = torch.autograd.grad(out.sum(), y)
+    assert torch.equal(grad, out)
+    if p:  # columns, rows, neighbours and two calls are independent
+        bits = kept.double() - (1 - p)
+        sigma = p * (1 - p)
+        pairs = [(bits[step:], bits[:-step]) for step in (1, 2, 3, 16, 64)]
+        pairs += [(bits[:, step:], bits[:, :-step]) for step in range(1, 20)]
+        second = native.train(identity_network(batch, 20, p), y).detach() != 0
+        for a, b in (*pairs, (bits, second.double() - (1 - p))):
+            assert abs((a * b).mean()) < 5 * sigma / a.numel() ** 0.5
+        covariance = bits.T @ bits / len(bits)
+        covariance.fill_diagonal_(0.0)
+        assert (covariance.abs() < 6 * sigma / 20_000**0.5).all()
+        assert (bits.mean(0).abs() < 6 * (sigma / 20_000) ** 0.5).all()
+
+
+def test_dropout_repeats_with_torchs_seed(build):
+    batch, y = nodes(300), torch.randn(300, 30)
+    runs = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        runs.append(native.train(identity_network(batch, 30, 0.5), y))
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+
+
+def test_class_scores_of_a_network(build):
+    """The scores of a network's outputs, which are then never stored."""
+    case = Case()
+    case.graphs.y, case.graphs.y_level = torch.randint(0, 4, (case.num_nodes,)), "node"
+    case.graphs.y[::5] = -100
+    model = FlexGCN(case.graphs.num_features, [17], 4, [3, 2], pool=None)
+    batch = case.graphs.batch([3, 0, 9, 9, 5])
+    with torch.no_grad():
+        want = native.class_scores(model.eval()(batch), batch.y, batch.ptr)
+        got = one_pass.class_scores(model, batch, 4)
+    torch.testing.assert_close(got, want)
+    assert one_pass.class_scores(model.train(), batch, 4) is None
+
+
+@pytest.mark.parametrize("classes", [2, 10, 17])
+def test_class_scores(build, classes):
+    sizes = torch.tensor([0, 1, 16, 33, 100, 5])
+    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    pred = 30 * torch.randn(int(ptr[-1]), classes)
+    pred[7] = 1000.0  # no overflow, and no winner
+    pred[8, 1] = -1e30
+    y = torch.randint(classes, (len(pred),))
+    y[::7] = -100
+    y[-5:] = -100  # a graph without a label
+    got = native.class_scores(pred, y, ptr)
+    errors = pred.double().softmax(1) - nn.functional.one_hot(y.clamp(min=0), classes)
+    squares = torch.where(y >= 0, errors.square().sum(1), 0.0)
+    graph = torch.repeat_interleave(torch.arange(6), sizes)
+    sums = torch.zeros(6, dtype=torch.float64).index_add(0, graph, squares)
+    count = torch.zeros(6).index_add(0, graph, (y >= 0).float()).clamp(min=1)
+    torch.testing.assert_close(got.double(), sums.sqrt() / count, rtol=1e-5, atol=1e-7)
+    pred[20, 0] = float("nan")
+    y[20] = 1
+    dirty = native.class_scores(pred, y, ptr)
+    assert dirty.isnan().nonzero().flatten().tolist() == [3]
