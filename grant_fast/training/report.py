@@ -20,6 +20,7 @@ from .records import Run
 
 FULL = "full"
 _ENOUGH_SEEDS = 3
+_EQUAL_SHARE = 0.1  # by which numbers of graphs may differ and still be called equal
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,23 @@ def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool
     return [f"{lead}.", *_against_controls(measured, sign)]
 
 
+def unequal(summaries: Sequence[ArmSummary]) -> list[str]:
+    """Which arms saw clearly more or fewer graphs than their controls, who were to see as many."""
+    by_name = {arm.arm: arm for arm in summaries}
+    controls = [by_name[name] for name in CONTROLS if name in by_name]
+    sentences = []
+    for arm in summaries:
+        seen = arm.graphs_seen.mean
+        off = [c for c in controls if abs(c.graphs_seen.mean - seen) > _EQUAL_SHARE * seen]
+        if arm.arm.startswith("grant-") and off:
+            others = ", ".join(f"{c.arm} {c.graphs_seen.mean:,.0f}" for c in off)
+            sentences.append(
+                f"{arm.arm} saw {seen:,.0f} graphs, {others}: not as many, since batches are kept "
+                "whole; a smaller --batch-size brings them together."
+            )
+    return sentences
+
+
 def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
     by_name = {arm.arm: arm for arm in arms}
     sentences = []
@@ -210,7 +228,7 @@ def write_report(
 ) -> list[str]:
     """Write results.json and results.md into `out`; return the verdict's sentences."""
     result = runs[0].result
-    sentences = verdict(summaries, result.metric, result.higher_is_better)
+    sentences = verdict(summaries, result.metric, result.higher_is_better) + unequal(summaries)
     document = {
         "title": title,
         "metric": result.metric,

@@ -13,7 +13,14 @@ from grant_fast.training import config
 from grant_fast.training.compare import EQUAL_BUDGET
 from grant_fast.training.curves import draw_curves
 from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
-from grant_fast.training.report import Spread, summarize, terminal_table, verdict, write_report
+from grant_fast.training.report import (
+    Spread,
+    summarize,
+    terminal_table,
+    unequal,
+    verdict,
+    write_report,
+)
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 ALL_ARMS = [EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
@@ -118,6 +125,15 @@ def test_losing_is_said_as_plainly_where_lower_is_better():
     said = sentences(metrics, higher_is_better=False)
     assert said[0].startswith("random has the best mean test mae")
     assert said[1] == "grant-b: worse than random."
+
+
+def test_controls_that_saw_other_numbers_of_graphs_are_named():
+    seen = {"full": 300, "full-equal-budget": 81, "random": 81, "grant-b": 52, "grant-s": 80}
+    runs = [make_run(arm, 0, 0.5) for arm in seen]
+    runs = [replace(r, result=replace(r.result, graphs_seen=seen[r.result.arm])) for r in runs]
+    (said,) = unequal(summarize(runs))
+    assert said.startswith("grant-b saw 52 graphs, random 81, full-equal-budget 81: not as many")
+    assert not unequal(summarize(make_runs({arm: [0.5] for arm in ARMS})))
 
 
 def test_few_seeds_and_no_metric_claim_nothing():
