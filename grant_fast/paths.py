@@ -1,6 +1,6 @@
 """Which path each layer of a model takes on a batch, in words."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from .dispatch import is_fused, takes_kernels, takes_native, why_pytorch
 from .errors import InputError
 from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs, one_pass
-from .on_the_fly import packed
 from .ops import autocasts, is_one_kernel
 
 
@@ -34,9 +33,7 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
         raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
     graphs = as_graphs(*inputs, **options)
     if isinstance(graphs, LooseGraphs):
-        layer = model if isinstance(model, FlexConv) else cast(FlexConv, model.convs[0])
-        pooled = isinstance(model, FlexGCN) and model.pool is not None
-        graphs = packed(graphs, layer.weight, pooled, layer.backend)
+        graphs = model._packed(graphs)
     if isinstance(model, FlexConv):
         return [_line(0, model, _convolution(model, graphs.adjacency(model.normalize)))]
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]

@@ -36,6 +36,12 @@ def check_layer(name: str, conv: nn.Module) -> None:
         )
 
 
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling it runs more than its class says, or another forward pass."""
+    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    return bool(own or module._backward_pre_hooks) or "forward" in vars(module)
+
+
 def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:
     """The constructor that `table` holds for `key`; None is the identity."""
     if key is None:

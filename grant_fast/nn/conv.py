@@ -90,10 +90,12 @@ class FlexConv(nn.Module):
                 raise InputError("edge_weight goes with edge_index only: a GraphBatch has its own")
             edge_index = edge_index.adjacency(self.normalize)
         elif not isinstance(edge_index, Adjacency):
-            given = LooseGraphs(x, edge_index, edge_weight, None, None)
-            graphs = packed(given, self.weight, pooled=False, backend=self.backend)
+            graphs = self._packed(LooseGraphs(x, edge_index, edge_weight, None, None))
             edge_index = graphs.adjacency(self.normalize)
         return ops.flex_conv(x, self.weight, self.bias, edge_index, backend=self.backend)
+
+    def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
+        return packed(graphs, self.weight, pooled=False, backend=self.backend)
 
     def flat_weight(self) -> Tensor:
         """The weights as the paper stacks them, [κ · in_channels, out_channels]."""
@@ -138,7 +140,8 @@ class FlexConv(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Takes what a `TAGConv` of this order saved, too."""
         names = [f"{prefix}lins.{k}.weight" for k in range(self.order)]
-        if f"{prefix}weight" not in state_dict and all(name in state_dict for name in names):
+        saved = [name for name in state_dict if name.startswith(f"{prefix}lins.")]
+        if f"{prefix}weight" not in state_dict and sorted(saved) == sorted(names):
             state_dict[f"{prefix}weight"] = torch.stack([state_dict.pop(name).T for name in names])
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..loose import LooseGraphs
 from ..on_the_fly import packed
 from . import one_pass
-from .checks import check_layer, choose, per_layer
+from .checks import check_layer, choose, is_hooked, per_layer
 from .conv import FlexConv
 from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
@@ -142,12 +142,15 @@ class FlexGCN(nn.Module):
         if isinstance(graphs, GraphBatch):
             graphs.check_unchanged()
         else:
-            first = self._conv(0)
-            graphs = packed(graphs, first.weight, self.pool is not None, first.backend)
+            graphs = self._packed(graphs)
         out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
         if out is not None:
             return self._pool(out, graphs)
         return self._last_layer(self.hidden(graphs), graphs)
+
+    def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
+        first = self._conv(0)
+        return packed(graphs, first.weight, self.pool is not None, first.backend)
 
     # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
     # (Torch's public decorator of this kind would import the compiler with the package.)
@@ -243,11 +246,10 @@ class FlexGCN(nn.Module):
 
 def is_plain(model: object) -> TypeGuard[FlexGCN]:
     """Whether calling `model` runs `FlexGCN.forward` and nothing beside: no hooks, no subclass."""
-    if type(model) is not FlexGCN or "forward" in vars(model):
-        return False
     of_all = torch.nn.modules.module
-    own = model._forward_hooks or model._forward_pre_hooks
-    return not (own or of_all._global_forward_hooks or of_all._global_forward_pre_hooks)
+    if of_all._global_forward_hooks or of_all._global_forward_pre_hooks:
+        return False
+    return type(model) is FlexGCN and not is_hooked(model)
 
 
 def as_graphs(

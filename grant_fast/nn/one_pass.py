@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .. import native, ops
 from ..batch import GraphBatch
+from .checks import is_hooked
 from .conv import FlexConv
 from .modules import AtomEncoder, BatchNorm
 
@@ -68,7 +69,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         return None
     if not ops.takes_network(first.weight, adjacency, model.backend):
         return None
-    if any(_is_hooked(part) for part in (model.act, *model.norms, *model.dropouts)):
+    if any(is_hooked(part) for part in (model.act, *model.norms, *model.dropouts)):
         return None
     parts = zip(model.convs, model.norms, model.dropouts, strict=False)
     hidden = [_layer(*modules) for modules in parts]
@@ -92,12 +93,6 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
         return None
     return native.Network(layers, source, adjacency, weights), x
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    """Whether calling it runs more than its class says."""
-    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return bool(own or module._backward_pre_hooks) or "forward" in vars(module)
 
 
 def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer | None:
