@@ -3,6 +3,7 @@
 A stage's floor is what it must move over the measured bandwidth, or what it must multiply over the
 measured rate of a large matrix product, whichever is longer. Bandwidth is measured on arrays of the
 stage's own size, because a batch of molecules lives in the caches and one of dense graphs does not.
+The product is PyTorch's own: a stage below its floor is one whose product is faster than that.
 """
 
 import statistics
@@ -20,7 +21,7 @@ from grant_fast.native.loading import padded
 
 
 class Stage(NamedTuple):
-    """Milliseconds a step, the least they could be, and why it is more than twice as much."""
+    """Milliseconds a step, its floor, and why it is more than twice as much."""
 
     name: str
     ms: float
