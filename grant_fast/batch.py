@@ -16,7 +16,7 @@ from .tiles import Segments, TileRows, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
     from .flat import FlatGraphs
-    from .packing import PackedCSR
+    from .layout import PackedCSR
 
 READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "ids"})
 CHANGED = (

@@ -16,7 +16,8 @@ from .batch import GraphBatch
 from .errors import InputError
 from .flat import FlatGraphs
 from .indexing import Positions
-from .packing import as_tensor, joined_csr, joined_ptr, pack_arrays
+from .layout import joined_csr, joined_ptr
+from .packing import as_tensor, pack_arrays
 from .tasks import Level
 
 if TYPE_CHECKING:

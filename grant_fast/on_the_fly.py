@@ -11,8 +11,8 @@ from .adjacency import Adjacency, plain_tensor
 from .batch import GraphBatch
 from .batch_edges import LearnedAdjacency
 from .flat import FlatGraphs
+from .layout import PackedCSR
 from .loose import LooseGraphs
-from .packing import PackedCSR
 from .reference import expand_rows
 
 

@@ -6,19 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import native
 from .adjacency import check_edge_index, check_edge_weight, count_to_ptr
 from .errors import InputError, whole_number
-from .indexing import sizes_to_ptr
+from .layout import PackedCSR
 from .tasks import NOT_MEASURED, Level
-
-
-class PackedCSR(NamedTuple):
-    """One direction of every edge: rowptr [N + 1] int64, col [E] int32 *within its graph*,
-    weight [E] or None where every weight is 1."""
-
-    rowptr: Tensor
-    col: Tensor
-    weight: Tensor | None
 
 
 class Packed(NamedTuple):
@@ -176,11 +168,29 @@ def pack_targets(
 def _pack_edges(
     edge_index: Any, edge_weight: Any, batch: Tensor, ptr: Tensor
 ) -> tuple[PackedCSR, PackedCSR | None]:
-    num_nodes = batch.shape[0]
+    num_nodes, num_graphs = batch.shape[0], ptr.shape[0] - 1
     edge_index = as_tensor("edge_index", edge_index)
     if edge_index.numel() == 0 and edge_index.dim() == 2 and edge_index.shape[0] == 2:
         edge_index = edge_index.long()  # an empty list of edges has no dtype of its own
     check_edge_index(edge_index, num_nodes)
+    edges, weight = edge_index.long(), None
+    if edge_weight is not None:
+        weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
+        weight = check_edge_weight(weight, edges.shape[1])
+        if not torch.isfinite(weight).all():
+            edge = int((~torch.isfinite(weight)).nonzero()[0])
+            raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
+        # By weight first: repeated edges then have one order, however they were listed.
+        order = torch.from_numpy(np.argsort(weight.numpy()))
+        edges, weight = edges[:, order], weight[order]
+    found = native.sort_edges(edges, weight, batch, num_nodes, num_graphs, num_nodes)
+    if found is not None:
+        return found.adj, found.adj_t
+    _check_within_graphs(edge_index, batch)
+    return _sorted_by_numpy(edges, weight, batch, ptr)
+
+
+def _check_within_graphs(edge_index: Tensor, batch: Tensor) -> None:
     source, target = edge_index.long()
     crossing = batch[source] != batch[target]
     if crossing.any():
@@ -189,41 +199,26 @@ def _pack_edges(
             f"edge {edge} joins node {source[edge]} of graph {batch[source[edge]]} to node "
             f"{target[edge]} of graph {batch[target[edge]]}: edges stay within a graph"
         )
-    weight = None
-    if edge_weight is not None:
-        weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
-        weight = check_edge_weight(weight, source.shape[0])
-        if not torch.isfinite(weight).all():
-            edge = int((~torch.isfinite(weight)).nonzero()[0])
-            raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
-    by_target, order = _sorted(target * num_nodes + source, weight)
-    by_source, order_t = _sorted(source * num_nodes + target, weight)
-    first_node = ptr[batch]
 
-    def csr(row: Tensor, col: Tensor, order: Tensor) -> PackedCSR:
+
+def _sorted_by_numpy(
+    edges: Tensor, weight: Tensor | None, batch: Tensor, ptr: Tensor
+) -> tuple[PackedCSR, PackedCSR | None]:
+    """What `native.sort_edges` does, several times more slowly."""
+    num_nodes, first_node = batch.shape[0], ptr[batch]
+
+    def csr(row: Tensor, col: Tensor) -> PackedCSR:
+        key = (row * num_nodes + col).numpy()
+        order = torch.from_numpy(np.argsort(key, kind="stable"))
         local = (col - first_node[col]).to(torch.int32)[order]
         rowptr = count_to_ptr(row, num_nodes, torch.int64)
         return PackedCSR(rowptr, local, None if weight is None else weight[order])
 
-    symmetric = torch.equal(by_target, by_source) and (
-        weight is None or torch.equal(weight[order], weight[order_t])
-    )
-    adj = csr(target, source, order)
-    return adj, None if symmetric else csr(source, target, order_t)
-
-
-def _sorted(key: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(sorted, order), stable; equal keys by weight, so that duplicate edges have one order.
-
-    NumPy's radix sort is several times faster than torch's here.
-    """
-    if weight is not None:
-        order = torch.from_numpy(np.lexsort((weight.numpy(), key.numpy())))
-    elif bool((key[1:] >= key[:-1]).all()):
-        return key, torch.arange(key.shape[0])
-    else:
-        order = torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
-    return key[order], order
+    source, target = edges
+    adj, adj_t = csr(target, source), csr(source, target)
+    pairs = zip(adj, adj_t, strict=True)
+    symmetric = all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
+    return adj, None if symmetric else adj_t
 
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,56 +234,3 @@ def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     rows = x.new_empty(distinct.numel(), x.shape[1])
     rows[code] = x  # equal rows: whichever is written last
     return rows, code.to(torch.int32)
-
-
-class EdgeGroups(NamedTuple):
-    """A `PackedCSR`'s columns as int16, each row filled up to whole groups of four with -1.
-
-    listed [4·groups]. group [N + 1] int64, the first group of each row; None where every row has
-    one group, as in datasets of at most four edges a node. There, of the rows that have more:
-    busy_ptr [N + 1] int64, how many of them are before a node, and busy, their places within their
-    graphs, int16; None where there are none.
-    """
-
-    listed: Tensor
-    group: Tensor | None
-    busy_ptr: Tensor | None
-    busy: Tensor | None
-
-
-class DatasetSide(NamedTuple):
-    """One direction of a dataset's edges: a `PackedCSR`, and its `EdgeGroups` where made."""
-
-    rowptr: Tensor
-    col: Tensor
-    weight: Tensor | None
-    listed: Tensor | None
-    group: Tensor | None
-    busy_ptr: Tensor | None
-    busy: Tensor | None
-
-
-class DatasetEdges(NamedTuple):
-    """A dataset's propagation matrices, diag(scale) A diag(scale), or A where `scale` is None: A by
-    target and by source."""
-
-    scale: Tensor | None
-    sides: tuple[DatasetSide, DatasetSide]
-
-
-def joined_ptr(ptrs: list[Tensor]) -> Tensor:
-    """Group boundaries of several lists of groups, one list after another."""
-    return sizes_to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
-
-
-def joined_csr(parts: list[PackedCSR]) -> PackedCSR:
-    """The edges of several datasets, one after another; columns are local and stay as they are."""
-    weight = None
-    if any(part.weight is not None for part in parts):
-        like = next(part.weight for part in parts if part.weight is not None)
-        ones = (like.new_ones(part.col.shape[0]) for part in parts)
-        weight = torch.cat(
-            [w if p.weight is None else p.weight for p, w in zip(parts, ones, strict=True)]
-        )
-    rowptr = joined_ptr([part.rowptr for part in parts])
-    return PackedCSR(rowptr, torch.cat([part.col for part in parts]), weight)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .errors import InputError
 from .files import atomic_path, likely
-from .packing import PackedCSR
+from .layout import PackedCSR
 from .tasks import Level
 
 if TYPE_CHECKING:

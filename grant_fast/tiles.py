@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .devices import has_hopper_units
 from .indexing import upload
-from .packing import PackedCSR
+from .layout import PackedCSR
 from .reference import expand_rows
 
 #: Rows of a tile: graphs of up to this many nodes share tiles of this height.

@@ -10,7 +10,7 @@ out silently: its dictionaries come as they are, so that users could do nothing 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ LEFT_OUT = {
     "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
     "and give missing_labels=True",
 }
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+_USUAL = {*_INTEGERS, torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
 
 def from_data_list(
@@ -56,36 +57,28 @@ def from_data_list(
     if hasattr(data_list, "edge_index"):
         remedy = "a_batch.to_data_list()" if hasattr(data_list, "to_data_list") else "[data]"
         raise InputError(f"a {type(data_list).__name__} is no list of graphs: give {remedy}")
-    graphs = [_Graph.read(i, data) for i, data in enumerate(data_list)]
+    graphs = [_attributes(i, data) for i, data in enumerate(data_list)]
     if not graphs:
         raise InputError("the list of graphs is empty: give one or more")
-    first = graphs[0]
-    for graph in graphs:
-        graph.compare(first)
+    x, num_nodes = _features(graphs)
+    edge_index, num_edges = _edges(graphs, num_nodes)
+    edge_weight = _weights(graphs, num_edges)
+    y, level = _targets(graphs, num_nodes, y_level)
     for name, remedy in LEFT_OUT.items():
-        bare = next((graph.index for graph in graphs if name in graph.left_out), None)
+        bare = next((i for i, graph in enumerate(graphs) if _is_left_out(name, graph)), None)
         if bare is not None:
             warnings.warn(
                 f"graph {bare} has {name}, which is left out: {remedy}, or set it to None",
                 stacklevel=stacklevel,
             )
-    sizes = np.array([graph.num_nodes for graph in graphs], dtype=np.int64)
-    offsets = np.cumsum(sizes) - sizes
-    edge_index = torch.cat(
-        [graph.edge_index + offset for graph, offset in zip(graphs, offsets.tolist(), strict=True)],
-        dim=1,
-    )
-    level = y_level or _infer_level(graphs)
-    y = None if first.y is None else torch.cat([graph.rows_of_y(level) for graph in graphs])
-    weights = [graph.edge_weight for graph in graphs if graph.edge_weight is not None]
     return GraphArrays(
-        x=torch.cat([graph.x for graph in graphs]),
+        x=x,
         edge_index=edge_index,
-        batch=batch_vector(sizes),
+        batch=batch_vector(num_nodes),
         num_graphs=len(graphs),
         y=y,
         y_level=level,
-        edge_weight=torch.cat(weights) if weights else None,
+        edge_weight=edge_weight,
     )
 
 
@@ -101,104 +94,170 @@ def from_dataset(dataset: Any, y_level: Level | None = None, *, stacklevel: int 
     return from_data_list((dataset[i] for i in range(size)), y_level, stacklevel=stacklevel + 1)
 
 
-class _Graph:
-    """One graph, checked as far as it can be by itself."""
+def _attributes(index: int, data: Any) -> Mapping[str, Any]:
+    """What one graph has, by PyG's names."""
+    if isinstance(data, tuple) and len(data) == 2:  # OGB's GraphPropPredDataset
+        graph, label = data
+        labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
+        return {**graph, "x": graph.get("node_feat"), "y": labels}
+    if isinstance(data, Mapping):
+        return data
+    # PyG takes long to say what is not there: most is asked for where it is stored alone.
+    kind = type(data)
+    stored = data.to_dict() if hasattr(kind, "to_dict") else None
+    if hasattr(kind if stored is not None else data, "to_homogeneous"):
+        raise InputError(
+            f"graph {index} is a {kind.__name__}, with nodes of several types: give "
+            "data.to_homogeneous(), which has x where all types have as many features"
+        )
+    if hasattr(kind if stored is not None else data, "num_graphs") and data.num_graphs != 1:
+        raise InputError(
+            f"graph {index} is a {kind.__name__} of {data.num_graphs} graphs: give the "
+            "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
+        )
+    found = {name: getattr(data, name, None) for name in ("x", "edge_index", "y", "edge_weight")}
+    for name in ("num_nodes", *LEFT_OUT):
+        if stored is None or name in stored:
+            found[name] = getattr(data, name, None)
+    if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
+        raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
+    return found
 
-    def __init__(
-        self,
-        index: int,
-        x: Tensor,
-        edge_index: Tensor,
-        y: Tensor | None,
-        edge_weight: Tensor | None,
-        left_out: set[str],
-    ) -> None:
-        self.index = index
-        self.x = x
-        self.edge_index = edge_index
-        self.y = y
-        self.edge_weight = edge_weight
-        self.left_out = left_out
-        self.num_nodes = len(x)
 
-    @classmethod
-    def read(cls, index: int, data: Any) -> _Graph:
-        if isinstance(data, tuple) and len(data) == 2:  # OGB's GraphPropPredDataset
-            graph, label = data
-            labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
-            found = {**graph, "x": graph.get("node_feat"), "y": labels}
-        elif isinstance(data, Mapping):
-            found = dict(data)
-        elif hasattr(data, "to_homogeneous"):
+def _is_left_out(name: str, graph: Mapping[str, Any]) -> bool:
+    value = graph.get(name)
+    if value is None:
+        return False
+    if name == "edge_attr":
+        return graph.get("edge_weight") is None
+    return name != "edge_type" or len(torch.as_tensor(value).unique()) > 1
+
+
+# Each of these takes one attribute of all graphs: what can be checked of all of them together is,
+# and then the graph of the first culprit is looked up.
+
+
+def _features(graphs: Sequence[Mapping[str, Any]]) -> tuple[Tensor, np.ndarray]:
+    """x of all nodes, and how many nodes each graph has."""
+    every = []
+    for i, x in enumerate(_tensors(graphs, "x")):
+        if x is None:
             raise InputError(
-                f"graph {index} is a {type(data).__name__}, with nodes of several types: give "
-                "data.to_homogeneous(), which has x where all types have as many features"
+                f"graph {i} has no x: give node features, such as ones of shape [num_nodes, 1]"
             )
-        elif getattr(data, "num_graphs", 1) != 1:
+        if x.dim() != 2:
+            raise InputError(f"graph {i}: x has shape {list(x.shape)}: give [num_nodes, features]")
+        every.append(x)
+    _check_alike("x", every)
+    for i, (graph, x) in enumerate(zip(graphs, every, strict=True)):
+        told = graph.get("num_nodes")
+        if told is not None and int(told) != x.shape[0]:
             raise InputError(
-                f"graph {index} is a {type(data).__name__} of {data.num_graphs} graphs: give the "
-                "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
+                f"graph {i}: x has {x.shape[0]} rows and num_nodes is {int(told)}: "
+                "give one row for each node"
             )
+    num_nodes, joined = _joined(every)
+    if joined.is_floating_point():
+        joined = joined.float()
+        if (found := _first(~joined.isfinite(), num_nodes)) is not None:
+            raise InputError(
+                f"graph {found[0]}: x is NaN or infinite at node {found[1]}: clean the features"
+            )
+    return joined, num_nodes
+
+
+def _edges(graphs: Sequence[Mapping[str, Any]], num_nodes: np.ndarray) -> tuple[Tensor, np.ndarray]:
+    """edge_index, numbered through all nodes, and how many edges each graph has."""
+    every = []
+    for i, edges in enumerate(_tensors(graphs, "edge_index")):
+        if edges is None:
+            raise InputError(
+                f"graph {i} has no edge_index: give int64 [2, edges], [2, 0] without edges"
+            )
+        if edges.dim() != 2 or edges.shape[0] != 2:
+            raise InputError(
+                f"graph {i}: edge_index has shape {list(edges.shape)}: give [2, edges]"
+            )
+        if edges.dtype not in _INTEGERS and edges.numel() > 0:
+            raise InputError(f"graph {i}: edge_index is {edges.dtype}: give int64")
+        every.append(edges if edges.dtype == torch.int64 else edges.long())
+    num_edges, joined = _joined(every, dim=1)
+    nodes = torch.from_numpy(np.repeat(num_nodes, num_edges))
+    outside = (joined < 0) | (joined >= nodes)
+    if (found := _first(outside.T, num_edges)) is not None:
+        raise InputError(
+            f"graph {found[0]}: edge_index names node {int(joined.T[outside.T][0])} of "
+            f"{num_nodes[found[0]]}: number the nodes of each graph from 0"
+        )
+    first_node = np.cumsum(num_nodes) - num_nodes
+    return joined.add_(torch.from_numpy(np.repeat(first_node, num_edges))), num_edges
+
+
+def _weights(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Tensor | None:
+    every = []
+    for i, (weight, edges) in enumerate(
+        zip(_all_or_none(graphs, "edge_weight"), num_edges.tolist(), strict=True)
+    ):
+        if weight is None:
+            return None
+        if weight.shape not in ((edges,), (edges, 1)):
+            raise InputError(
+                f"graph {i}: edge_weight has shape {list(weight.shape)}: give [{edges}], "
+                "one for each edge"
+            )
+        every.append(weight.reshape(edges))
+    joined = _joined(every)[1].float()
+    if (found := _first(~joined.isfinite(), num_edges)) is not None:
+        raise InputError(
+            f"graph {found[0]}: edge_weight is NaN or infinite at edge {found[1]}: drop that edge"
+        )
+    return joined
+
+
+def _targets(
+    graphs: Sequence[Mapping[str, Any]], num_nodes: np.ndarray, level: Level | None
+) -> tuple[Tensor | None, Level]:
+    """y as float32 [rows, T], or int64 [rows] where all are vectors of integers; and its level."""
+    every = []
+    for i, y in enumerate(_all_or_none(graphs, "y")):
+        if y is None:
+            return None, level or "graph"
+        if y.dim() > 2:
+            raise InputError(f"graph {i}: y has shape {list(y.shape)}: give [rows, targets]")
+        if y.dim() == 0:
+            y = y[None]
+        if y.is_floating_point():
+            every.append(y if y.dim() == 2 else y[:, None])
         else:
-            names = ("x", "edge_index", "y", "edge_weight", "num_nodes", *LEFT_OUT)
-            found = {name: getattr(data, name, None) for name in names}
-        x = _features(index, found.get("x"), found.get("num_nodes"))
-        edge_index = found.get("edge_index")
-        if edge_index is None and getattr(data, "adj_t", None) is not None:
-            raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
-        edge_index = _edges(index, edge_index, len(x))
-        y = None if found.get("y") is None else _targets(index, found["y"])
-        weight = found.get("edge_weight")
-        if weight is not None:
-            weight = _weights(index, weight, edge_index.size(1))
-        left_out = {name for name in LEFT_OUT if found.get(name) is not None}
-        if weight is not None:
-            left_out.discard("edge_attr")
-        if "edge_type" in left_out and len(torch.as_tensor(found["edge_type"]).unique()) < 2:
-            left_out.discard("edge_type")
-        return cls(index, x, edge_index, y, weight, left_out)
-
-    def compare(self, first: _Graph) -> None:
-        """Check that this graph has what the first one has, in the same width and type."""
-        for name in ("y", "edge_weight"):
-            mine, other = getattr(self, name), getattr(first, name)
-            if (mine is None) != (other is None):
-                has = "lacks" if mine is None else "has"
-                raise InputError(
-                    f"graph {self.index} {has} {name}, unlike graph {first.index}: "
-                    "give it to all graphs or to none"
-                )
-        for name in ("x", "y"):
-            mine, other = getattr(self, name), getattr(first, name)
-            if mine is None:
-                continue
-            if _width(mine) != _width(other):
-                raise InputError(
-                    f"graph {self.index}: {name} has {_width(mine)} columns and graph "
-                    f"{first.index} has {_width(other)}: all must have the same"
-                )
-            if mine.is_floating_point() != other.is_floating_point():
-                raise InputError(
-                    f"graph {self.index}: {name} is {mine.dtype} and graph {first.index} has "
-                    f"{other.dtype}: convert all to one type"
-                )
-
-    def rows_of_y(self, level: Level) -> Tensor:
-        assert self.y is not None
-        expected = self.num_nodes if level == "node" else 1
-        if len(self.y) != expected:
-            rows = len(self.y)
-            several = rows > 1 and _width(self.y) == 1
-            hint = f"; {rows} targets of a graph are y of shape [1, {rows}]" if several else ""
-            raise InputError(
-                f"graph {self.index}: y has {rows} rows where the {level} level needs "
-                f"{expected}: give y as [{expected}, targets], or set y_level{hint}"
-            )
-        return self.y
+            every.append(y if y.dim() == 1 else y.float())
+    _check_alike("y", every)
+    rows, joined = _joined(every)
+    level = level or ("graph" if (rows == 1).all() else "node")
+    expected = num_nodes if level == "node" else np.ones_like(rows)
+    if (rows != expected).any():
+        i = int((rows != expected).argmax())
+        several = rows[i] > 1 and _width(joined) == 1
+        hint = f"; {rows[i]} targets of a graph are y of shape [1, {rows[i]}]" if several else ""
+        raise InputError(
+            f"graph {i}: y has {rows[i]} rows where the {level} level needs {expected[i]}: "
+            f"give y as [{expected[i]}, targets], or set y_level{hint}"
+        )
+    if not joined.is_floating_point():
+        return joined.long(), level
+    joined = joined.float()
+    if (found := _first(joined.isinf(), rows)) is not None:
+        raise InputError(f"graph {found[0]}: y is infinite: give numbers, NaN where not measured")
+    return joined, level
 
 
-def _width(tensor: Tensor) -> int:
-    return tensor.size(1) if tensor.dim() > 1 else 1
+def _tensors(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | None]:
+    """The attribute of each graph as a real tensor on the CPU, None where it has none."""
+    every = []
+    for i, graph in enumerate(graphs):
+        value = graph.get(name)
+        usual = type(value) is Tensor and value.dtype in _USUAL and value.is_cpu
+        every.append(value if usual or value is None else _tensor(i, name, value))
+    return every
 
 
 def _tensor(index: int, name: str, value: Any) -> Tensor:
@@ -210,87 +269,52 @@ def _tensor(index: int, name: str, value: Any) -> Tensor:
         ) from error
     if tensor.is_complex():
         raise InputError(f"graph {index}: {name} is complex: give real numbers")
-    if tensor.is_floating_point():
-        return tensor.float()
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
-def _features(index: int, value: Any, num_nodes: Any) -> Tensor:
-    if value is None:
-        raise InputError(
-            f"graph {index} has no x: give node features, such as ones of shape [num_nodes, 1]"
-        )
-    x = _tensor(index, "x", value)
-    if x.dim() != 2:
-        raise InputError(f"graph {index}: x has shape {list(x.shape)}: give [num_nodes, features]")
-    if num_nodes is not None and int(num_nodes) != len(x):
-        raise InputError(
-            f"graph {index}: x has {len(x)} rows and num_nodes is {int(num_nodes)}: "
-            "give one row for each node"
-        )
-    if x.is_floating_point() and not bool(x.isfinite().all()):
-        node = int((~x.isfinite()).any(1).nonzero()[0])
-        raise InputError(f"graph {index}: x is NaN or infinite at node {node}: clean the features")
-    return x
+def _all_or_none(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | None]:
+    every = _tensors(graphs, name)
+    for i, value in enumerate(every):
+        if (value is None) != (every[0] is None):
+            has = "lacks" if value is None else "has"
+            raise InputError(
+                f"graph {i} {has} {name}, unlike graph 0: give it to all graphs or to none"
+            )
+    return every
 
 
-def _edges(index: int, value: Any, num_nodes: int) -> Tensor:
-    if value is None:
-        raise InputError(
-            f"graph {index} has no edge_index: give int64 [2, edges], [2, 0] without edges"
-        )
-    edge_index = _tensor(index, "edge_index", value)
-    if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise InputError(
-            f"graph {index}: edge_index has shape {list(edge_index.shape)}: give [2, edges]"
-        )
-    if edge_index.dtype not in _INTEGERS and edge_index.numel() > 0:
-        raise InputError(f"graph {index}: edge_index is {edge_index.dtype}: give int64")
-    edge_index = edge_index.long()
-    outside = (edge_index < 0) | (edge_index >= num_nodes)
-    if bool(outside.any()):
-        node = int(edge_index[outside][0])
-        raise InputError(
-            f"graph {index}: edge_index names node {node} of {num_nodes}: "
-            "number the nodes of each graph from 0"
-        )
-    return edge_index
+def _check_alike(name: str, every: Sequence[Tensor]) -> None:
+    """All have the width and the kind of number of the first one."""
+    first = every[0]
+    width, floating = _width(first), first.is_floating_point()
+    for i, value in enumerate(every):
+        if _width(value) != width:
+            raise InputError(
+                f"graph {i}: {name} has {_width(value)} columns and graph 0 has {width}: "
+                "all must have the same"
+            )
+        if value.is_floating_point() != floating:
+            raise InputError(
+                f"graph {i}: {name} is {value.dtype} and graph 0 has {first.dtype}: "
+                "convert all to one type"
+            )
 
 
-def _weights(index: int, value: Any, num_edges: int) -> Tensor:
-    weight = _tensor(index, "edge_weight", value).float()
-    if weight.dim() == 2 and weight.size(1) == 1:
-        weight = weight[:, 0]
-    if weight.shape != (num_edges,):
-        raise InputError(
-            f"graph {index}: edge_weight has shape {list(weight.shape)}: give [{num_edges}], "
-            "one for each edge"
-        )
-    if not bool(weight.isfinite().all()):
-        edge = int((~weight.isfinite()).nonzero()[0])
-        raise InputError(
-            f"graph {index}: edge_weight is NaN or infinite at edge {edge}: drop that edge"
-        )
-    return weight
+def _width(tensor: Tensor) -> int:
+    return tensor.shape[1] if tensor.dim() > 1 else 1
 
 
-def _targets(index: int, value: Any) -> Tensor:
-    """y as float32 [rows, T], or int64 [rows] for a vector of integers."""
-    y = _tensor(index, "y", value)
-    if y.dim() == 0:
-        y = y[None]
-    if y.dim() > 2:
-        raise InputError(f"graph {index}: y has shape {list(y.shape)}: give [rows, targets]")
-    if y.is_floating_point():
-        if bool(y.isinf().any()):
-            raise InputError(f"graph {index}: y is infinite: give numbers, NaN where not measured")
-        return y if y.dim() == 2 else y[:, None]
-    return y.long() if y.dim() == 1 else y.float()
+def _joined(every: Sequence[Tensor], dim: int = 0) -> tuple[np.ndarray, Tensor]:
+    """How many rows each has, and all of them in one."""
+    sizes = np.fromiter((value.shape[dim] for value in every), np.int64, len(every))
+    return sizes, torch.cat(list(every), dim).detach()
 
 
-def _infer_level(graphs: list[_Graph]) -> Level:
-    if any(graph.y is None for graph in graphs):
-        return "graph"
-    if all(len(graph.y) == 1 for graph in graphs if graph.y is not None):
-        return "graph"
-    return "node"
+def _first(bad: Tensor, sizes: np.ndarray) -> tuple[int, int] | None:
+    """Of rows that are `sizes` of each graph, the first bad one: its graph, and its place there."""
+    if not bad.any():
+        return None
+    row = int(bad.nonzero()[0, 0])
+    ends = np.cumsum(sizes)
+    graph = int(np.searchsorted(ends, row, side="right"))
+    return graph, row - int(ends[graph] - sizes[graph])

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..graphs import PackedGraphs
-from ..packing import PackedCSR, narrowest_integer
+from ..layout import PackedCSR
+from ..packing import narrowest_integer
 from ..storage import Spool, save_tensors
 from ..tasks import Level
 from .arrays import GraphArrays

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..batch_edges import BatchAdjacency
 from ..indexing import sizes_to_ptr
-from ..packing import EdgeGroups, PackedCSR
+from ..layout import EdgeGroups, PackedCSR
+from . import loading
 from .loading import call, pointer, threads
 from .structure import split
 
@@ -52,8 +53,10 @@ def sort_edges(
 
     Returns:
         None where `batch` descends, or an edge leaves its graph or the nodes, or a graph has more
-        than `max_nodes`.
+        than `max_nodes`; and where the kernels were not compiled.
     """
+    if loading.library() is None:
+        return None
     source, target = (row.contiguous() for row in edge_index)
     weight = None if weight is None else weight.contiguous()
     batch = None if batch is None else batch.contiguous()

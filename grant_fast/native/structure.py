@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..adjacency import Adjacency
 from ..batch_edges import BatchAdjacency
-from ..packing import DatasetSide
+from ..layout import DatasetSide
 from . import loading
 from .loading import pointer
 

@@ -36,8 +36,8 @@ def test_groups_of_edges(build, many):
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("symmetric", [True, False])
-def test_edges_sorted(build, symmetric, weighted, named):
-    """As packing sorts them, but for weights of repeated edges, which keep their order."""
+def test_edges_sorted(build, symmetric, weighted, named, monkeypatch):
+    """As NumPy sorts them for packing, but for weights of repeated edges, which keep their order."""
     case = Case(symmetric=symmetric, weighted=False)
     shuffled = torch.randperm(case.edge_index.shape[1])
     edges, weight = case.edge_index[:, shuffled], None
@@ -56,14 +56,36 @@ def test_edges_sorted(build, symmetric, weighted, named):
             end == min(cut for cut in cuts if cut >= start + 64 or cut == case.num_nodes)
             for start, end in itertools.pairwise(made.ptr.tolist())
         )
+    monkeypatch.setattr(native.loading, "library", lambda: None)
     want = PackedGraphs.from_arrays(
         case.x, edges, graph, edge_weight=weight, num_graphs=len(made.ptr) - 1
     )
     assert (made.adj_t is None) == symmetric == (want.adj_t is None)
+    same_edges(made, want)
+
+
+def same_edges(made, want):
     for got, expected in ((made.adj, want.adj), (made.adj_t, want.adj_t)):
         assert (got is None) == (expected is None)
         for a, b in zip(got or (), expected or (), strict=True):
             assert (a is None) == (b is None) and (a is None or torch.equal(a, b))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_packing_does_not_depend_on_who_sorts_nor_on_the_order_of_the_edges(
+    build, weighted, monkeypatch
+):
+    case = Case()
+    edges = case.edge_index.repeat(1, 3)  # with weights of their own
+    weight = torch.randn(edges.shape[1]) if weighted else None
+
+    def packed(order):
+        listed = None if weight is None else weight[order]
+        return PackedGraphs.from_arrays(case.x, edges[:, order], case.batch, None, listed)
+
+    made = packed(torch.randperm(edges.shape[1]))
+    monkeypatch.setattr(native.loading, "library", lambda: None)
+    same_edges(made, packed(torch.randperm(edges.shape[1])))
 
 
 def test_edges_that_cannot_be_sorted(build):

@@ -1,0 +1,70 @@
+"""How a dataset's edges lie in memory."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .indexing import sizes_to_ptr
+
+
+class PackedCSR(NamedTuple):
+    """One direction of every edge: rowptr [N + 1] int64, col [E] int32 *within its graph*,
+    weight [E] or None where every weight is 1."""
+
+    rowptr: Tensor
+    col: Tensor
+    weight: Tensor | None
+
+
+class EdgeGroups(NamedTuple):
+    """A `PackedCSR`'s columns as int16, each row filled up to whole groups of four with -1.
+
+    listed [4·groups]. group [N + 1] int64, the first group of each row; None where every row has
+    one group, as in datasets of at most four edges a node. There, of the rows that have more:
+    busy_ptr [N + 1] int64, how many of them are before a node, and busy, their places within their
+    graphs, int16; None where there are none.
+    """
+
+    listed: Tensor
+    group: Tensor | None
+    busy_ptr: Tensor | None
+    busy: Tensor | None
+
+
+class DatasetSide(NamedTuple):
+    """One direction of a dataset's edges: a `PackedCSR`, and its `EdgeGroups` where made."""
+
+    rowptr: Tensor
+    col: Tensor
+    weight: Tensor | None
+    listed: Tensor | None
+    group: Tensor | None
+    busy_ptr: Tensor | None
+    busy: Tensor | None
+
+
+class DatasetEdges(NamedTuple):
+    """A dataset's propagation matrices, diag(scale) A diag(scale), or A where `scale` is None: A by
+    target and by source."""
+
+    scale: Tensor | None
+    sides: tuple[DatasetSide, DatasetSide]
+
+
+def joined_ptr(ptrs: list[Tensor]) -> Tensor:
+    """Group boundaries of several lists of groups, one list after another."""
+    return sizes_to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))
+
+
+def joined_csr(parts: list[PackedCSR]) -> PackedCSR:
+    """The edges of several datasets, one after another; columns are local and stay as they are."""
+    weight = None
+    if any(part.weight is not None for part in parts):
+        like = next(part.weight for part in parts if part.weight is not None)
+        ones = (like.new_ones(part.col.shape[0]) for part in parts)
+        weight = torch.cat(
+            [w if p.weight is None else p.weight for p, w in zip(parts, ones, strict=True)]
+        )
+    rowptr = joined_ptr([part.rowptr for part in parts])
+    return PackedCSR(rowptr, torch.cat([part.col for part in parts]), weight)
