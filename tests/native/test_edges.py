@@ -37,7 +37,7 @@ def test_groups_of_edges(build, many):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_edges_sorted(build, symmetric, weighted, named, monkeypatch):
-    """As NumPy sorts them for packing, but for weights of repeated edges, which keep their order."""
+    """As NumPy sorts them for packing; but weights of repeated edges keep their order."""
     case = Case(symmetric=symmetric, weighted=False)
     shuffled = torch.randperm(case.edge_index.shape[1])
     edges, weight = case.edge_index[:, shuffled], None
