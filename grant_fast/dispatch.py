@@ -60,7 +60,12 @@ def takes_native(
     backend: str | None = None,
 ) -> bool:
     """Whether the compiled CPU kernels compute it: where they can, under the backend "auto"."""
-    return _chosen(backend)[1] == "auto" and native.takes(x, adjacency, weight)
+    return allows_native(backend) and native.takes(x, adjacency, weight)
+
+
+def allows_native(backend: str | None) -> bool:
+    """Whether the compiled CPU kernels may be taken, for whole layers or for sparse products."""
+    return _chosen(backend)[1] == "auto"
 
 
 def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None) -> str:
@@ -70,6 +75,11 @@ def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None
     on_cpu = weight.device.type == "cpu"
     reason = native.why_not(weight, adjacency, weight) if on_cpu else why_not(weight)
     return reason or "the kernels are taken where asked for only (backend='triton')"
+
+
+def hops_natively(weight: Tensor, backend: str | None = None) -> bool:
+    """Whether a layer that PyTorch computes hops by the compiled CPU kernel."""
+    return allows_native(backend) and native.multiplies(weight, min(weight.shape[1:]))
 
 
 def check_backend(backend: str | None, source: str = "backend") -> str | None:

@@ -47,8 +47,7 @@ def packed(
         if values.requires_grad and torch.is_grad_enabled():
             return _learned(graphs, edges, values)
         values = values.detach()
-    batch = graphs.batch if pooled else None
-    found = native.sort_edges(edges, values, batch, len(x), graphs.num_graphs, native.MAX_NODES)
+    found = _sorted(graphs, edges, values, pooled)
     if found is None:
         return graphs
     flat = FlatGraphs(x, None, *found)
@@ -57,6 +56,19 @@ def packed(
     out = flat.batch(slice(None))
     vars(out)["x"] = x  # an encoder sees what it was given, where a dataset's integers become int64
     return out
+
+
+def _sorted(
+    graphs: LooseGraphs, edges: Tensor, weight: Tensor | None, pooled: bool
+) -> native.SortedEdges | None:
+    nodes = len(graphs.x)
+    if pooled:
+        return native.sort_edges(edges, weight, graphs.batch, nodes, graphs.num_graphs, nodes)
+    found = native.sort_edges(edges, weight, None, nodes, 0, native.MAX_NODES)
+    if found is not None:
+        return found
+    one_graph = torch.zeros_like(graphs.batch)
+    return native.sort_edges(edges, weight, one_graph, nodes, 1, nodes)
 
 
 class LearnedGraphs(LooseGraphs):

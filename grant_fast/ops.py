@@ -28,42 +28,55 @@ if TYPE_CHECKING:
 
 @operator(
     "flex_conv",
-    f"(Tensor x, Tensor weight, Tensor? bias, {MATRIX}) -> Tensor",
+    f"(Tensor x, Tensor weight, Tensor? bias, bool compiled, {MATRIX}) -> Tensor",
 )
-def _flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, *csr: Tensor) -> Tensor:
-    return reference.flex_conv(x, weight, bias, *csr[:3])
+def _flex_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, compiled: bool, *csr: Tensor
+) -> Tensor:
+    return reference.flex_conv(x, weight, bias, *csr[:3], spmm=_spmm_by(compiled))
+
+
+def _spmm_by(compiled: bool) -> Callable[..., Tensor]:
+    """Who multiplies with a sparse matrix: the compiled kernel where it may, or PyTorch."""
+    return native.spmm if compiled else reference.spmm
 
 
 @_flex_conv.register_fake
-def _(x, weight, bias, *csr):  # type: ignore[no-untyped-def]
+def _(x, weight, bias, compiled, *csr):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
 @operator(
     "flex_conv_backward",
-    "(Tensor grad, Tensor x, Tensor weight, bool needs_dx, bool needs_dvalue, "
+    "(Tensor grad, Tensor x, Tensor weight, bool needs_dx, bool needs_dvalue, bool compiled, "
     f"{MATRIX}) -> (Tensor, Tensor, Tensor)",
 )
 def _flex_conv_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, needs_dx: bool, needs_dvalue: bool, *csr: Tensor
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    needs_dx: bool,
+    needs_dvalue: bool,
+    compiled: bool,
+    *csr: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dX, dW, dvalue); one that is not needed is empty."""
-    grad, value = grad.contiguous(), csr[2]
-    dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx)
+    grad, value, spmm = grad.contiguous(), csr[2], _spmm_by(compiled)
+    dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx, spmm=spmm)
     dvalue = value.new_empty(0)
     if needs_dvalue:
-        dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr)
+        dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr, spmm=spmm)
     return x.new_empty(0) if dx is None else dx, dw, dvalue
 
 
 @_flex_conv_backward.register_fake
-def _(grad, x, weight, needs_dx, needs_dvalue, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
+def _(grad, x, weight, needs_dx, needs_dvalue, compiled, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
     dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
     return dx, torch.empty_like(weight), value.new_empty(value.shape if needs_dvalue else 0)
 
 
 def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, *csr = inputs
+    x, weight, bias, ctx.compiled, *csr = inputs
     ctx.save_for_backward(x, weight, *csr)
     ctx.has_bias = bias is not None
 
@@ -71,36 +84,36 @@ def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
     x, weight, *csr = ctx.saved_tensors
     require_transpose(csr[3])
-    needs_dx, _, needs_db, _, _, needs_dvalue = ctx.needs_input_grad[:6]
+    needs_dx, _, needs_db, _, _, _, needs_dvalue = ctx.needs_input_grad[:7]
     dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
-        grad, x, weight, needs_dx, needs_dvalue, *csr
+        grad, x, weight, needs_dx, needs_dvalue, ctx.compiled, *csr
     )
     db = grad.sum(0) if ctx.has_bias and needs_db else None
     dvalue = dvalue if needs_dvalue else None
-    return dx if needs_dx else None, dw, db, None, None, dvalue, None, None, None
+    return dx if needs_dx else None, dw, db, *[None] * 3, dvalue, *[None] * 3
 
 
 _flex_conv.register_autograd(_flex_conv_grad, _flex_conv_setup)
 
 
-@operator("spmm", f"(Tensor x, {MATRIX}) -> Tensor")
-def _spmm(x: Tensor, *csr: Tensor) -> Tensor:
-    rowptr, col, value = csr[:3]
-    return reference.spmm(rowptr, col, value, x.contiguous())
+@operator("spmm", f"(Tensor x, bool compiled, {MATRIX}) -> Tensor")
+def _spmm(x: Tensor, compiled: bool, *csr: Tensor) -> Tensor:
+    return _spmm_by(compiled)(*csr[:3], x.contiguous())
 
 
 @_spmm.register_fake
-def _(x, rowptr, *others):  # type: ignore[no-untyped-def]
+def _(x, compiled, rowptr, *others):  # type: ignore[no-untyped-def]
     return x.new_empty(rowptr.shape[0] - 1, x.shape[1])
 
 
 def _spmm_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    ctx.save_for_backward(*inputs[4:])
+    ctx.compiled = inputs[1]
+    ctx.save_for_backward(*inputs[5:])
 
 
 def _spmm_grad(ctx, grad):  # type: ignore[no-untyped-def]
-    dx = torch.ops.grant_fast.spmm(grad, *ctx.saved_tensors, None, None, None)
-    return dx, None, None, None, None, None, None
+    dx = torch.ops.grant_fast.spmm(grad, ctx.compiled, *ctx.saved_tensors, None, None, None)
+    return dx, *[None] * 7
 
 
 _spmm.register_autograd(_spmm_grad, _spmm_setup)
@@ -175,7 +188,8 @@ def _flex_conv_by(
         if dispatch.takes_native(x, adjacency, weight, backend):
             return native.flex_conv(x, weight, bias, adjacency, relu)
         csr = (*adjacency.csr, *transposed_if_needed(adjacency))
-        out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, *csr)
+        compiled = dispatch.allows_native(backend)
+        out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, compiled, *csr)
         return out.relu_() if relu else out
     if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
         return flex_conv_tiles(x, weight, bias, adjacency, relu)
@@ -189,13 +203,14 @@ def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> boo
     return dispatch.is_fused(weight) and batch.tiles is not None
 
 
-def spmm(x: Tensor, adjacency: Adjacency) -> Tensor:
+def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
     csr = (*adjacency.csr, *transposed_if_needed(adjacency))
+    compiled = dispatch.allows_native(backend)
     if not autocasts(x):
-        return torch.ops.grant_fast.spmm(x, *csr)
+        return torch.ops.grant_fast.spmm(x, compiled, *csr)
     with torch.autocast(x.device.type, enabled=False):
-        return torch.ops.grant_fast.spmm(x, *csr)
+        return torch.ops.grant_fast.spmm(x, compiled, *csr)
 
 
 def autocasts(x: Tensor) -> bool:
@@ -301,7 +316,7 @@ def readout(
     """
     if dispatch.takes_kernels(x, backend):
         return pooled.readout(x, batch, order, normalize, mean)
-    return torch.cat([spmm(x, rho) for rho in batch.readout(order, normalize, mean)], dim=1)
+    return torch.cat([spmm(x, rho, backend) for rho in batch.readout(order, normalize, mean)], 1)
 
 
 def embed(table: Tensor, batch: GraphBatch) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from .adjacency import Adjacency
 from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
-from .dispatch import is_fused, takes_kernels, takes_native, why_pytorch
+from .dispatch import hops_natively, is_fused, takes_kernels, takes_native, why_pytorch
 from .errors import InputError
 from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs, one_pass
@@ -92,7 +92,8 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     if not takes_kernels(weight, conv.backend):
         if takes_native(weight, adjacency, weight, conv.backend):
             return "CPU kernels: hops, products and activation in cache"
-        return f"PyTorch: {why_pytorch(weight, adjacency, conv.backend)}"
+        hops = " (hops by the CPU kernels)" if hops_natively(weight, conv.backend) else ""
+        return f"PyTorch{hops}: {why_pytorch(weight, adjacency, conv.backend)}"
     tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
     if tiles is None:
         return "Triton: products by the BLAS, hops over CSR"

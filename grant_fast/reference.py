@@ -45,27 +45,26 @@ def _is_half(x: Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16)
 
 
-def spmm(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
+def spmm(
+    rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor, add_to: Tensor | None = None
+) -> Tensor:
     """A @ x for a CSR matrix A, [rows, h]; half precision is summed in float32.
 
-    Deterministic on a CPU: each row is reduced by one thread, in the order of its columns.
+    With `add_to` it is that + A @ x, which may be written there. Deterministic on a CPU: each row
+    is reduced by one thread, in the order of its columns.
     """
     rows = rowptr.shape[0] - 1
     if not col.shape[0] or not x.shape[1] or not rows:
-        return x.new_zeros(rows, x.shape[1])
+        return x.new_zeros(rows, x.shape[1]) if add_to is None else add_to
     if _is_half(x):
-        return spmm(rowptr, col, value.float(), x.float()).to(x.dtype)
+        out = spmm(rowptr, col, value.float(), x.float()).to(x.dtype)
+        return out if add_to is None else add_to.add_(out)
+    matrix = _csr(rowptr, col, value.to(x.dtype), x.shape[0])
+    if add_to is not None:
+        return torch.addmm(add_to, matrix, x, out=add_to)
     out = x.new_empty(rows, x.shape[1])
     # Two to three times faster than `matrix @ x`, which clears its result first and adds to it.
-    return torch.addmm(out, _csr(rowptr, col, value.to(x.dtype), x.shape[0]), x, beta=0, out=out)
-
-
-def _add_spmm_(out: Tensor, rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
-    """out += A @ x, in place where torch's sparse product allows it."""
-    if not col.shape[0] or not out.numel() or _is_half(x):
-        return out.add_(spmm(rowptr, col, value, x))
-    matrix = _csr(rowptr, col, value.to(x.dtype), x.shape[0])
-    return torch.addmm(out, matrix, x, out=out)
+    return torch.addmm(out, matrix, x, beta=0, out=out)
 
 
 def propagates_first(h_in: int, h_out: int) -> bool:
@@ -74,12 +73,22 @@ def propagates_first(h_in: int, h_out: int) -> bool:
 
 
 def flex_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, rowptr: Tensor, col: Tensor, value: Tensor
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rowptr: Tensor,
+    col: Tensor,
+    value: Tensor,
+    *,
+    spmm: Callable[..., Tensor] = spmm,
 ) -> Tensor:
     """Y = Σ_{k<κ} Â^k X W_k + b, never forming Â^k and never holding κ copies of X.
 
     Propagate first, Y = Σ_k Z_k W_k with Z_k = ÂZ_{k-1}, or Horner's rule,
     Y = XW_0 + Â(XW_1 + Â(XW_2 + …)): whichever hops at the smaller width.
+
+    Args:
+        spmm: who multiplies with Â.
     """
     order, h_in, h_out = weight.shape
 
@@ -96,7 +105,7 @@ def flex_conv(
     out = x @ weight[order - 1] if order > 1 else times_first_weight()
     for k in range(order - 2, -1, -1):
         term = x @ weight[k] if k else times_first_weight()
-        out = _add_spmm_(term, rowptr, col, value, out)
+        out = spmm(rowptr, col, value, out, term)
     return out
 
 
@@ -120,6 +129,7 @@ def flex_conv_backward(
     value_t: Tensor,
     *,
     needs_dx: bool,
+    spmm: Callable[..., Tensor] = spmm,
 ) -> tuple[Tensor | None, Tensor]:
     """(dX or None, dW) of `flex_conv`, from X alone: nothing of the forward pass was kept.
 
@@ -131,7 +141,7 @@ def flex_conv_backward(
         weight,
         partial(spmm, rowptr, col, value),
         partial(spmm, rowptr_t, col_t, value_t),
-        lambda out, z: _add_spmm_(out, rowptr_t, col_t, value_t, z),
+        lambda out, z: spmm(rowptr_t, col_t, value_t, z, out),
         needs_dx=needs_dx,
     )
 
@@ -186,6 +196,8 @@ def flex_conv_value_grad(
     rowptr_t: Tensor,
     col_t: Tensor,
     value_t: Tensor,
+    *,
+    spmm: Callable[..., Tensor] = spmm,
 ) -> Tensor:
     """∂L/∂value, [nnz]: for an edge source j → target i, Σ_{k≥1} ⟨dZ_k[i], Z_{k-1}[j]⟩.
 
@@ -202,7 +214,7 @@ def flex_conv_value_grad(
     for k in range(order - 1, 0, -1):
         out += (dz[row] * zs[k - 1][col]).sum(1)
         if k > 1:
-            dz = _add_spmm_(grad @ weight[k - 1].T, rowptr_t, col_t, value_t, dz)
+            dz = spmm(rowptr_t, col_t, value_t, dz, grad @ weight[k - 1].T)
     return out
 
 

@@ -124,7 +124,7 @@ def test_features_that_do_not_lie_in_a_row(taken):
 
 
 def test_graphs_that_are_left_to_pytorch(taken):
-    case, conv = Case(), FlexConv(5, 6, order=3)
+    case = Case()
     edges, weight = case.edge_index, case.edge_weight
     model = FlexGCN(5, [7], 2, orders=[3, 2])
     across = torch.cat([edges, torch.tensor([[2], [case.num_nodes - 1]])], 1)
@@ -137,13 +137,28 @@ def test_graphs_that_are_left_to_pytorch(taken):
     close(
         answers(model, case.x, edges, weight, *mixed), exact(model, case.x, edges, weight, *mixed)
     )
-    large = torch.randn(native.MAX_NODES + 1, 5)
-    ends = torch.tensor([[0], [native.MAX_NODES]])
-    close(answers(conv, large, ends, None), exact(conv, large, ends, None))
     assert not any(taken)
     nodes = FlexGCN(5, [7], 2, orders=[3, 2], pool=None)  # a batch vector says nothing to them
     close(answers(nodes, case.x, across, None, *mixed), exact(nodes, case.x, across, None, *mixed))
     assert taken[-2:] == [True, False]
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_a_graph_that_no_tile_holds_is_sorted_as_one(pool, weighted, taken):
+    nodes = native.MAX_NODES + 1
+    edges = torch.randint(nodes, (2, 3 * nodes))
+    edges[:, 0] = torch.tensor([0, nodes - 1])
+    weight = torch.rand(3 * nodes) if weighted else None
+    model = FlexGCN(5, [20, 18], 2, orders=[3, 2, 2], pool=pool)
+    x = torch.randn(nodes, 5)
+    close(answers(model, x, edges, weight), exact(model, x, edges, weight))
+    assert taken == [True, False]
+    lines = explain(model, x, edges, weight)
+    assert all("one of the graphs has 4097 nodes (above 4096)" in line for line in lines[:2])
+    assert "PyTorch: " in lines[0]  # its rows are narrow
+    wide = native.multiplies(x, 18)  # with AVX
+    assert ("PyTorch (hops by the CPU kernels): " if wide else "PyTorch: ") in lines[1]
 
 
 @pytest.mark.parametrize("normalize", [True, False])

@@ -5,7 +5,8 @@ its graphs' positions, and no edge is gathered. A machine that had no C compiler
 was installed does without them, and PyTorch's operators give the same results more slowly.
 """
 
-from .edges import edge_groups, pool_weights, sort_edges
+from .csr import multiplies, spmm
+from .edges import SortedEdges, edge_groups, pool_weights, sort_edges
 from .layer import cached_hops_pay, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
@@ -18,6 +19,7 @@ __all__ = [
     "MAX_WIDTH",
     "Layer",
     "Network",
+    "SortedEdges",
     "build",
     "cached_hops_pay",
     "class_scores",
@@ -25,8 +27,10 @@ __all__ = [
     "evaluate",
     "flex_conv",
     "is_wide",
+    "multiplies",
     "pool_weights",
     "sort_edges",
+    "spmm",
     "takes",
     "train",
     "why_not",

@@ -60,7 +60,7 @@ def why_not(
     if graphs.scale.dtype != torch.float32:
         return f"the graphs are {graphs.scale.dtype}, not float32"
     if graphs.max_nodes > MAX_NODES:
-        return f"the dataset has a graph of {graphs.max_nodes} nodes (above {MAX_NODES})"
+        return f"one of the graphs has {graphs.max_nodes} nodes (above {MAX_NODES})"
     rows, threads = adjacency.batch.num_nodes, torch.get_num_threads()
     largest = min(graphs.max_nodes, rows)
     if largest > PART_ROWS and threads * largest > 2 * rows:

@@ -231,7 +231,7 @@ class FlexGCN(nn.Module):
             return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
         if isinstance(graphs, GraphBatch):
             return self._product(out, graphs)
-        return ops.spmm(out, graphs.pooling(self.pool == "mean"))
+        return ops.spmm(out, graphs.pooling(self.pool == "mean"), self._conv(-1).backend)
 
     def _product(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
         """The last layer's product with what was pooled for it, [B, κh]."""

@@ -19,11 +19,12 @@
  * Plain C with GCC's and Clang's vector types, in headers from vectors.h up to network.h. It is
  * compiled once for each instruction set that native/loading.py may choose from.
  */
+#include "csr.h"
 #include "edges.h"
 #include "network.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 5; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 6; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -39,6 +40,17 @@ EXPORT void pool_weights(const graphs *g, i64 parts, int threads, i64 order, i64
                          float *p) {
     pool_task t = {g, order, nodes, mean, p};
     parallel(pool_part, &t, parts, useful(threads, order * nodes * (4 + 2 * g->degree)));
+}
+
+/* --- Sparse matrices --------------------------------------------------------------------------- */
+
+EXPORT void csr_matmul(i64 rows, i64 width, i64 add, int threads, const int32_t *rowptr,
+                       const int32_t *col, const float *value, const float *x, float *y) {
+    csr_product p = {rows, width, 4 * threads, add, rowptr, col, value, x, y};
+    i64 cycles = (rows + rowptr[rows]) * (4 + vectors(width));
+    threads = useful(threads, cycles);
+    if (threads == 1) p.parts = 1;
+    parallel(csr_part, &p, p.parts, threads);
 }
 
 /* --- One layer --------------------------------------------------------------------------------- */

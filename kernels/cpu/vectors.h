@@ -2,8 +2,10 @@
 #pragma once
 #include <stdint.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__AVX__)
 #include <immintrin.h>
+#endif
+#if defined(__AVX512F__)
 #define VL 16
 #define UP_TO_6(X, NV) X(1, NV) X(2, NV) X(3, NV) X(4, NV) X(5, NV) X(6, NV)
 #define UP_TO_8(X, NV) UP_TO_6(X, NV) X(7, NV) X(8, NV)
@@ -41,11 +43,20 @@ INLINE vec zero(void) { return (vec){0}; }
 INLINE vec load(const float *p) { return *(const vec *)p; }
 INLINE void store(float *p, vec v) { *(vec *)p = v; }
 
+#if VL == 8
+INLINE __m256i first_of_8(i64 n) {
+    static const int32_t mask[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(mask + 8 - n));
+}
+#endif
+
 /* The first n lanes; the others are 0, or stay as they are in memory. */
 INLINE vec load_part(const float *p, i64 n) {
     if (n >= VL) return load(p);
 #if VL == 16
     return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+#elif VL == 8
+    return (vec)_mm256_maskload_ps(p, first_of_8(n));
 #else
     vec v = zero();
     for (i64 i = 0; i < n; i++) v[i] = p[i];
@@ -59,6 +70,8 @@ INLINE void store_part(float *p, vec v, i64 n) {
     }
 #if VL == 16
     _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+#elif VL == 8
+    _mm256_maskstore_ps(p, first_of_8(n), (__m256)v);
 #else
     for (i64 i = 0; i < n; i++) p[i] = v[i];
 #endif

@@ -1,0 +1,108 @@
+"""Sparse matrices times rows by the compiled CPU kernel, against PyTorch's product in float64."""
+
+import pytest
+import torch
+
+from grant_fast import FlexConv, native, ops, reference
+from grant_fast.adjacency import Adjacency
+from tests.native.checks import close
+
+pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
+
+
+def matrix(rows: int, columns: int, entries: int) -> Adjacency:
+    """Entries anywhere, some of them repeated; half of the rows have none, and one has many."""
+    row = torch.randint(max(1, rows // 2), (entries,)) * 2 % rows
+    row[: entries // 8] = rows - 1
+    row, col = row.sort().values, torch.randint(columns, (entries,))
+    rowptr = torch.zeros(rows + 1, dtype=torch.int32)
+    rowptr[1:] = row.bincount(minlength=rows).cumsum(0)
+    return Adjacency(rowptr, col.int(), torch.randn(entries), columns)
+
+
+def dense(a: Adjacency) -> torch.Tensor:
+    out = torch.zeros(a.num_nodes, a.num_cols, dtype=torch.float64)
+    row = reference.expand_rows(a.csr[0], len(a.csr[1])).long()
+    return out.index_put_((row, a.csr[1].long()), a.csr[2].detach().double(), accumulate=True)
+
+
+@pytest.fixture
+def any_width(monkeypatch):
+    monkeypatch.setattr(native.csr, "LEAST_WIDTH", 1)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("build", "any_width")
+@pytest.mark.parametrize("width", [*range(1, 20), 31, 32, 33, 64, 65, 127, 200])
+def test_product(width):
+    for rows, columns, entries in ((300, 200, 1000), (7, 900, 3), (40, 5, 0), (1, 1, 40)):
+        a, x = matrix(rows, columns, entries), torch.randn(columns, width)
+        want = dense(a) @ x.double()
+        close(native.spmm(*a.csr, x), want)
+        close(native.spmm(*a.csr, x.T.contiguous().T), want)  # in another order in memory
+        begun = torch.randn(rows, width)
+        close(native.spmm(*a.csr, x, begun.clone()), want + begun)
+
+
+@pytest.mark.usefixtures("build")
+def test_results_do_not_depend_on_threads(threads):
+    a, x = matrix(20_000, 20_000, 300_000), torch.randn(20_000, 40)
+    threads(1)
+    want = native.spmm(*a.csr, x)
+    for many in (2, 3, 7):
+        threads(many)
+        assert torch.equal(native.spmm(*a.csr, x), want)
+
+
+@pytest.mark.usefixtures("build")
+def test_who_multiplies(monkeypatch):
+    """The kernel float32 rows of 16 and more, of int32 matrices; PyTorch all others."""
+    called = []
+    call = native.csr.call
+    monkeypatch.setattr(
+        native.csr, "call", lambda name, *args: called.append(name) or call(name, *args)
+    )
+    a = matrix(30, 30, 100)
+    rowptr, col, value = a.csr
+    taken = "csr_matmul" if call("vector_lanes") >= 8 else "vector_lanes"
+
+    def last(*args):
+        called.clear()
+        native.spmm(*args)
+        return called[-1:]
+
+    x = torch.randn(30, 16)
+    assert last(*a.csr, x) == [taken]
+    for other in (x[:, :15], x.double(), x.half()):
+        assert "csr_matmul" not in last(*a.csr, other)
+    assert "csr_matmul" not in last(rowptr.long(), col.long(), value, x)
+    for backend, expected in (("auto", [taken]), ("torch", [])):
+        called.clear()
+        ops.spmm(x, a, backend)
+        assert called[-1:] == expected
+
+
+@pytest.mark.usefixtures("build")
+@pytest.mark.parametrize("widths", [(16, 40), (40, 16), (33, 33)])
+@pytest.mark.parametrize("learned", [True, False])
+def test_gradients_on_a_graph_that_no_tile_holds(widths, learned):
+    nodes = native.MAX_NODES + 1
+    edge_index, weight = torch.randint(nodes, (2, 4 * nodes)), torch.rand(4 * nodes)
+    conv = FlexConv(*widths, order=3)
+    exact = FlexConv(*widths, order=3, backend="torch").double()
+    exact.load_state_dict(conv.state_dict())
+    gradients = []
+    for layer, dtype in ((exact, torch.float64), (conv, torch.float32)):
+        given = torch.linspace(-1, 1, nodes * widths[0], dtype=dtype).view(nodes, -1).sin()
+        x, w = given.requires_grad_(), weight.detach().to(dtype).requires_grad_(learned)
+        y = layer(x, edge_index, w)
+        y.cos().sum().backward()
+        gradients.append([y, x.grad, layer.weight.grad, layer.bias.grad] + [w.grad] * learned)
+    for want, got in zip(*gradients, strict=True):
+        close(got, want)
