@@ -145,7 +145,7 @@ def flex_conv(
     Raises:
         InputError: shapes or dtypes that do not fit, or a backend that cannot compute this.
     """
-    _check_features(x, weight)
+    check_features(x, weight)
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
     if not autocasts(x):
@@ -157,7 +157,7 @@ def flex_conv(
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
 
 
-def _check_features(x: Tensor, weight: Tensor) -> None:
+def check_features(x: Tensor, weight: Tensor) -> None:
     if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
         raise InputError(
             f"x has shape {tuple(x.shape)}, but this layer takes [num_nodes, {weight.shape[1]}]"
@@ -295,7 +295,7 @@ def embedded_flex_conv(
     if not is_one_kernel(weight, batch, backend):
         return None
     x = encode(batch.graphs)
-    _check_features(x, weight)
+    check_features(x, weight)
     return flex_conv_in_dataset(x, kinds[1], weight, bias, adjacency, relu)
 
 

@@ -29,13 +29,14 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
         InputError: what calling the model raises of its inputs or of its backend; another model.
     """
     if not isinstance(model, FlexGCN | FlexConv):
-        hint = ": give model.module" if hasattr(model, "module") else ""
+        inner = next((name for name in ("module", "_orig_mod") if hasattr(model, name)), None)
+        hint = "" if inner is None else f": give model.{inner}"
         raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
+    if isinstance(model, FlexConv):
+        return [_line(0, model, _convolution(model, model._propagation(*inputs, **options)))]
     graphs = as_graphs(*inputs, **options)
     if isinstance(graphs, LooseGraphs):
         graphs = model._packed(graphs)
-    if isinstance(model, FlexConv):
-        return [_line(0, model, _convolution(model, graphs.adjacency(model.normalize)))]
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
     source = _source_in_one_pass(model, graphs)
     paths = [_path(model, layer, conv, graphs, source) for layer, conv in enumerate(convs)]
@@ -52,9 +53,7 @@ def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str
         return None
     if not (one_pass.is_inference(model) or one_pass.can_train(model, graphs)):
         return None
-    with torch.no_grad():
-        taken = one_pass.as_network(model, graphs) is not None
-        return one_pass.input_of(model, graphs)[1] if taken else None
+    return one_pass.source_of(model, graphs)
 
 
 def _path(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
+from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs, explain
 from grant_fast.nn import ATOM_CARDINALITIES
 from grant_fast.nn.modules import BatchNorm
 from grant_fast.reference import dense_flex_conv
@@ -148,6 +148,21 @@ def test_encoder_checks_its_input():
         encoder(torch.tensor([[0, 0], [2, 2]]))
     with pytest.raises(InputError, match=r"integers \[num_nodes, 2\], not torch.float32"):
         encoder(torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("how", ["assigned", "loaded", "reset"])
+def test_an_encoder_may_begin_without_memory(how):
+    filled, x = AtomEncoder(4, (3, 2, 5)), torch.tensor([[2, 1, 4], [0, 0, 0]])
+    with torch.device("meta"):
+        empty = AtomEncoder(4, (3, 2, 5))
+    if how != "assigned":
+        empty.to_empty(device="cpu").offset.fill_(-7)
+    if how == "reset":
+        empty.reset_parameters()
+        filled.load_state_dict(empty.state_dict())
+    else:
+        empty.load_state_dict(filled.state_dict(), assign=how == "assigned")
+    assert torch.equal(empty(x), filled(x))
 
 
 def test_kinds_of_atoms_stand_for_the_atoms():
@@ -381,3 +396,21 @@ def test_modules_that_inherit_from_ours_or_from_pytorchs_do_their_own(part, trai
 
 def segment_mean(x, batch):
     return torch.stack([part.mean(0) for part in x.split(batch.sizes.tolist())])
+
+
+def test_a_pooled_layer_alone_checks_what_it_is_given():
+    model, batch = FlexGCN(5, [], 1, [2]), Case().graphs.to(dtype=torch.float64).batch([0])
+    with pytest.raises(InputError, match=r"x is torch.float64 and the weights are torch.float32"):
+        model(batch)
+
+
+def test_explain_takes_what_a_layer_takes():
+    conv, case = FlexConv(5, 4, order=2), Case()
+    batch = case.graphs.batch(slice(None))
+    assert explain(conv, batch.x, batch) == explain(conv, batch.x, batch.adjacency(True))
+    with pytest.raises(InputError, match=r"give conv\(x, edge_index\) or conv\(batch.x, batch\)"):
+        explain(conv, batch)
+    compiled = nn.Module()
+    compiled._orig_mod = conv  # as torch.compile has it
+    with pytest.raises(InputError, match=r"is no FlexGCN or FlexConv: give model\._orig_mod"):
+        explain(compiled, batch.x, batch)

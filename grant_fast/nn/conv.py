@@ -81,6 +81,13 @@ class FlexConv(nn.Module):
             InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
                 cannot compute this, and why not.
         """
+        adjacency = self._propagation(x, edge_index, edge_weight)
+        return ops.flex_conv(x, self.weight, self.bias, adjacency, backend=self.backend)
+
+    def _propagation(
+        self, x: Tensor, edge_index: Any = None, edge_weight: Tensor | None = None
+    ) -> Adjacency:
+        """Â, [n, n], of what `forward` takes; args and errors as there."""
         if isinstance(x, GraphBatch) or edge_index is None:
             raise InputError(
                 "a layer takes features and edges: give conv(x, edge_index) or conv(batch.x, batch)"
@@ -88,14 +95,12 @@ class FlexConv(nn.Module):
         if isinstance(edge_index, GraphBatch):
             if edge_weight is not None:
                 raise InputError("edge_weight goes with edge_index only: a GraphBatch has its own")
-            edge_index = edge_index.adjacency(self.normalize)
-        elif not isinstance(edge_index, Adjacency):
-            graphs = self._packed(LooseGraphs(x, edge_index, edge_weight, None, None))
-            edge_index = graphs.adjacency(self.normalize)
-        return ops.flex_conv(x, self.weight, self.bias, edge_index, backend=self.backend)
-
-    def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
-        return packed(graphs, self.weight, pooled=False, backend=self.backend)
+            return edge_index.adjacency(self.normalize)
+        if isinstance(edge_index, Adjacency):
+            return edge_index
+        graphs = LooseGraphs(x, edge_index, edge_weight, None, None)
+        taken = packed(graphs, self.weight, pooled=False, backend=self.backend)
+        return taken.adjacency(self.normalize)
 
     def flat_weight(self) -> Tensor:
         """The weights as the paper stacks them, [κ · in_channels, out_channels]."""

@@ -152,6 +152,10 @@ class FlexGCN(nn.Module):
         first = self._conv(0)
         return packed(graphs, first.weight, self.pool is not None, first.backend)
 
+    def _overrides(self, name: str) -> bool:
+        """Whether a method of this name is not `FlexGCN`'s own."""
+        return getattr(type(self), name) is not getattr(FlexGCN, name) or name in vars(self)
+
     # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
     # (Torch's public decorator of this kind would import the compiler with the package.)
     _layers_uncompiled = torch._disable_dynamo(_layers)
@@ -216,6 +220,7 @@ class FlexGCN(nn.Module):
         if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
             mean = self.pool == "mean"
+            ops.check_features(h, conv.weight)
             out = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
         else:
             out = conv(h, graphs.adjacency(self.normalize))
@@ -245,11 +250,14 @@ class FlexGCN(nn.Module):
 
 
 def is_plain(model: object) -> TypeGuard[FlexGCN]:
-    """Whether calling `model` runs `FlexGCN.forward` and nothing beside: no hooks, no subclass."""
+    """Whether calling `model` runs what is written here and nothing beside: no hooks, and no such
+    method that a subclass has for its own."""
     of_all = torch.nn.modules.module
     if of_all._global_forward_hooks or of_all._global_forward_pre_hooks:
         return False
-    return type(model) is FlexGCN and not is_hooked(model)
+    if not isinstance(model, FlexGCN) or is_hooked(model):
+        return False
+    return not any(model._overrides(name) for name in ("__call__", "forward", "hidden"))
 
 
 def as_graphs(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -112,14 +113,27 @@ class AtomEncoder(nn.Module):
         whole_number("out_channels", out_channels)
         self.out_channels, self.cardinalities = out_channels, tuple(cardinalities)
         self.weight = nn.Parameter(torch.empty(sum(self.cardinalities), out_channels))
-        starts = torch.tensor((0, *self.cardinalities)).cumsum(0)[:-1]
-        self.register_buffer("offset", starts, persistent=False)
+        offset = torch.empty(len(self.cardinalities), dtype=torch.long)
+        self.register_buffer("offset", offset, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Xavier-uniform in each column's own table."""
+        self._fill_offset()
         for table in self.weight.split(self.cardinalities):
             nn.init.xavier_uniform_(table)
+
+    @torch.no_grad()
+    def _fill_offset(self) -> None:
+        """Where each column's table begins; not saved, and lost where memory is made anew."""
+        if self.offset.device != self.weight.device:
+            self.offset = torch.empty_like(self.offset, device=self.weight.device)
+        starts = [sum(self.cardinalities[:column]) for column in range(len(self.cardinalities))]
+        self.offset.copy_(torch.tensor(starts, device="cpu"))
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._fill_offset()
 
     def forward(self, x: Tensor) -> Tensor:
         """[n, out_channels]; raises InputError on a wrong width or, on the CPU, category."""
@@ -128,7 +142,8 @@ class AtomEncoder(nn.Module):
                 f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
                 f"not {x.dtype} of shape {tuple(x.shape)}"
             )
-        if x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel():
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if x.device.type == "cpu" and not traced and x.numel():
             self._check_categories(x)
         return F.embedding_bag(x.long() + self.offset, self.weight, mode="sum")
 

@@ -21,13 +21,13 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     Under mean or sum pooling that is [B, κh], what the last layer's product takes; else the last
     layer's output for every node, [n, out_channels].
     """
+    trains = not is_inference(model)
+    if trains and not can_train(model, graphs):
+        return None
     found = as_network(model, graphs)
     if found is None:
         return None
-    network, x = found
-    if is_inference(model):
-        return native.evaluate(network, x)
-    return native.train(network, x) if can_train(model, graphs) else None
+    return native.train(*found) if trains else native.evaluate(*found)
 
 
 def class_scores(model: "FlexGCN", graphs: GraphBatch, num_classes: int) -> Tensor | None:
@@ -63,20 +63,12 @@ def can_train(model: "FlexGCN", graphs: GraphBatch) -> bool:
 
 def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
     """The model as the kernels take it, and its input; None where they do not."""
-    adjacency = graphs.adjacency(model.normalize)
-    first, last = cast(FlexConv, model.convs[0]), cast(FlexConv, model.convs[-1])
-    if not model.norms or type(model.act) is not nn.ReLU or not graphs.graphs.num_nodes:
+    source = source_of(model, graphs)
+    if source is None:
         return None
-    if not ops.takes_network(first.weight, adjacency, model.backend):
-        return None
-    if any(is_hooked(part) for part in (model.act, *model.norms, *model.dropouts)):
-        return None
-    parts = zip(model.convs, model.norms, model.dropouts, strict=False)
-    hidden = [_layer(*modules) for modules in parts]
-    layers = [layer for layer in hidden if layer is not None]
-    if len(layers) < len(hidden):
-        return None
-    x, source = input_of(model, graphs)
+    adjacency, last = graphs.adjacency(model.normalize), cast(FlexConv, model.convs[-1])
+    layers, x = _layers(model), _input(model, graphs, source)
+    assert layers is not None, "source_of has looked"
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
         source = "dataset"
@@ -85,14 +77,58 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     weights = None
     if model.pool in ("mean", "sum"):
         weights = graphs.graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
-    else:
-        layers.append(native.Layer(last.weight, last.bias))
-    if any(native.is_wide(layer.weight) for layer in layers):
+    return native.Network(layers, source, adjacency, weights), x
+
+
+def source_of(model: "FlexGCN", graphs: GraphBatch) -> str | None:
+    """What the rows of the first layer's input are: `native.Network.source`, or "hops"; None where
+    the kernels do not take the model. No part of it is called."""
+    if type(model.act) is not nn.ReLU or model._overrides("hidden") or not graphs.graphs.num_nodes:
+        return None
+    first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
+    if not ops.takes_network(first.weight, adjacency, model.backend):
+        return None
+    if any(is_hooked(part) for part in (model.act, *model.norms, *model.dropouts)):
+        return None
+    layers = _layers(model)
+    if not layers or any(native.is_wide(layer.weight) for layer in layers):
         return None
     tensors = [t for layer in layers for t in layer.tensors if t is not None]
     if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
         return None
-    return native.Network(layers, source, adjacency, weights), x
+    if type(model.encoder) is AtomEncoder and graphs.graphs.kinds is not None:
+        return "kinds"
+    x = graphs.graphs.x
+    constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
+    if model.encoder is not None or not constant:
+        return "batch"
+    pays = native.cached_hops_pay(first.weight, graphs.graphs)
+    kept = pays and graphs.graphs.hops(first.order, model.normalize) is not None
+    return "hops" if kept else "dataset"
+
+
+def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> Tensor:
+    if source == "kinds":
+        return cast(AtomEncoder, model.encoder).of_kinds(graphs.graphs)
+    if source == "hops":
+        hops = graphs.graphs.hops(cast(FlexConv, model.convs[0]).order, model.normalize)
+        assert hops is not None, "source_of has looked"
+        return hops
+    return graphs.graphs.x if source == "dataset" else model._encode(graphs).contiguous()
+
+
+def _layers(model: "FlexGCN") -> list[native.Layer] | None:
+    """All that the kernels compute: hidden layers, and the last one unless it is pooled first; None
+    where one of them is none that they know, or nothing is hidden."""
+    parts = zip(model.convs, model.norms, model.dropouts, strict=False)
+    layers = [_layer(*modules) for modules in parts]
+    known = [layer for layer in layers if layer is not None]
+    if not layers or len(known) < len(layers):
+        return None
+    last = cast(FlexConv, model.convs[-1])
+    return (
+        known if model.pool in ("mean", "sum") else [*known, native.Layer(last.weight, last.bias)]
+    )
 
 
 def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer | None:
@@ -115,19 +151,3 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
     if any(t is None or t.dtype != torch.float32 or not t.is_contiguous() for t in running):
         return None
     return native.Layer(conv.weight, conv.bias, norm, p)
-
-
-def input_of(model: "FlexGCN", graphs: GraphBatch) -> tuple[Tensor, str]:
-    """The first layer's input, and what its rows are: `native.Network.source`, or "hops"."""
-    kinds, first = graphs.graphs.kinds, cast(FlexConv, model.convs[0])
-    if type(model.encoder) is AtomEncoder and kinds is not None:
-        return model.encoder.of_kinds(graphs.graphs), "kinds"
-    x = graphs.graphs.x
-    constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
-    if model.encoder is None and constant:
-        if native.cached_hops_pay(first.weight, graphs.graphs):
-            hops = graphs.graphs.hops(first.order, model.normalize)
-            if hops is not None:
-                return hops, "hops"
-        return x, "dataset"
-    return model._encode(graphs).contiguous(), "batch"

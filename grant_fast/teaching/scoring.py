@@ -174,6 +174,8 @@ class Pass:
             if mine and scores.add_in_one_pass(model, batch):
                 continue
             pred = model(batch) if self.predict is None else self.predict(model, batch)
+            if not mine and isinstance(pred, Tensor):
+                pred = pred.clone()  # a model may write all its outputs into the same memory
             scores.add(pred, batch, chunk.stop - start)
             if return_predictions:
                 outputs.append(pred)
@@ -240,7 +242,7 @@ class _Scores:
         self._residual, self._overwrite = residual, overwrite
         self._result: Tensor | None = None
         self._done = self._waiting = 0
-        self._parts: list[tuple[Tensor, Tensor, int]] = []
+        self._parts: list[tuple[Tensor, Tensor]] = []
 
     def add_in_one_pass(self, model: Model, batch: Any) -> bool:
         """Score these graphs without outputs in between, where the compiled kernels can."""
@@ -271,7 +273,13 @@ class _Scores:
                 )
             self.keep(self._of(pred, y, _ptr(batch, size)))
             return
-        self._parts.append((pred, y, size))
+        if pred.dim() == 0 or len(pred) != size:
+            found = len(pred) if pred.dim() else "no rows of"
+            raise InputError(
+                f"a batch of {size} graphs gave {found} predictions: a graph-level task needs "
+                "one for each graph, so pool the nodes, or set the task's level to 'node'"
+            )
+        self._parts.append((pred, y))
         self._waiting += size
         if self._waiting >= self.ENOUGH:
             self._score()
@@ -295,16 +303,9 @@ class _Scores:
         return self._result
 
     def _score(self) -> None:
-        preds, ys, sizes = zip(*self._parts, strict=True)
+        preds, ys = zip(*self._parts, strict=True)
         pred, y = (preds[0], ys[0]) if len(preds) == 1 else (torch.cat(preds), torch.cat(ys))
-        scores = self._of(pred, y, None)
-        for found, size in zip(map(len, preds), sizes, strict=True):
-            if found != size:
-                raise InputError(
-                    f"a batch of {size} graphs gave {found} predictions: a graph-level task needs "
-                    "one for each graph, so pool the nodes, or set the task's level to 'node'"
-                )
-        self.keep(scores)
+        self.keep(self._of(pred, y, None))
         self._parts, self._waiting = [], 0
 
     def _of(self, pred: Tensor, y: Tensor, ptr: Tensor | None) -> Tensor:
@@ -333,7 +334,8 @@ def evaluating(model: Model) -> Iterator[None]:
             yield
         finally:
             for module, mode in zip(modules, modes, strict=True):
-                module.training = mode
+                if module.training != mode:  # a module may do more there than note the mode
+                    module.train(mode)
 
 
 def _positions(ids: Positions, total: int) -> Tensor:

@@ -16,7 +16,7 @@ from torch.func import functional_call, jacrev, vmap
 from ..batch import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..nn import AtomEncoder, FlexConv, FlexGCN
+from ..nn import AtomEncoder, FlexConv, FlexGCN, is_plain
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import NOT_MEASURED, Kind, Task, check_task
 from .residuals import loss, residual
@@ -53,6 +53,11 @@ def output_jacobian(
     """
     if not isinstance(model, FlexGCN):
         raise InputError(f"the tangent kernel is of a FlexGCN, not of a {type(model).__name__}")
+    if not is_plain(model):
+        raise InputError(
+            "this FlexGCN has hooks, or a forward pass of its own, of which the tangent kernel "
+            "knows nothing: give one without"
+        )
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
     whole_number("chunk_size", chunk_size)
@@ -61,6 +66,8 @@ def output_jacobian(
         raise InputError("there are no graphs to differentiate at: give some ids")
     dense = _Dense(model)
     parameters = {name: p.detach() for name, p in dense.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise InputError("no parameter of the model requires a gradient: there is no tangent")
 
     def output(values: dict[str, Tensor], x: Tensor, adjacency: Tensor, real: Tensor) -> Tensor:
         return functional_call(dense, values, (x, adjacency, real))

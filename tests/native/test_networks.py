@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import FlexGCN, PackedGraphs, native
+from grant_fast import FlexGCN, PackedGraphs, explain, native
 from grant_fast.nn import one_pass
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 from tests.native.checks import close
@@ -210,3 +210,32 @@ def test_class_scores(build, classes):
     y[20] = 1
     dirty = native.class_scores(pred, y, ptr)
     assert dirty.isnan().nonzero().flatten().tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"hidden_channels": native.MAX_WIDTH + 1}, {"hidden_channels": 16, "norm": "batch_norm"}],
+)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_an_encoder_runs_once_whoever_computes_the_layers_and_not_to_explain_them(settings, frozen):
+    encoder = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8))
+    model = FlexGCN(8, out_channels=1, orders=[2, 2, 2], encoder=encoder, **settings)
+    if frozen:
+        model.norms.eval()
+    batch = Case().graphs.batch(slice(None))
+    explain(model, batch)
+    model(batch)
+    assert int(encoder[1].num_batches_tracked) == 1
+
+
+def test_hidden_layers_that_a_subclass_changes_are_its_own():
+    class Gated(FlexGCN):
+        def hidden(self, graphs):
+            return 3 * super().hidden(graphs)
+
+    model, batch = Gated(5, 8, 2, [2, 2]), Case().graphs.batch(slice(None))
+    got = model(batch)
+    model.backend = "torch"
+    close(got, model(batch).double())
+    with torch.no_grad():
+        close(model(batch), got.double())

@@ -394,7 +394,7 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         score_graphs(model, graphs, "regression")  # type: ignore[call-overload]
     with pytest.raises(InputError, match="no graphs to score"):
         score_graphs(model, graphs, REGRESSION, ids=[])
-    with pytest.raises(InputError, match=r"targets have shape \(4,\).*one row for each graph"):
+    with pytest.raises(InputError, match=r"a batch of 4 graphs gave 18 predictions: .* pool the nodes"):
         score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
     with pytest.raises(InputError, match=r"prediction is a tuple: give predict="):
         score_graphs(lambda batch: (batch.y, None), graphs, REGRESSION)
@@ -411,3 +411,33 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         graph.y = graph.x[:, 0]
     with pytest.raises(InputError, match=r"4 graphs gave \d+ predictions.*level to 'node'"):
         score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
+
+
+def test_a_model_may_give_all_its_outputs_in_the_same_memory(make_graphs, model) -> None:
+    outputs = torch.zeros(2, 1)
+    graphs = make_graphs(6)
+
+    def reusing(model: Any, batch: Any) -> Tensor:
+        return outputs.copy_(model(batch))
+
+    want = score_graphs(model, graphs, REGRESSION, batch_size=2, return_predictions=True)
+    got = score_graphs(
+        model, graphs, REGRESSION, batch_size=2, predict=reusing, return_predictions=True
+    )
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_module_that_does_more_than_note_its_mode_is_told_of_it(make_graphs, model) -> None:
+    class Merging(nn.Linear):
+        merged = False
+
+        def train(self, mode: bool = True) -> "Merging":
+            self.merged = not mode
+            return super().train(mode)
+
+    model.last = Merging(8, 1)
+    model.norm.eval()
+    score_graphs(model, make_graphs(4), REGRESSION)
+    assert model.training and model.last.training and not model.last.merged
+    assert not model.norm.training

@@ -190,3 +190,22 @@ def test_outputs_that_nothing_moves_are_named():
     )
     with pytest.raises(InputError, match="no weight moves the outputs"):
         check_loss_reduction(FlexGCN(3, [4], 1, [2, 2]), empty, Task("regression"), [0, 1])
+
+
+def test_what_a_model_does_beside_its_layers_is_refused():
+    class Doubled(FlexGCN):
+        def forward(self, *args):
+            return 2 * super().forward(*args)
+
+    class Named(FlexGCN):
+        """One that has nothing of its own."""
+
+    graphs, sizes = make_graphs(), (3, 6, 1)
+    hooked = make_model()
+    hooked.register_forward_hook(lambda module, args, out: 2 * out)
+    for model in (Doubled(*sizes).double(), hooked):
+        with pytest.raises(InputError, match="hooks, or a forward pass of its own"):
+            output_jacobian(model, graphs, [0])
+    assert output_jacobian(Named(*sizes).double(), graphs, [0]).shape[:2] == (1, 1)
+    with pytest.raises(InputError, match="no parameter of the model requires a gradient"):
+        output_jacobian(make_model().requires_grad_(False), graphs, [0])
