@@ -119,7 +119,7 @@ def train(
     saved = read_config(out) if going_on and out else None
     if saved is None and source is None:
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
-    changes = {**given, "source": source} if source else given
+    changes = given if source is None else {**given, "source": source}
     if saved is not None and out is not None:
         asked = dataclasses.replace(saved, **changes)
         check_same(saved, asked, out)
@@ -130,7 +130,7 @@ def train(
     try:
         dataset = load(config)
     except InputError as error:
-        if saved is None or source:
+        if saved is None or source is not None:
             raise
         raise InputError(
             f"{error} ({config.source} is what {out / CONFIG_FILE} names: give a SOURCE beside "

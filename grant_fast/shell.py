@@ -90,7 +90,7 @@ def load(config: RunConfig) -> Any:
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and a doubt, if the task was guessed."""
     from .training.report import counted
-    from .training.targets import targets_of
+    from .training.targets import targets_of, unlabelled_targets
 
     task, source = dataset.task, Path(config.source)
     words = [f"{source.name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"]
@@ -110,6 +110,9 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
         y = targets_of(dataset.graphs, dataset.split["train"])
         if all(map(_looks_like_classes, y.T)):
             lines.append("targets look like classes: for a classification give --task")
+    if unknown := unlabelled_targets(dataset.graphs, dataset.split["train"], task):
+        which = ", ".join(unknown[:_FEW_NAMES]) + (", …" if len(unknown) > _FEW_NAMES else "")
+        lines.append(f"no label in training, so that predictions mean nothing: target {which}")
     return lines
 
 

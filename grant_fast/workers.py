@@ -1,13 +1,19 @@
 """Work shared out among processes."""
 
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
+
+from .errors import InputError
 
 T = TypeVar("T")
 
@@ -19,12 +25,15 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     any multiprocessing. An interrupt ends them all. Few results wait at a time: a slow consumer
     does not fill the memory. Give and return NumPy arrays rather than tensors, which torch would
     put into shared memory: a container has little of it.
+
+    Raises:
+        InputError: one of the processes was killed.
     """
     if workers == 1:
         yield from map(work, *columns)
         return
     # Forking a process in which torch runs threads may deadlock: start fresh ones.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
     jobs = zip(*columns, strict=False)
     try:
         with _without_interrupts():  # these start the processes
@@ -34,8 +43,25 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
             waiting.append(pool.submit(work, *job))
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"one of {workers} processes that share the work was killed, most likely for want of "
+            "memory: look for a molecule that is no molecule, or free some memory"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """End this process once the one that started it is gone, even if that was killed."""
+    parent = parent_process()
+    assert parent is not None, "it is one of a pool"
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import featurize
 from .splits import FEWEST, PARTS, random_split, scaffold_split
 from .stream import Part
-from .table import read_smi, read_table
+from .table import COMPRESSED, read_smi, read_table
 
 __all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset", "twin_dataset"]
 
@@ -133,6 +133,10 @@ def load_dataset(
 def _hint(name: str) -> str:
     """What may have been meant by a name that is none."""
     path = Path(name)
+    if not name:
+        return "; it is empty"
+    if path.suffix.lower() in COMPRESSED:
+        return "; it is compressed: unpack it"
     if path.is_dir():
         return "; this is a folder, give a file in it"
     if path.is_file():

@@ -21,6 +21,7 @@ from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
+COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 _PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
@@ -166,6 +167,8 @@ def _read_records(path: Path) -> list[_Record]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if path.suffix.lower() in COMPRESSED:
+            raise InputError(f"{path} is compressed: unpack it") from error
         row = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path} row {row} is not UTF-8 text: save it as CSV in UTF-8") from error
     if "\0" in text:
@@ -192,7 +195,10 @@ def _delimiter(text: str) -> str:
     header = _HEADER.match(text.lstrip("\r\n "))
     assert header is not None  # it matches nothing, too
     marks = _QUOTED.sub("", header[0])
-    return next((mark for mark in "\t,;" if mark in marks), ",")
+    between = [mark for mark in "\t,;" if mark in marks]
+    # A name may hold a comma: what sets the SMILES' column apart is it.
+    apart = (m for m in between if "smiles" in (n.strip().lower() for n in marks.split(m)))
+    return next(apart, between[0] if between else ",")
 
 
 def _position(path: Path, header: list[str], column: str, option: str) -> int:
@@ -249,7 +255,7 @@ def _target_positions(
             for name in ([text] if text in header else text.split(","))
         ]
         if target == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
-            return others
+            return [_position(path, header, header[i], "--target") for i in others]
         positions = [_position(path, header, name, "--target") for name in target]
         for at, what in zip(taken, ("SMILES", "split"), strict=False):
             if at in positions:
@@ -300,8 +306,9 @@ def _check_not_words(path: Path, column: str, cells: list[str]) -> None:
     words = list(dict.fromkeys(cell for cell in cells if cell.lower() not in MISSING))
     if not any(map(_is_number, words)):
         raise InputError(
-            f"{path} column {column!r} holds words ({_listed(words, 3)}), not numbers: write class "
-            "numbers 0, 1, … instead, or choose another --target"
+            f"{path} column {column!r} holds words ({_listed(words, 3)}), not numbers: write plain "
+            "numbers, without units or signs such as >, or class numbers 0, 1, …, or choose "
+            "another --target"
         )
 
 
@@ -326,7 +333,7 @@ def _number(path: Path, row: int, column: str, text: str) -> float:
         return value
     problem = "not a number" if math.isnan(value) else "not finite in float32"
     if "," in text:
-        problem += ", as decimals take a point"
+        problem += ", as decimals take a point and thousands nothing"
     raise InputError(
         f"{path} row {row}, column {column!r}: {text!r} is {problem}; "
         "correct the cell, or empty it if the value is missing"

@@ -1,6 +1,7 @@
 """Answers for new graphs from a finished (or interrupted) run."""
 
 import csv
+import dataclasses
 import io
 import math
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     path = folder / (LAST_FILE if last else BEST_FILE)
     state = load_checkpoint(path)
     saved = RunConfig.from_dict(state["config"], origin=str(path))
+    saved = dataclasses.replace(saved, source=config.source)  # a resumed run's may have moved
     if saved != config:
         raise InputError(
             f"{path} is of another run than the {CONFIG_FILE} beside it, with "

@@ -31,6 +31,15 @@ def targets_of(graphs: PackedGraphs, ids: Tensor) -> Tensor:
     return y
 
 
+def unlabelled_targets(graphs: PackedGraphs, ids: Tensor, task: Task) -> list[str]:
+    """Of several targets those without a single label at these positions: names, or numbers."""
+    labels = measured(targets_of(graphs, ids), task)
+    if labels.dim() < 2 or labels.shape[1] == 1:
+        return []
+    names = task.names or tuple(map(str, range(labels.shape[1])))
+    return [name for name, known in zip(names, labels.any(0).tolist(), strict=True) if not known]
+
+
 @dataclass(frozen=True)
 class Scaling:
     """An affine map of each regression target to mean 0 and deviation 1, and back.

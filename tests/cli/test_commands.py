@@ -37,6 +37,10 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, mole
     assert "there is no file" in line and f"is what {out / 'config.json'} names" in line
     assert "give a SOURCE beside --resume" in line
     assert run("train", moved, "--resume", "-o", out).exit_code == 0
+    config = (out / "config.json").read_text()  # as where that is ended before its first epoch
+    (out / "config.json").write_text(config.replace(moved.name, "elsewhere.csv"))
+    assert run("predict", out, moved, "-o", tmp_path / "out.csv").exit_code == 0
+    (out / "config.json").write_text(config)
     assert run("train", "--resume", "-o", out).exit_code == 0  # it remembers
     assert run("predict", out, moved, "-o", tmp_path / "out.csv").exit_code == 0
     other = tmp_path / "other.csv"
@@ -76,7 +80,9 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     assert "look like" not in said("train", grades, "--task", "regression")
     hollow = [f"{smiles},{row / 7},{'' if row else 3}" for row, smiles in enumerate(rings * 2)]
     grades.write_text("\n".join(["smiles,grade,rare", *hollow]))  # one label is no class
-    assert "look like" not in said("train", grades, "--target", "all")
+    text = said("train", grades, "--target", "all")
+    assert "look like" not in text
+    assert "no label in training, so that predictions mean nothing: target rare\n" in text
 
 
 def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):

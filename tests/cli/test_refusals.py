@@ -217,6 +217,8 @@ MISSING_FILES = [
     ("molhiv", "; did you mean ogbg-molhiv?"),
     ("qm9", "; did you mean QM9?"),
     ("hiv-run", "; this is a folder, give a file in it"),
+    ("", "; it is empty"),
+    ("molecules.csv.gz", "; it is compressed: unpack it"),
     ("notes.txt", "; this file's kind is told by the end of its name: rename it"),
 ]
 
@@ -262,7 +264,7 @@ def test_a_column_of_words_asks_for_numbers(here):
     rows = "".join(f"{smiles},{'yes' if i % 2 else 'no'}\n" for i, smiles in enumerate(SMILES))
     Path("words.csv").write_text("smiles,active\n" + rows)
     line = fails("train", "words.csv")
-    assert "column 'active' holds words ('no', 'yes'), not numbers: write class numbers" in line
+    assert "column 'active' holds words ('no', 'yes'), not numbers: write plain numbers" in line
 
 
 def test_recipes_that_are_not_there_are_named(here):

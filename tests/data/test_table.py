@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,10 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
         ("smiles,y\nC,1\nCC\n", "row 3 has 1 cells and the header 2"),
         ("smiles,y\nC,1,2\n", "row 2 has 3 cells and the header 2"),
+        (
+            "smiles,y\nC,>1\nCC,5 nM\n",
+            r"words \('>1', '5 nM'\).*plain numbers, without units or si",
+        ),
         (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
         (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
         (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
@@ -137,6 +142,13 @@ def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit:
         read_table(csv_file(content))
 
 
+def test_a_compressed_table_is_to_be_unpacked(tmp_path) -> None:
+    path = tmp_path / "molecules.csv.gz"
+    path.write_bytes(gzip.compress(b"smiles,y\nC,1\n"))
+    with pytest.raises(InputError, match=r"molecules.csv.gz is compressed: unpack it"):
+        read_table(path)
+
+
 @pytest.mark.parametrize(
     ("smiles_column", "target", "culprit"),
     [
@@ -146,11 +158,20 @@ def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit:
         (None, [""], "no column ''"),
         (None, ["smiles"], "'smiles' cannot be both SMILES column and --target"),
         (None, ["y", "y"], "a --target is given twice among 'y', 'y'"),
+        (None, ["all"], "several columns 'z': rename all but one of them"),
     ],
 )
 def test_a_wrong_column_is_named(csv_file, smiles_column, target, culprit: str) -> None:
     with pytest.raises(InputError, match=culprit):
         read_table(csv_file("smiles,y,z,z\nC,1,2,3\n"), smiles_column, target)
+
+
+def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None:
+    for header in ("SMILES;log S (mol/l, 25 C)", "log S (a\tb);smiles"):
+        table = read_table(csv_file(f"{header}\n1;1\n"))
+        assert (table.smiles, columns(table)) == (["1"], [[1.0]])
+    table = read_table(csv_file("structure,y (a; b)\nC,1\n"), "structure")
+    assert table.target_names == ("y (a; b)",)
 
 
 def test_long_lists_of_columns_are_cut(csv_file) -> None:

@@ -394,7 +394,9 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         score_graphs(model, graphs, "regression")  # type: ignore[call-overload]
     with pytest.raises(InputError, match="no graphs to score"):
         score_graphs(model, graphs, REGRESSION, ids=[])
-    with pytest.raises(InputError, match=r"a batch of 4 graphs gave 18 predictions: .* pool the nodes"):
+    with pytest.raises(
+        InputError, match=r"a batch of 4 graphs gave 18 predictions: .* pool the nodes"
+    ):
         score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
     with pytest.raises(InputError, match=r"prediction is a tuple: give predict="):
         score_graphs(lambda batch: (batch.y, None), graphs, REGRESSION)

@@ -1,0 +1,57 @@
+"""Work shared out among processes, one of which is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from grant_fast.errors import InputError
+from grant_fast.workers import share_out
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+
+#: Prints the processes that work, and works until it is ended.
+ENDLESS = """
+import os, time
+from grant_fast.workers import share_out
+
+def work(number):
+    if number > 1:
+        time.sleep(100)
+    time.sleep(0.2)  # the other process takes the other number
+    return os.getpid()
+
+if __name__ == "__main__":
+    for pid in share_out(2, work, range(4)):
+        print(pid, flush=True)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text(ENDLESS)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    workers = {int(parent.stdout.readline()) for _ in range(2)}
+    assert all(map(is_alive, workers))
+    parent.kill()
+    parent.communicate()  # ends once nobody has the output open any more
+    until = time.monotonic() + 10
+    while any(map(is_alive, workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(is_alive, workers))
+
+
+def test_a_process_that_was_killed_is_one_line():
+    with pytest.raises(InputError, match=r"one of 2 processes .* was killed, most likely for want"):
+        list(share_out(2, signal.raise_signal, [signal.SIGKILL]))
