@@ -282,6 +282,9 @@ def test_a_node_level_score_needs_fitting_node_ranges() -> None:
         graph_residuals(pred, y, task)
     with pytest.raises(InputError, match="ptr ends at 3, and there are 4 rows"):
         graph_residuals(pred, y, task, torch.tensor([0, 3]))
+    for wrong in ([1, 4], [0, 3, 2, 4]):  # a row in no graph, a row in two
+        with pytest.raises(InputError, match="ptr does not ascend from 0"):
+            graph_residuals(pred, y, task, torch.tensor(wrong))
 
 
 def test_unknown_names_are_refused() -> None:

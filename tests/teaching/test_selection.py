@@ -148,6 +148,15 @@ def test_drawing_in_proportion_keeps_the_expectation() -> None:
     assert counts.argmax() == 4 and counts[3] > counts[0]
 
 
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**20])
+def test_a_draw_heeds_the_ratios_of_the_scores_and_not_their_size(scale: float) -> None:
+    scores, lot = torch.tensor([0.0, 0.1, 4.0, 1.0]), torch.tensor([1.0, 0.9, 0.8, 0.3])
+    picked, weights = sample_graphs(scores, 2, lot)
+    assert picked.tolist() == [2, 3]
+    scaled, counted = sample_graphs(scale * scores, 2, lot)
+    assert scaled.equal(picked) and counted.equal(weights)
+
+
 @pytest.mark.parametrize("scores", [[0.0] * 5, [math.inf, 1.0, 0.0, 2.0, math.inf]])
 def test_drawing_from_scores_at_the_edge(scores) -> None:
     lot = torch.rand(5, dtype=torch.float64) + 1e-9

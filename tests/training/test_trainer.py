@@ -129,6 +129,14 @@ def test_a_run_leaves_the_global_random_state_alone(tmp_path, config):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_a_run_drops_out_by_its_own_seed_whatever_was_drawn_before(tmp_path, config):
+    runs = [Trainer(make_dataset(), config(dropout=(0.5,)), tmp_path / name) for name in "ab"]
+    for run in runs:
+        run.fit()
+        torch.rand(1)
+    assert same(runs[0].model.state_dict(), runs[1].model.state_dict())
+
+
 def test_the_teacher_sees_a_model_in_evaluation_mode_and_leaves_no_trace(
     tmp_path, config, monkeypatch
 ):
