@@ -1,0 +1,18 @@
+"""Targets on the learner's scale, and back."""
+
+import torch
+
+from grant_fast.training.targets import Scaling
+
+
+def test_targets_that_differ_in_their_last_bit_are_standardised_and_return():
+    y = torch.tensor([[1e5], [1e5 + 2**-7]])
+    scaling = Scaling.fit(y)
+    assert scaling.encode(y).tolist() == [[-1.0], [1.0]]
+    assert scaling.decode(scaling.encode(y)).equal(y)
+
+
+def test_each_target_has_the_scale_of_what_was_measured_and_a_constant_one_its_own():
+    nan = torch.nan
+    scaling = Scaling.fit(torch.tensor([[1.0, 7.0, nan], [5.0, 7.0, nan], [nan, 7.0, nan]]))
+    assert (scaling.mean, scaling.deviation) == ((3.0, 7.0, 0.0), (2.0, 1.0, 1.0))
