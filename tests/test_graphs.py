@@ -103,6 +103,7 @@ def test_caches_hold_powers_of_the_propagation_matrix(mean, normalize):
 def test_indexing_does_what_one_expects():
     graphs = Case().graphs
     assert graphs[-1].ids.tolist() == [11]
+    assert graphs[-12].ids.equal(graphs[0].ids)
     part = graphs[[5, 2, -1]]
     assert isinstance(part, PackedGraphs)
     assert part.ids.tolist() == [5, 2, 11]
