@@ -96,6 +96,7 @@ def test_another_version_is_refused(tmp_path):
     ("name", "value", "message"),
     [
         ("adj.col", lambda t: t + 1000, "points outside its graph"),
+        ("adj.col", lambda t: torch.cat([t[:-1], t[-1:] + 1000]), "points outside its graph"),
         ("adj_t.col", lambda t: t - 1, "points outside its graph"),
         ("adj.weight", lambda t: t[:1].clone(), "adj.weight does not fit its edges"),
         ("ptr", lambda t: t.flip(0), "ptr does not cover"),

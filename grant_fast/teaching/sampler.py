@@ -248,8 +248,8 @@ class GraNTSampler(Sampler[list[int]]):
     def weights(self, ids: Positions) -> Tensor | None:
         """What the losses of the selected graphs at `ids` count, float32 [len(ids)]; None: 1 each.
 
-        A batch's loss is their weighted mean, (w·l).sum() / w.sum(): of all the selected graphs they
-        sum to the number of graphs, whatever the share.
+        A batch's loss is the mean that they weight, (w·l).sum() / w.sum(): over all that is
+        selected they sum to the number of all graphs, in expectation.
 
         Raises:
             InputError: nothing has been selected yet, or a graph is not among the selected.

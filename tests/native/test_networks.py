@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import FlexGCN, PackedGraphs, explain, native
+from grant_fast import FlexGCN, InputError, PackedGraphs, Task, explain, native, score_graphs
 from grant_fast.nn import one_pass
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 from tests.native.checks import close
@@ -187,6 +187,22 @@ def test_class_scores_of_a_network(build):
         got = one_pass.class_scores(model, batch, 4)
     torch.testing.assert_close(got, want)
     assert one_pass.class_scores(model.train(), batch, 4) is None
+
+
+def test_nodes_are_scored_in_one_pass_and_graphs_are_not(monkeypatch):
+    graphs, task = Case().graphs, Task("multiclass", num_outputs=4, level="node")
+    graphs.y, graphs.y_level = torch.randint(0, 4, (graphs.num_nodes,)), "node"
+    model = FlexGCN(graphs.num_features, [17], 4, [3, 2], pool=None)
+    asked, whole = [], one_pass.class_scores
+    monkeypatch.setattr(one_pass, "class_scores", lambda *args: asked.append(1) or whole(*args))
+    got = score_graphs(model, graphs, task)
+    assert asked
+    torch.testing.assert_close(got, score_graphs(model, graphs, task, predict=lambda m, b: m(b)))
+    asked.clear()
+    graphs.y, graphs.y_level = torch.randint(0, 4, (len(graphs),)), "graph"
+    with pytest.raises(InputError, match="targets have shape"):
+        score_graphs(model, graphs, task)
+    assert not asked
 
 
 @pytest.mark.parametrize("classes", [2, 10, 17])

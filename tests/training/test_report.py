@@ -155,6 +155,7 @@ def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(runs)
     assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
+    assert terminal_table(summarize(runs), "mae", False, "title").row_count == len(metrics)
 
 
 def test_a_table_in_a_narrow_terminal_breaks_lines_and_drops_no_digit():
