@@ -53,7 +53,8 @@ def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str
         return None
     if not (one_pass.is_inference(model) or one_pass.can_train(model, graphs)):
         return None
-    return one_pass.source_of(model, graphs)
+    planned = one_pass.plan(model, graphs)
+    return None if planned is None else planned[1]
 
 
 def _path(

@@ -63,12 +63,11 @@ def can_train(model: "FlexGCN", graphs: GraphBatch) -> bool:
 
 def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
     """The model as the kernels take it, and its input; None where they do not."""
-    source = source_of(model, graphs)
-    if source is None:
+    planned = plan(model, graphs)
+    if planned is None:
         return None
-    adjacency, last = graphs.adjacency(model.normalize), cast(FlexConv, model.convs[-1])
-    layers, x = _layers(model), _input(model, graphs, source)
-    assert layers is not None, "source_of has looked"
+    layers, source = planned
+    x, last = _input(model, graphs, source), cast(FlexConv, model.convs[-1])
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
         source = "dataset"
@@ -77,12 +76,12 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     weights = None
     if model.pool in ("mean", "sum"):
         weights = graphs.graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
-    return native.Network(layers, source, adjacency, weights), x
+    return native.Network(layers, source, graphs.adjacency(model.normalize), weights), x
 
 
-def source_of(model: "FlexGCN", graphs: GraphBatch) -> str | None:
-    """What the rows of the first layer's input are: `native.Network.source`, or "hops"; None where
-    the kernels do not take the model. No part of it is called."""
+def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str] | None:
+    """The layers, and what the rows of the first one's input are: `native.Network.source`, or
+    "hops"; None where the kernels do not take the model. No part of it is called."""
     if type(model.act) is not nn.ReLU or model._overrides("hidden") or not graphs.graphs.num_nodes:
         return None
     first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
@@ -97,14 +96,14 @@ def source_of(model: "FlexGCN", graphs: GraphBatch) -> str | None:
     if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
         return None
     if type(model.encoder) is AtomEncoder and graphs.graphs.kinds is not None:
-        return "kinds"
+        return layers, "kinds"
     x = graphs.graphs.x
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is not None or not constant:
-        return "batch"
+        return layers, "batch"
     pays = native.cached_hops_pay(first.weight, graphs.graphs)
     kept = pays and graphs.graphs.hops(first.order, model.normalize) is not None
-    return "hops" if kept else "dataset"
+    return layers, "hops" if kept else "dataset"
 
 
 def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> Tensor:
@@ -112,7 +111,7 @@ def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> Tensor:
         return cast(AtomEncoder, model.encoder).of_kinds(graphs.graphs)
     if source == "hops":
         hops = graphs.graphs.hops(cast(FlexConv, model.convs[0]).order, model.normalize)
-        assert hops is not None, "source_of has looked"
+        assert hops is not None, "the plan was made with them"
         return hops
     return graphs.graphs.x if source == "dataset" else model._encode(graphs).contiguous()
 
@@ -125,10 +124,10 @@ def _layers(model: "FlexGCN") -> list[native.Layer] | None:
     known = [layer for layer in layers if layer is not None]
     if not layers or len(known) < len(layers):
         return None
-    last = cast(FlexConv, model.convs[-1])
-    return (
-        known if model.pool in ("mean", "sum") else [*known, native.Layer(last.weight, last.bias)]
-    )
+    if model.pool not in ("mean", "sum"):
+        last = cast(FlexConv, model.convs[-1])
+        known.append(native.Layer(last.weight, last.bias))
+    return known
 
 
 def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer | None:
