@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from grant_fast import FlexGCN
+from grant_fast.tasks import measured
 from grant_fast.teaching import loss
 from grant_fast.training.model import fitting_size
-from grant_fast.training.targets import measured
 
 from .settings import CHECKED, Setting, backend
 

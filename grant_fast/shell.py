@@ -148,7 +148,8 @@ def again() -> str:
 
 def why_unmeasured(dataset: Any, part: str) -> str:
     """What keeps every metric from being measured on a part of the data."""
-    from .training.targets import measured, targets_of
+    from .tasks import measured
+    from .training.targets import targets_of
 
     labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
     return f"the {part} split has {'labels of one class only' if labelled else 'no labels'}"

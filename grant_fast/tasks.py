@@ -1,9 +1,12 @@
 """What is learned: the kind of target, where it sits, and how many outputs that takes."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .errors import InputError, whole_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Kind = Literal["regression", "binary", "multiclass", "multilabel"]
 Level = Literal["graph", "node"]
@@ -41,6 +44,11 @@ class Task:
             raise InputError(
                 f"a binary task has one output, not {self.num_outputs}: take 'multilabel' for more"
             )
+
+
+def measured(y: "Tensor", task: Task) -> "Tensor":
+    """Which entries of `y` are labels: bool, of the shape of `y`."""
+    return y != NOT_MEASURED if task.kind == "multiclass" else ~y.isnan()
 
 
 def check_task(task: Any) -> None:

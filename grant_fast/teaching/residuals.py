@@ -13,7 +13,7 @@ from torch import Tensor
 from .. import native
 from ..dispatch import takes_native
 from ..errors import InputError
-from ..tasks import NOT_MEASURED, Task, check_task
+from ..tasks import NOT_MEASURED, Task, check_task, measured
 
 ResidualKind = Literal["gradient", "raw"]
 Reduction = Literal["mean", "sum"]
@@ -49,21 +49,21 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
         # seven times faster than along ten classes.
         rows, classes = pred.T.unsqueeze(0), y.unsqueeze(0)
         total = F.cross_entropy(rows, classes, ignore_index=NOT_MEASURED, reduction="sum")
-        count = (y != NOT_MEASURED).sum()
     else:
-        entries, measured = _entries(pred, y, task)
-        total = torch.where(measured, entries, 0.0).sum()
-        count = measured.sum()
-    return total if reduction == "sum" else total / count.clamp(min=1)
+        total = _entries(pred, y, task).sum()
+    return total if reduction == "sum" else total / measured(y, task).sum().clamp(min=1)
 
 
-def _entries(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
-    """The loss of each entry, and which are measured, [rows, C], of any kind but multiclass."""
-    measured = ~y.isnan()
-    target = torch.where(measured, y, 0.0)
-    if task.kind == "regression":
-        return F.mse_loss(pred, target, reduction="none"), measured
-    return F.binary_cross_entropy_with_logits(pred, target, reduction="none"), measured
+def _entries(pred: Tensor, y: Tensor, task: Task) -> Tensor:
+    """The loss of each entry, of the shape of `y`; 0 where that is not measured."""
+    known = measured(y, task)
+    if task.kind == "multiclass":
+        entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")
+    else:
+        binary = F.binary_cross_entropy_with_logits
+        entry_loss = F.mse_loss if task.kind == "regression" else binary
+        entries = entry_loss(pred, torch.where(known, y, 0.0), reduction="none")
+    return torch.where(known, entries, 0.0)
 
 
 def graph_losses(
@@ -83,13 +83,10 @@ def graph_losses(
         InputError: as `graph_residuals`.
     """
     pred, y = aligned(pred, y, task)
+    entries, known = _entries(pred, y, task), measured(y, task)
     if task.kind == "multiclass":
-        entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")[:, None]
-        measured = (y != NOT_MEASURED)[:, None]
-    else:
-        entries, measured = _entries(pred, y, task)
-    entries = torch.where(measured, entries, 0.0)
-    rows = torch.stack([entries.sum(1), measured.sum(1).to(entries.dtype)], dim=1)
+        entries, known = entries[:, None], known[:, None]
+    rows = torch.stack([entries.sum(1), known.sum(1).to(entries.dtype)], dim=1)
     if task.level == "node":
         rows = torch.segment_reduce(rows, "sum", offsets=_checked_ptr(ptr, rows), initial=0)
     return rows[:, 0], rows[:, 1].detach()
@@ -156,12 +153,12 @@ def graph_residuals(
             return native.class_scores(f, classes, _checked_ptr(ptr, f))
         squares, labelled = _class_squares(*aligned(pred, y, task), overwrite)
     else:
-        errors, measured = _errors(pred, y, task, kind)
+        errors, known = _errors(pred, y, task, kind)
         if task.level == "graph":
-            count = measured.sum(1).clamp_(min=1)
+            count = known.sum(1).clamp_(min=1)
             return torch.linalg.vector_norm(errors, dim=1).div_(count).float()
         squares = errors.square_().sum(1)
-        labelled = measured.any(1)
+        labelled = known.any(1)
     if task.level == "graph":
         return squares.sqrt_().float()
     # A row reduction over ranges, not a scatter: the same bits in every run, on any device.
@@ -201,8 +198,8 @@ def _class_squares(pred: Tensor, classes: Tensor, overwrite: bool) -> tuple[Tens
     out = (e.square_() @ ones).addcmul_(wrong, wrong).div_(total)
     if everywhere:
         return out, None
-    measured = classes >= 0
-    return torch.where(measured, out, 0.0), measured
+    known = classes >= 0
+    return torch.where(known, out, 0.0), known
 
 
 def _is_moderate(pred: Tensor) -> bool:
@@ -216,11 +213,11 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
     check_residual(kind)
     pred, y = aligned(pred, y, task)
     if task.kind == "multiclass":
-        measured = (y != NOT_MEASURED).unsqueeze(1)
+        known = measured(y, task).unsqueeze(1)
         target = (y.unsqueeze(1) == torch.arange(task.num_outputs, device=y.device)).to(pred.dtype)
         output = pred if kind == "raw" else pred.T.contiguous().softmax(dim=0).T
     else:
-        measured, target = ~y.isnan(), y
+        known, target = measured(y, task), y
         if _may_look_at(y) and bool(y.isinf().any()):
             row = int(y.isinf().any(1).nonzero()[0])
             raise InputError(
@@ -228,7 +225,7 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
                 "target was not measured"
             )
         output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
-    return torch.where(measured, output - target, 0.0), measured
+    return torch.where(known, output - target, 0.0), known
 
 
 def check_residual(kind: str) -> None:

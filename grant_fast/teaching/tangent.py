@@ -18,7 +18,7 @@ from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..nn import AtomEncoder, FlexConv, FlexGCN, is_plain
 from ..reference import dense_flex_conv, expand_rows
-from ..tasks import NOT_MEASURED, Kind, Task, check_task
+from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
 from .scoring import Positions, evaluating
 
@@ -248,7 +248,7 @@ def check_loss_reduction(
     batch = graphs.batch(ids)
     if (y := batch.y) is None:
         raise InputError("these graphs carry no targets (y): give graphs that have them")
-    if bool((y == NOT_MEASURED if task.kind == "multiclass" else y.isnan()).any()):
+    if not bool(measured(y, task).all()):
         raise InputError("a label is missing among these graphs: choose graphs that have them all")
     jacobian = output_jacobian(model, graphs, ids)
     with evaluating(model):

@@ -8,12 +8,13 @@ from torch import Tensor, nn
 from ..batch import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from ..tasks import measured
 from ..teaching.residuals import loss
 from ..teaching.scoring import evaluating
 from .metrics import evaluate, evaluate_each
 from .model import ModelSpec, batches_of, fitting_size, outputs
 from .recording import Recorder
-from .targets import constant_prediction, measured, targets_of
+from .targets import constant_prediction, targets_of
 
 
 class Evaluator:

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..files import atomic_write_text
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
-from ..tasks import Task
+from ..tasks import Task, measured
 from .checkpoints import load_checkpoint, load_weights
 from .config import RunConfig
 from .folder import (
@@ -31,7 +31,7 @@ from .folder import (
     read_config,
 )
 from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
-from .targets import measured, targets_of
+from .targets import targets_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Targets as the learner sees them: which are measured, on what scale, and the dullest guess."""
+"""Targets as the learner sees them: of which graphs, on what scale, and the dullest guess."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -8,12 +8,7 @@ import torch
 from torch import Tensor
 
 from ..graphs import PackedGraphs
-from ..tasks import NOT_MEASURED, Task
-
-
-def measured(y: Tensor, task: Task) -> Tensor:
-    """Which entries of `y` are labels: bool, of the shape of `y`."""
-    return y != NOT_MEASURED if task.kind == "multiclass" else ~y.isnan()
+from ..tasks import Task, measured
 
 
 def with_targets(graphs: PackedGraphs, encode: Callable[[Tensor], Tensor]) -> PackedGraphs:
@@ -86,10 +81,10 @@ def constant_prediction(y: Tensor, task: Task) -> Tensor:
         y: training targets as `Task` describes them.
         task: what is learned.
     """
-    if task.kind == "multiclass":
-        counts = torch.bincount(y[y != NOT_MEASURED], minlength=task.num_outputs)
-        return (counts + 1).float().log()
     known = measured(y, task)
+    if task.kind == "multiclass":
+        counts = torch.bincount(y[known], minlength=task.num_outputs)
+        return (counts + 1).float().log()
     total, count = y.where(known, 0).double().sum(0), known.sum(0)
     if task.kind == "regression":
         return (total / count.clamp(min=1)).float()

@@ -18,7 +18,7 @@ from ..devices import clock
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..indexing import upload
-from ..tasks import Task
+from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
@@ -33,7 +33,7 @@ from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
-from .targets import Scaling, measured, targets_of, with_targets
+from .targets import Scaling, targets_of, with_targets
 
 SAVE_EVERY_SECONDS = 5.0  # between checkpoints; an interrupt loses no finished epoch all the same
 
