@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -33,7 +33,7 @@ from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import featurize
 from .splits import FEWEST, PARTS, random_split, scaffold_split
 from .stream import Part
-from .table import COMPRESSED, read_smi, read_table
+from .table import COMPRESSED, Table, read_smi, read_table
 
 __all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset", "twin_dataset"]
 
@@ -92,41 +92,31 @@ def load_dataset(
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
-    options = _Options(
-        smiles_column,
-        target,
-        task,
-        split,
-        split_column,
-        num_graphs,
-        seed,
-        strict,
-        workers,
-        progress,
-    )
-    suffix = Path(name).suffix.lower()
+    _check_arguments(task, split, split_column, num_graphs)
+    path, suffix = Path(name), Path(name).suffix.lower()
     if suffix in (".csv", ".tsv"):
-        return _from_csv(Path(name), options)
+        table = read_table(path, smiles_column, target, split_column=split_column)
+        dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
+        return _with_split(dataset, split, seed)
     if smiles_column is not None or target or split_column is not None:
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if suffix == ".smi":
-        return _from_smi(Path(name), options)
+        dataset = _from_smi(path, task, split, num_graphs, strict, workers, progress)
+        return _with_split(dataset, split, seed)
     if split == "scaffold":
         raise InputError(
             f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
             'split="random" (--split random)'
         )
     if name in graphon.NAMES:
-        return _generated(name, options)
+        return _generated(name, task, num_graphs, seed, workers, progress)
     if suffix == ".gfast":
-        stored = read_packed(Path(name), options.task)
-        return _with_split(first_graphs(stored, options.num_graphs), options)
-    if name in SETS:
-        return _published(name, load_ogb(name, progress=progress), options)
-    if name in PYG_SETS:
-        return _published(name, load_pyg(name, progress=progress), options)
+        return _with_split(first_graphs(read_packed(path, task), num_graphs), split, seed)
+    if name in SETS or name in PYG_SETS:
+        loaded = (load_ogb if name in SETS else load_pyg)(name, progress=progress)
+        return _with_split(_published(name, loaded, task, num_graphs), split, seed)
     if name.startswith(twin.PREFIX):
-        return _from_twin(name, options)
+        return _from_twin(name, task, num_graphs, seed)
     raise InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
 
 
@@ -148,50 +138,41 @@ def _hint(name: str) -> str:
     return f"; did you mean {near}?" if near else ""
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The arguments of `load_dataset`, checked."""
-
-    smiles_column: str | None
-    target: Sequence[str] | None
-    task: Kind | None
-    split: Split | None
-    split_column: str | None
-    num_graphs: int | None
-    seed: int
-    strict: bool
-    workers: int | None
-    progress: bool
-
-    def __post_init__(self) -> None:
-        for what, value, known in (("task", self.task, Kind), ("split", self.split, Split)):
-            if value is not None and value not in get_args(known):
-                choices = ", ".join(get_args(known))
-                raise InputError(f"unknown {what} {value!r}: choose one of {choices}")
-        if self.split is not None and self.split_column is not None:
-            raise InputError(
-                f"the split is {self.split} or in the column {self.split_column!r}: choose one"
-            )
-        if self.num_graphs is not None and self.num_graphs < 3:
-            raise InputError(
-                f"num_graphs={self.num_graphs}: give 3 or more, for train, valid and test"
-            )
+def _check_arguments(
+    task: Kind | None, split: Split | None, split_column: str | None, num_graphs: int | None
+) -> None:
+    """Refuse what no source can have (InputError); the arguments are those of `load_dataset`."""
+    for what, value, known in (("task", task, Kind), ("split", split, Split)):
+        if value is not None and value not in get_args(known):
+            choices = ", ".join(get_args(known))
+            raise InputError(f"unknown {what} {value!r}: choose one of {choices}")
+    if split is not None and split_column is not None:
+        raise InputError(f"the split is {split} or in the column {split_column!r}: choose one")
+    if num_graphs is not None and num_graphs < 3:
+        raise InputError(f"num_graphs={num_graphs}: give 3 or more, for train, valid and test")
 
 
-def _from_csv(path: Path, options: _Options) -> Dataset:
-    columns = (options.smiles_column, options.target)
-    table = read_table(path, *columns, split_column=options.split_column)
-    if options.num_graphs is not None:
-        table = table.take(range(min(options.num_graphs, len(table))))
+def _from_table(
+    path: Path,
+    table: Table,
+    task: Kind | None,
+    split: Split | None,
+    num_graphs: int | None,
+    strict: bool,
+    workers: int | None,
+    progress: bool,
+) -> Dataset:
+    if num_graphs is not None:
+        table = table.take(range(min(num_graphs, len(table))))
     assert table.y is not None
     labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
     unlabelled = len(table) - len(labelled)
     table = table.take(labelled)
 
-    arrays, failures = featurize(table.smiles, options.workers, options.progress)
+    arrays, failures = featurize(table.smiles, workers, progress)
     skipped = [(table.rows[i], text) for i, text in failures]
     too_few = arrays.num_graphs < FEWEST
-    if skipped and (options.strict or too_few):
+    if skipped and (strict or too_few):
         row, text = skipped[0]
         left = f"correct it: what is left, {arrays.num_graphs} of {len(table)}, is too few to split"
         raise InputError(
@@ -201,77 +182,83 @@ def _from_csv(path: Path, options: _Options) -> Dataset:
     bad = {i for i, _ in failures}
     table = table.take([i for i in range(len(table)) if i not in bad])
     assert table.y is not None
-    task, y = make_task(table.y, "graph", table.target_names, options.task)
-    split = {}
+    posed, y = make_task(table.y, "graph", table.target_names, task)
+    parts = {}
     if table.parts is not None:
         found = np.array(table.parts)
-        split = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
-    elif options.split != "random":
-        split = scaffold_split(table.smiles)
-    dataset = Dataset(
+        parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
+    elif split != "random":
+        parts = scaffold_split(table.smiles)
+    return Dataset(
         name=path.stem,
         graphs=PackedGraphs.from_graph_arrays(
             replace(arrays, y=y), missing_labels=True, ids=torch.tensor(table.rows)
         ),
-        task=task,
-        split=split,
-        metric=DEFAULT_METRIC[task.kind],
+        task=posed,
+        split=parts,
+        metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
         splitting="scaffold" if table.parts is None else "given",
     )
-    return _with_split(dataset, options)
 
 
-def _from_smi(path: Path, options: _Options) -> Dataset:
+def _from_smi(
+    path: Path,
+    task: Kind | None,
+    split: Split | None,
+    num_graphs: int | None,
+    strict: bool,
+    workers: int | None,
+    progress: bool,
+) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
-    smiles = read_smi(path).smiles[: options.num_graphs]
-    arrays, failures = featurize(smiles, options.workers, options.progress)
+    smiles = read_smi(path).smiles[:num_graphs]
+    arrays, failures = featurize(smiles, workers, progress)
     rows = [(row + 1, text) for row, text in failures]
-    if rows and (options.strict or arrays.num_graphs == 0):
+    if rows and (strict or arrays.num_graphs == 0):
         row, text = rows[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
     bad = {row for row, _ in failures}
     good = [row for row in range(len(smiles)) if row not in bad]
     kept = [smiles[row] for row in good]
-    y = penalized_logp(kept, options.workers, options.progress)[:, None]
-    task, y = make_task(y, "graph", ("penalised logP",), options.task or "regression")
-    dataset = Dataset(
+    y = penalized_logp(kept, workers, progress)[:, None]
+    posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
+    return Dataset(
         name=path.stem,
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
-        task=task,
-        split=scaffold_split(kept) if options.split == "scaffold" else {},
-        metric=DEFAULT_METRIC[task.kind],
+        task=posed,
+        split=scaffold_split(kept) if split == "scaffold" else {},
+        metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=rows,
         splitting="scaffold",
     )
-    return _with_split(dataset, options)
 
 
-def _published(name: str, loaded: Published, options: _Options) -> Dataset:
+def _published(name: str, loaded: Published, task: Kind | None, num_graphs: int | None) -> Dataset:
     assert loaded.graphs.y is not None
-    task, y = make_task(loaded.graphs.y, "graph", loaded.targets, options.task or loaded.kind)
+    posed, y = make_task(loaded.graphs.y, "graph", loaded.targets, task or loaded.kind)
     arrays = replace(loaded.graphs, y=y)
     dataset = Dataset(
         name=name,
         graphs=PackedGraphs.from_graph_arrays(arrays, missing_labels=loaded.missing_labels),
-        task=task,
+        task=posed,
         split=loaded.split,
-        metric=loaded.metric if task.kind == loaded.kind else DEFAULT_METRIC[task.kind],
+        metric=loaded.metric if posed.kind == loaded.kind else DEFAULT_METRIC[posed.kind],
         encoder=loaded.encoder,
         splitting="published",
     )
-    return _with_split(first_of_each_part(dataset, options.num_graphs), options)
+    return first_of_each_part(dataset, num_graphs)
 
 
-def _from_twin(name: str, options: _Options) -> Dataset:
+def _from_twin(name: str, task: Kind | None, num_graphs: int | None, seed: int) -> Dataset:
     shape = twin.twin_shape(name)
-    arrays = twin.generate_twin(shape, options.num_graphs, options.seed)
-    if options.task not in (None, shape.kind):
-        raise InputError(f"{name} is a {shape.kind} task, not {options.task}: leave the task out")
-    return twin_dataset(name.removeprefix(twin.PREFIX), shape, arrays, options.seed)
+    arrays = twin.generate_twin(shape, num_graphs, seed)
+    if task not in (None, shape.kind):
+        raise InputError(f"{name} is a {shape.kind} task, not {task}: leave the task out")
+    return twin_dataset(name.removeprefix(twin.PREFIX), shape, arrays, seed)
 
 
 def twin_dataset(name: str, shape: twin.Shape, arrays: GraphArrays, seed: int = 0) -> Dataset:
@@ -287,34 +274,39 @@ def twin_dataset(name: str, shape: twin.Shape, arrays: GraphArrays, seed: int = 
     )
 
 
-def _generated(name: str, options: _Options) -> Dataset:
+def _generated(
+    name: str,
+    task: Kind | None,
+    num_graphs: int | None,
+    seed: int,
+    workers: int | None,
+    progress: bool,
+) -> Dataset:
     kind: Kind = "regression" if name == "gen-reg" else "multiclass"
-    if options.task not in (None, kind):
-        raise InputError(f"{name} is a {kind} task, not {options.task}: leave the task out")
-    num_graphs = options.num_graphs or 50_000
+    if task not in (None, kind):
+        raise InputError(f"{name} is a {kind} task, not {task}: leave the task out")
+    count = num_graphs or 50_000
+    if count < SMALLEST:  # drawn before more processes have started
+        workers = None
 
     def draw() -> Iterable[Part]:
-        # Fewer graphs are drawn before more processes have started.
-        workers = options.workers if num_graphs >= SMALLEST else None
-        return graphon.generate_parts(
-            name, num_graphs, seed=options.seed, workers=workers, progress=options.progress
-        )
+        return graphon.generate_parts(name, count, seed=seed, workers=workers, progress=progress)
 
     return Dataset(
         name=name,
-        graphs=cached_graphs(name, num_graphs, options.seed, draw),
+        graphs=cached_graphs(name, count, seed, draw),
         task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
-        split=random_split(num_graphs, GENERATED_FRACTIONS, options.seed),
+        split=random_split(count, GENERATED_FRACTIONS, seed),
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
         metric="mae" if kind == "regression" else "roc_auc",
     )
 
 
-def _with_split(dataset: Dataset, options: _Options) -> Dataset:
+def _with_split(dataset: Dataset, split: Split | None, seed: int) -> Dataset:
     """A random split where one is asked for or none is there; no part may be empty."""
-    if options.split == "random" or not dataset.split:
-        split = random_split(dataset.graphs.num_graphs, seed=options.seed)
-        return replace(dataset, split=split, splitting="random")
+    if split == "random" or not dataset.split:
+        parts = random_split(dataset.graphs.num_graphs, seed=seed)
+        return replace(dataset, split=parts, splitting="random")
     for part, positions in dataset.split.items():
         if len(positions) == 0:
             raise InputError(
