@@ -109,21 +109,16 @@ def train(
     the split (split.csv), and what is predicted for the test graphs (test.csv).
     """
     from .training.console import ConsoleObserver
-    from .training.folder import CONFIG_FILE, check_same, read_config
+    from .training.folder import CONFIG_FILE
     from .training.observers import Observers, TensorBoard
     from .training.predict import write_parts
     from .training.trainer import Trainer
 
     check_flags(resume, overwrite)
-    going_on = resume and out and ((out / CONFIG_FILE).exists() or source is None)
-    saved = read_config(out) if going_on and out else None
+    changes = given if source is None else {**given, "source": source}
+    saved = _saved_config(out, source, changes) if resume and out else None
     if saved is None and source is None:
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
-    changes = given if source is None else {**given, "source": source}
-    if saved is not None and out is not None:
-        asked = dataclasses.replace(saved, **changes)
-        check_same(saved, asked, out)
-        saved = asked
     config = saved or config_of(changes)  # nonsense is refused before data are read
     out = out or Path("runs") / f"{Path(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
@@ -159,6 +154,23 @@ def train(
     if result.test_metric_each:
         print(described_each(result.test_metric_each))
     print(f"run folder: {out}")
+
+
+def _saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunConfig | None:
+    """The config to resume the run in a folder with; None where none has begun there.
+
+    Raises:
+        InputError: the changes are more than another place of the data; or there is neither a run
+            nor a source to begin one with.
+    """
+    from .training.folder import CONFIG_FILE, check_same, read_config
+
+    if source is not None and not (out / CONFIG_FILE).exists():
+        return None
+    saved = read_config(out)
+    asked = dataclasses.replace(saved, **changes)
+    check_same(saved, asked, out)
+    return asked
 
 
 @app.command()
