@@ -8,31 +8,15 @@ so that an odd split never ends a run.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..tasks import NOT_MEASURED, Task
+from ..tasks import NOT_MEASURED, Kind, Task
 from ..teaching.residuals import aligned
-
-_HIGHER_IS_BETTER = {
-    "mae": False,
-    "rmse": False,
-    "r2": True,
-    "roc_auc": True,
-    "ap": True,
-    "accuracy": True,
-}
-_KINDS = {
-    "mae": ("regression",),
-    "rmse": ("regression",),
-    "r2": ("regression",),
-    "roc_auc": ("binary", "multilabel", "multiclass"),
-    "ap": ("binary", "multilabel", "multiclass"),
-    "accuracy": ("binary", "multilabel", "multiclass"),
-}
 
 
 def higher_is_better(name: str) -> bool:
@@ -41,16 +25,16 @@ def higher_is_better(name: str) -> bool:
     Raises:
         InputError: the metric is unknown.
     """
-    if name not in _HIGHER_IS_BETTER:
-        raise InputError(f"unknown metric {name!r}: choose one of {', '.join(_HIGHER_IS_BETTER)}")
-    return _HIGHER_IS_BETTER[name]
+    if name not in _METRICS:
+        raise InputError(f"unknown metric {name!r}: choose one of {', '.join(_METRICS)}")
+    return _METRICS[name].higher_is_better
 
 
 def check_metric(name: str, task: Task) -> None:
     """Refuse a metric that is unknown or does not fit the kind of task (InputError)."""
     higher_is_better(name)
-    if task.kind not in _KINDS[name]:
-        fitting = ", ".join(metric for metric, kinds in _KINDS.items() if task.kind in kinds)
+    if task.kind not in _METRICS[name].kinds:
+        fitting = ", ".join(own for own, metric in _METRICS.items() if task.kind in metric.kinds)
         raise InputError(
             f"metric {name!r} does not fit a {task.kind} task: choose one of {fitting}"
         )
@@ -74,7 +58,7 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     pred, y = aligned(pred, y, task)
     if task.kind == "multiclass" and name != "accuracy":
         pred, y = pred.double().log_softmax(dim=1), _one_against_rest(y, task.num_outputs)
-    return float(_METRICS[name](pred, y))
+    return float(_METRICS[name].compute(pred, y))
 
 
 def evaluate_each(name: str, pred: Tensor, y: Tensor, task: Task) -> list[float]:
@@ -196,11 +180,18 @@ def _mean_over_targets(values: Tensor, pred: Tensor, y: Tensor) -> Tensor:
     return values.nanmean().masked_fill(broken, torch.nan)
 
 
-_METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mae": mae,
-    "rmse": rmse,
-    "r2": r2,
-    "roc_auc": roc_auc,
-    "ap": average_precision,
-    "accuracy": accuracy,
+class _Metric(NamedTuple):
+    compute: Callable[[Tensor, Tensor], Tensor]
+    kinds: tuple[Kind, ...]
+    higher_is_better: bool
+
+
+_CLASSES: tuple[Kind, ...] = ("binary", "multilabel", "multiclass")
+_METRICS = {
+    "mae": _Metric(mae, ("regression",), False),
+    "rmse": _Metric(rmse, ("regression",), False),
+    "r2": _Metric(r2, ("regression",), True),
+    "roc_auc": _Metric(roc_auc, _CLASSES, True),
+    "ap": _Metric(average_precision, _CLASSES, True),
+    "accuracy": _Metric(accuracy, _CLASSES, True),
 }
