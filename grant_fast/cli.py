@@ -33,7 +33,7 @@ from .shell import (
     use_fitting_threads,
     why_unmeasured,
 )
-from .training.config import ARMS, ON_REQUEST, RunConfig
+from .training.config import ARMS, DATA, ON_REQUEST, RunConfig
 
 app = typer.Typer(
     name="grant-fast",
@@ -54,16 +54,6 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupt
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
 _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy of it
-_DATA = (
-    "smiles_column",
-    "target",
-    "task",
-    "split",
-    "split_column",
-    "graphs",
-    "data_seed",
-    "strict",
-)
 
 
 def main() -> None:
@@ -330,7 +320,7 @@ def reproduce(
 
 @app.command()
 @readable
-@with_settings(only=_DATA)
+@with_settings(only=DATA)
 def pack(
     source: Source,
     out: Annotated[Path, typer.Option("-o", "--out", help="File to write, *.gfast.")],

@@ -20,6 +20,8 @@ ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
 PROPORTIONAL = "grant-proportional"  # drawn in proportion to the score, with unbiasing weights
 INFOBATCH = "infobatch"  # a baseline that prunes by loss, without a teacher or a curriculum
 ON_REQUEST = (PROPORTIONAL, INFOBATCH)  # arms that a comparison runs only where they are named
+# The settings of how a source is read, which decide what `grant-fast pack` writes.
+DATA = ("smiles_column", "target", "task", "split", "split_column", "graphs", "data_seed", "strict")
 # What reports call a network; the usual one goes without saying.
 NETWORKS = {"flex": "", "gcn": "GCN", "gcn-virtual-node": "GCN + virtual node"}
 

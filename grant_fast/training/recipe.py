@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import cannot_read, closest
-from .config import RunConfig, is_number
+from .config import DATA, RunConfig, is_number
 from .conventions import CONVENTIONS
 
 NAMES = ("QM9", "ZINC", "ogbg-molhiv", "ogbg-molpcba", "gen-reg", "gen-cls")
@@ -120,9 +120,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
 
 def _config(settings: Any) -> RunConfig:
     """A recipe says everything that decides a result, and nothing that depends on the user."""
-    theirs = {"source", "smiles_column", "target", "task", "split", "split_column"}
-    theirs |= {"graphs", "data_seed", "strict"}
-    theirs |= {"arm", "visits", "seed", "device"}
+    theirs = {"source", *DATA, "arm", "visits", "seed", "device"}
     optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart", "pass_size"}
     own = {spec.name for spec in dataclasses.fields(RunConfig)} - theirs
     _check_keys(settings, own - optional, "settings", optional)
