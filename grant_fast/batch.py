@@ -1,6 +1,6 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,15 @@ CHANGED = (
     "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
     "tensors of your own, model(x, batch.edge_index, batch=batch.batch, batch_size=len(batch))"
 )
+
+
+class _Places(NamedTuple):
+    """Where in the dataset the graphs of a batch lie, [B] int64 each, on the CPU."""
+
+    first_nodes: Tensor
+    sizes: Tensor
+    first_edges: Tensor
+    edge_counts: Tensor
 
 
 class GraphBatch:
@@ -85,30 +94,29 @@ class GraphBatch:
         return take(self.graphs.ids, self.device_positions)
 
     @kept_property
-    def _host(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """First node, nodes, first edge and edges of each graph, on the CPU."""
+    def _host(self) -> _Places:
         ptr, edge_ptr = self.graphs.host_ptr, self.graphs.host_edge_ptr
         if isinstance(self._positions, slice):
             bounds = slice(self._positions.start, self._positions.stop + 1)
             ptr, edge_ptr = ptr[bounds], edge_ptr[bounds]
-            return ptr[:-1], ptr.diff(), edge_ptr[:-1], edge_ptr.diff()
+            return _Places(ptr[:-1], ptr.diff(), edge_ptr[:-1], edge_ptr.diff())
         where = self._positions.cpu()
         start, edge_start = take(ptr, where), take(edge_ptr, where)
         stop, edge_stop = take(ptr, where + 1), take(edge_ptr, where + 1)
-        return start, stop - start, edge_start, edge_stop - edge_start
+        return _Places(start, stop - start, edge_start, edge_stop - edge_start)
 
     @kept_property
     def _host_ptr(self) -> Tensor:
-        return sizes_to_ptr(self._host[1])
+        return sizes_to_ptr(self._host.sizes)
 
     @kept_property
     def _host_edge_ptr(self) -> Tensor:
-        return sizes_to_ptr(self._host[3])
+        return sizes_to_ptr(self._host.edge_counts)
 
     @property
     def host_rows(self) -> tuple[Tensor, Tensor]:
         """First row [B + 1] and first node in the dataset [B] of each graph, int64 on the CPU."""
-        return self._host_ptr, self._host[0]
+        return self._host_ptr, self._host.first_nodes
 
     @kept_property
     def _parts(self) -> dict[int, Tensor]:
@@ -142,12 +150,12 @@ class GraphBatch:
     @kept_property
     def sizes(self) -> Tensor:
         """Nodes of each graph, [B] int64."""
-        return upload(self._host[1], self.device)
+        return upload(self._host.sizes, self.device)
 
     @property
     def edge_counts(self) -> Tensor:
         """Edges of each graph, [B] int64, on the CPU."""
-        return self._host[3]
+        return self._host.edge_counts
 
     @kept_property
     def nodes(self) -> Tensor | slice:
@@ -156,7 +164,8 @@ class GraphBatch:
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
         small = index_dtype(self.graphs.num_nodes)
-        return spans(*self._host[:2], self._host_ptr, self.num_nodes, small, self.device)
+        starts, sizes = self._host.first_nodes, self._host.sizes
+        return spans(starts, sizes, self._host_ptr, self.num_nodes, small, self.device)
 
     def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
         """What `values` [N] holds for each row, [n]; `otherwise` for one that is no node's."""
@@ -169,7 +178,8 @@ class GraphBatch:
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
         small = index_dtype(self.graphs.num_edges)
-        return spans(*self._host[2:], self._host_edge_ptr, self.num_edges, small, self.device)
+        starts, counts = self._host.first_edges, self._host.edge_counts
+        return spans(starts, counts, self._host_edge_ptr, self.num_edges, small, self.device)
 
     @kept_property
     def x(self) -> Tensor:
@@ -194,7 +204,7 @@ class GraphBatch:
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
         return self._repeat(
-            torch.arange(self.num_graphs, device="cpu"), self._host[1], self.num_nodes
+            torch.arange(self.num_graphs, device="cpu"), self._host.sizes, self.num_nodes
         )
 
     def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
@@ -209,14 +219,14 @@ class GraphBatch:
         if isinstance(self.nodes, slice):
             rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
             return rowptr - rowptr[:1]
-        shift = self._host_edge_ptr[:-1] - self._host[2]
-        shift = self._repeat(shift, self._host[1], self.num_nodes)
+        shift = self._host_edge_ptr[:-1] - self._host.first_edges
+        shift = self._repeat(shift, self._host.sizes, self.num_nodes)
         return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
 
     @kept_property
     def _column_shift(self) -> Tensor:
         small = index_dtype(self.num_nodes, self.num_edges)
-        return self._repeat(self._host_ptr[:-1].to(small), self._host[3], self.num_edges)
+        return self._repeat(self._host_ptr[:-1].to(small), self._host.edge_counts, self.num_edges)
 
     @kept_property
     def _csrs(self) -> dict[tuple[bool, bool], CSRTensors]:
@@ -253,7 +263,7 @@ class GraphBatch:
         bits = self.graphs.bits
         if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
             return None
-        sizes, first_rows = self._host[1], self._host_ptr[:-1]
+        sizes, first_rows = self._host.sizes, self._host_ptr[:-1]
         return tile_batch(sizes, self.positions, first_rows, bits.fits, self.device)
 
     @kept_property
@@ -269,7 +279,7 @@ class GraphBatch:
     @kept_property
     def segments(self) -> Segments:
         """How the readout's kernels take this batch."""
-        return segment_batch(self._host[1], self._host[0], self.device)
+        return segment_batch(self._host.sizes, self._host.first_nodes, self.device)
 
     @kept_property
     def positions(self) -> Tensor:
@@ -286,7 +296,7 @@ class GraphBatch:
         where = self.tiles.rest
         others = GraphBatch(self.graphs, take(self.positions, where))
         first, total = take(self._host_ptr, where), others.num_nodes
-        rows = spans(first, others._host[1], others._host_ptr, total, torch.int64, self.device)
+        rows = spans(first, others._host.sizes, others._host_ptr, total, torch.int64, self.device)
         return others, rows
 
     @kept_property
