@@ -56,7 +56,7 @@ def _flex_conv_tiles(
     """
     from .kernels import csr, csr_layer, layer, wide
 
-    graphs, rest = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS]
+    graphs, (rest, *matrices) = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS:]
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     if is_fused(weight):
         out = x.new_empty(x.shape[0] if rows is None else rows, weight.shape[2])
@@ -65,9 +65,8 @@ def _flex_conv_tiles(
     else:
         out = wide.forward(x, weight, bias, graphs, relu=relu)
     if rest is not None:
-        matrix = csr.CSR(*structure[11:14])
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
-        part = csr_layer.forward(part, weight, bias, matrix, relu=relu)
+        part = csr_layer.forward(part, weight, bias, csr.CSR(*matrices[:3]), relu=relu)
         out.index_copy_(0, rest, part)
     return out
 
@@ -101,7 +100,7 @@ def _flex_conv_tiles_backward(
     """
     from .kernels import csr, csr_layer, layer, wide
 
-    graphs, rest = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS]
+    graphs, (rest, *matrices) = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS:]
     grad, weight = grad.contiguous(), weight.contiguous()
     dx, dw, db = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if is_fused(weight):
@@ -118,10 +117,10 @@ def _flex_conv_tiles_backward(
         dx, dw = (empty if t is None else t for t, empty in zip(parts, (dx, dw), strict=True))
         db = grad.sum(0) if needs_dw else db
     if rest is not None:
-        matrices = csr.CSR(*structure[11:14]), csr.CSR(*structure[14:])
+        a, a_t = csr.CSR(*matrices[:3]), csr.CSR(*matrices[3:])
         g = masked(grad.index_select(0, rest), None if y is None else y.index_select(0, rest))
         part = x.index_select(0, rest if index is None else index.index_select(0, rest))
-        dx_rest, dw_rest = csr_layer.backward(g, part, weight, *matrices, needs_dx=needs_dx)
+        dx_rest, dw_rest = csr_layer.backward(g, part, weight, a, a_t, needs_dx=needs_dx)
         if dx_rest is not None:
             dx.index_copy_(0, rest, dx_rest)
         if needs_dw:
@@ -152,8 +151,9 @@ def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     operands, structure = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
-    if structure[_GRAPHS] is not None:
-        require_transpose(structure[14])
+    rest, *matrices = structure[_GRAPHS:]
+    if rest is not None:
+        require_transpose(matrices[3])
     needs_dx, _, _, needs_dw, needs_db = ctx.needs_input_grad[:5]
     needs = needs_dx, needs_dw or needs_db
     dx, dw, db = torch.ops.grant_fast.flex_conv_tiles_backward(
@@ -165,7 +165,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
         None,
         dw if needs_dw else None,
         db if needs_db and ctx.has_bias else None,
-        *[None] * 19,
+        *[None] * (2 + len(structure)),
     )
 
 
