@@ -208,12 +208,13 @@ class FlexGCN(nn.Module):
             y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
         if relu:
             return y
-        normed = None
-        if type(norm) is BatchNorm and not plain:
+        if plain:
+            return dropout(self.act(y))
+        if type(norm) is BatchNorm:
             normed = norm.by_kernels(y, rectified, conv.backend, graphs.node_count)
-        if normed is None:
-            return dropout(self.act(y if plain else norm(y)))
-        return dropout(normed if rectified else self.act(normed))
+            if normed is not None:
+                return dropout(normed if rectified else self.act(normed))
+        return dropout(self.act(norm(y)))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv = self._conv(-1)
