@@ -149,11 +149,7 @@ def _largest_on_device(scores: Tensor, m: int) -> Tensor:
     threshold = torch.topk(scores, m, sorted=False).values.min()
     above, equal = scores > threshold, scores == threshold
     short = m - above.sum()
-    picked = above | (equal & (equal.cumsum(0) <= short))
-    # The length is known, so nothing waits: whoever is not picked writes to a place beyond it.
-    place = torch.where(picked, picked.cumsum(0) - 1, m)
-    out = torch.empty(m + 1, dtype=torch.int64, device=scores.device)
-    return out.scatter_(0, place, torch.arange(size, device=scores.device))[:m]
+    return _places(above | (equal & (equal.cumsum(0) <= short)), m)
 
 
 def _largest_on_cpu(scores: Tensor, m: int) -> Tensor:
@@ -172,7 +168,6 @@ def _largest_on_cpu(scores: Tensor, m: int) -> Tensor:
 
 def _largest_within(scores: Tensor, batches: Tensor, m: int) -> Tensor:
     size = len(scores)
-    places = torch.arange(size, device=scores.device)
     # There are at most as many batches as graphs; counting them would make the host wait.
     sizes = torch.zeros_like(batches).index_add_(0, batches, torch.ones_like(batches))
     ends = sizes.cumsum(0)
@@ -181,11 +176,18 @@ def _largest_within(scores: Tensor, batches: Tensor, m: int) -> Tensor:
     order = torch.sort(scores, descending=True, stable=True).indices
     order = order[torch.sort(batches[order], stable=True).indices]
     batch = batches[order]
-    rank = places - (ends - sizes)[batch]
+    rank = torch.arange(size, device=scores.device) - (ends - sizes)[batch]
     picked = torch.zeros(size, dtype=torch.bool, device=scores.device)
     picked[order] = rank < quotas[batch]
-    out = torch.empty(m + 1, dtype=torch.int64, device=scores.device)
-    return out.scatter_(0, torch.where(picked, picked.cumsum(0) - 1, m), places)[:m]
+    return _places(picked, m)
+
+
+def _places(picked: Tensor, m: int) -> Tensor:
+    """Where `picked` is true, which is so at m places: int64 [m], ascending."""
+    # The length is known, so nothing waits: whoever is not picked writes to a place beyond it.
+    to = torch.where(picked, picked.cumsum(0) - 1, m)
+    out = torch.empty(m + 1, dtype=torch.int64, device=picked.device)
+    return out.scatter_(0, to, torch.arange(len(picked), device=picked.device))[:m]
 
 
 def _means(scores: Tensor, batches: Tensor) -> Tensor:
