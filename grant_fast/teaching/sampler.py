@@ -21,7 +21,7 @@ from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Pass, Positions, Predict
-from .selection import SelectMode, sample_graphs, select_graphs
+from .selection import sample_graphs, select_graphs
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 MODES = get_args(Mode)
@@ -105,12 +105,11 @@ class GraNTSampler(Sampler[list[int]]):
             known = ", ".join(f"{m} (the paper's {PAPERS[m]})" if m in PAPERS else m for m in MODES)
             raise InputError(f"unknown mode {mode!r}: choose one of {known}")
         self.batch_size = whole_number("batch_size", batch_size)
-        fallback = None if isinstance(dataset, PackedGraphs) else self.batch_size
-        self.score_batch_size = (
-            fallback
-            if score_batch_size is None
-            else whole_number("score_batch_size", score_batch_size)
-        )
+        if score_batch_size is not None:
+            score_batch_size = whole_number("score_batch_size", score_batch_size)
+        elif not isinstance(dataset, PackedGraphs):
+            score_batch_size = self.batch_size
+        self.score_batch_size = score_batch_size
         self.seed = whole_number("seed", seed, least=0)
         check_task(task)
         check_residual(residual)
@@ -184,14 +183,15 @@ class GraNTSampler(Sampler[list[int]]):
                 picked, weights = (t.cpu() for t in sample_graphs(scores, m, lot))
             else:
                 dealt = deal(size, self.batch_size, self.seed, at)
-                whole = self.mode == "batch"
-                count = share_size(self.ratio, self._num_batches(size)) if whole else m
-                by: SelectMode = "batch" if whole else "graph"
                 batches = dealt.to(scores.device)
-                picked = select_graphs(scores, count, by, batches=batches).cpu()
-                batch_of = dealt[picked] if whole else None
-        self._picked, self._picked_at, self._batch_of, self.scores = picked, at, batch_of, scores
-        self._weights = weights
+                if self.mode == "graph":
+                    picked = select_graphs(scores, m, "graph", batches=batches).cpu()
+                else:
+                    count = share_size(self.ratio, self._num_batches(size))
+                    picked = select_graphs(scores, count, "batch", batches=batches).cpu()
+                    batch_of = dealt[picked]
+        self._picked, self._picked_at, self.scores = picked, at, scores
+        self._batch_of, self._weights = batch_of, weights
         return self.mode != "full"
 
     def set_epoch(self, epoch: int) -> None:
@@ -225,7 +225,7 @@ class GraNTSampler(Sampler[list[int]]):
             InputError: the selection that this epoch uses has not been made.
         """
         picked = self._picked_or_raise()
-        if not self._is_current:
+        if self._picked_at != self.curriculum.last_selection(self.epoch):
             raise InputError(self._not_selected)
         self._passes += 1
         if self._passes == _TOO_MANY_PASSES:
@@ -352,10 +352,6 @@ class GraNTSampler(Sampler[list[int]]):
             )
             self._told = math.inf  # once is enough
         self._served = 0, 0
-
-    @property
-    def _is_current(self) -> bool:
-        return self._picked_at == self.curriculum.last_selection(self.epoch)
 
     @property
     def _not_selected(self) -> str:
