@@ -66,7 +66,7 @@ def _targets_fit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
     if (model.pool is None) != (task.level == "node") or model.pool == "max":
         return False
     y = graphs.y
-    if y is None or (task.level == "node") != (graphs.y_level == "node"):
+    if y is None or task.level != graphs.y_level:
         return False
     columns = 1 if task.kind == "multiclass" else task.num_outputs
     floating = y.dtype == torch.float32
@@ -172,8 +172,8 @@ def _network(model: FlexGCN):  # type: ignore[no-untyped-def]
 
     flat, convs = [], [cast(FlexConv, conv) for conv in model.convs]
     for conv, norm in zip(convs, [*model.norms, None], strict=True):
-        weight: torch.Tensor = conv.weight
-        bias: torch.Tensor | None = conv.bias
+        weight: Tensor = conv.weight
+        bias: Tensor | None = conv.bias
         if isinstance(norm, BatchNorm):
             weight, bias = norm.folded_into(weight, bias)
         zero = weight.new_zeros(conv.out_channels)

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeGuard, overload
 
 import torch
 from torch import Tensor, nn
@@ -158,30 +158,32 @@ class Pass:
         total = len(self.graphs if positions is None else positions)
         device = _device_of(model)
         # Only of a model of ours is it known that its outputs are nobody else's.
-        mine = is_plain(model) and self.predict is None and not return_predictions
-        scores, outputs = _Scores(total, self.task, self.residual, mine), []
-        counts = fused.empty_counts(self.graphs.device) if mine and self._has_tail(model) else None
+        unshared = self.predict is None and not return_predictions
+        mine = model if unshared and is_plain(model) else None
+        scores, outputs = _Scores(total, self.task, self.residual, mine is not None), []
+        counts = None
+        if self._takes_kernels(mine) and fused.tail_fits(mine, self.graphs, self.task):
+            counts = fused.empty_counts(self.graphs.device)
         for start in range(0, total, self.batch_size):
             chunk = slice(start, min(start + self.batch_size, total))
             where = chunk if positions is None else positions[chunk]
             batch = _gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
                 batch = batch.to(device)
-            if counts is not None:
-                assert isinstance(model, FlexGCN)
-                scores.keep(fused.tail(model, batch, self.task, self.residual, counts))
+            if mine is not None and counts is not None:
+                scores.keep(fused.tail(mine, batch, self.task, self.residual, counts))
                 continue
-            if mine and scores.add_in_one_pass(model, batch):
+            if mine is not None and scores.add_in_one_pass(mine, batch):
                 continue
             pred = model(batch) if self.predict is None else self.predict(model, batch)
-            if not mine and isinstance(pred, Tensor):
+            if mine is None and isinstance(pred, Tensor):
                 pred = pred.clone()  # a model may write all its outputs into the same memory
             scores.add(pred, batch, chunk.stop - start)
             if return_predictions:
                 outputs.append(pred)
         return scores.finished(), counts, torch.cat(outputs) if return_predictions else None
 
-    def _takes_kernels(self, model: Model) -> bool:
+    def _takes_kernels(self, model: Model | None) -> TypeGuard[FlexGCN]:
         """Whether the Triton kernels are to score the graphs where they can."""
         if not isinstance(self.graphs, PackedGraphs) or not is_plain(model):
             return False
@@ -191,17 +193,11 @@ class Pass:
             return False
         return takes_kernels(self.graphs.scale, model.backend)
 
-    def _has_tail(self, model: Model) -> bool:
-        if not self._takes_kernels(model):
-            return False
-        return fused.tail_fits(model, self.graphs, self.task)
-
     def _by_one_kernel(
         self, model: Model, return_predictions: bool
     ) -> tuple[Tensor, Tensor, Tensor | None] | None:
         if not self._takes_kernels(model):
             return None
-        assert isinstance(self.graphs, PackedGraphs) and isinstance(model, FlexGCN)
         batch = self._whole
         if batch is None:
             batch = self.graphs.batch(slice(None) if self.positions is None else self.positions)
@@ -244,9 +240,9 @@ class _Scores:
         self._done = self._waiting = 0
         self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def add_in_one_pass(self, model: Model, batch: Any) -> bool:
+    def add_in_one_pass(self, model: FlexGCN, batch: Any) -> bool:
         """Score these graphs without outputs in between, where the compiled kernels can."""
-        if not isinstance(model, FlexGCN) or not self._labels_fit(batch):
+        if not self._labels_fit(batch):
             return False
         scores = one_pass.class_scores(model, batch, self._task.num_outputs)
         if scores is not None:
