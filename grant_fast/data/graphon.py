@@ -46,6 +46,13 @@ class Family:
     formula: Callable[[np.ndarray, np.ndarray], np.ndarray]
     reversed: bool = False
 
+    def tabulated(self, resolution: int) -> np.ndarray:
+        """w on the grid, as `graphon` gives it."""
+        axis = np.arange(1, resolution + 1) / resolution
+        if self.reversed:
+            axis = axis[::-1]
+        return self.formula(axis[:, None], axis[None, :])
+
 
 def _same_half(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return (u <= 0.5) == (v <= 0.5)
@@ -79,13 +86,14 @@ def graphon(family: int = 0, resolution: int = 1000) -> np.ndarray:
     Raises:
         InputError: an unknown family, or a resolution below 1.
     """
+    _check_graphon(family, resolution)
+    return FAMILIES[family].tabulated(resolution)
+
+
+def _check_graphon(family: int, resolution: int) -> None:
     if not 0 <= family < len(FAMILIES):
         raise InputError(f"unknown graphon family {family}: choose 0 to {len(FAMILIES) - 1}")
     whole_number("resolution", resolution)
-    axis = np.arange(1, resolution + 1) / resolution
-    if FAMILIES[family].reversed:
-        axis = axis[::-1]
-    return FAMILIES[family].formula(axis[:, None], axis[None, :])
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,7 @@ class Chunk(NamedTuple):
 
     def draw(self) -> GraphArrays:
         """The labelled graphs: always the same, in any process, whatever else is drawn."""
-        table = _table(FAMILIES[self.family], self.family, self.resolution)
+        table = _table(FAMILIES[self.family], self.resolution)
         classify = self.name == "gen-cls"
         network = LabelNetwork.draw(_stream(self.seed, "labels"), NUM_CLASSES if classify else 1)
         graphs = _draw_graphs(_stream(self.seed, "graphs", self.number), table, CHUNK)
@@ -193,9 +201,9 @@ class Chunk(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _table(_: Family, family: int, resolution: int) -> np.ndarray:
+def _table(family: Family, resolution: int) -> np.ndarray:
     # Transposed, so that edges come out sorted by target: whoever needs CSR need not sort.
-    return np.ascontiguousarray(graphon(family, resolution).T, dtype=np.float32)
+    return np.ascontiguousarray(family.tabulated(resolution).T, dtype=np.float32)
 
 
 @contextmanager
@@ -222,7 +230,7 @@ def chunks_of(
         raise InputError(f"unknown generated data set {name!r}: choose {' or '.join(NAMES)}")
     whole_number("num_graphs", num_graphs)
     whole_number("seed", seed, least=0)
-    graphon(family, min(resolution, 1))  # refuses what there is not
+    _check_graphon(family, resolution)
     starts = range(0, num_graphs, CHUNK)
     return [
         Chunk(name, number, min(CHUNK, num_graphs - start), seed, family, resolution)
