@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -61,15 +61,14 @@ class Table:
 
     def take(self, positions: Sequence[int]) -> Table:
         """The rows at `positions`, in that order."""
-        return Table(
-            [self.smiles[i] for i in positions],
-            None if self.y is None else self.y[torch.as_tensor(positions, dtype=torch.int64)],
-            [self.rows[i] for i in positions],
-            self.smiles_column,
-            self.target_names,
-            self.header,
-            [self.cells[i] for i in positions],
-            None if self.parts is None else [self.parts[i] for i in positions],
+        where = torch.as_tensor(positions, dtype=torch.int64)
+        return replace(
+            self,
+            smiles=[self.smiles[i] for i in positions],
+            y=None if self.y is None else self.y[where],
+            rows=[self.rows[i] for i in positions],
+            cells=[self.cells[i] for i in positions],
+            parts=None if self.parts is None else [self.parts[i] for i in positions],
         )
 
 
