@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,25 +205,29 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     test = split["test"]
     y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
     known = measured(y, dataset.task).tolist()
-    names = list(dataset.task.names) if len(dataset.task.names) == y.shape[1] else []
-    targets = names or ["target" if y.shape[1] == 1 else f"target_{i}" for i in range(y.shape[1])]
-    header = ["graph", *_apart(targets, ["graph"], "_target")]
-    answers = predictor(dataset.graphs.subset(test)).tolist()
     truths = [
         [value if there else None for value, there in zip(*row, strict=True)]
         for row in zip(y.tolist(), known, strict=True)
     ]
-    rows = zip(ids[test].tolist(), truths, answers, strict=True)
+    answers = predictor(dataset.graphs.subset(test)).tolist()
+    targets = _columns(dataset.task.names, y.shape[1], "target")
+    header = ["graph", *_apart(targets, ["graph"], "_target")]
     header += _apart(answer_columns(dataset.task), header)
+    rows = zip(ids[test].tolist(), truths, answers, strict=True)
     _write_csv(run_dir / TEST_FILE, header, [[graph, *truth, *said] for graph, truth, said in rows])
 
 
 def answer_columns(task: Task) -> list[str]:
     """Names of the answers: the targets' own where they are known, or class_0, class_1, …"""
-    if len(task.names) == task.num_outputs:
-        return list(task.names)
     stem = "class" if task.kind == "multiclass" else "prediction"
-    return [stem] if task.num_outputs == 1 else [f"{stem}_{i}" for i in range(task.num_outputs)]
+    return _columns(task.names, task.num_outputs, stem)
+
+
+def _columns(names: Sequence[str], count: int, stem: str) -> list[str]:
+    """`count` names: those given, if so many are, or the stem, numbered where it is not alone."""
+    if len(names) == count:
+        return list(names)
+    return [stem] if count == 1 else [f"{stem}_{i}" for i in range(count)]
 
 
 def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> list[str]:
