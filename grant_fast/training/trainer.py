@@ -100,12 +100,12 @@ class Trainer:
         _check_learnable(dataset)
         dataset = dataset.grouped()
         self._checksum = dataset.checksum
-        self._train_ids = dataset.split["train"].cpu()
+        split = {name: ids.cpu() for name, ids in dataset.split.items()}
+        self._train_ids = split["train"]
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
         self.spec = ModelSpec(graphs.num_features, dataset.encoder, self.task, scaling)
-        split = {name: ids.cpu() for name, ids in dataset.split.items()}
         self._graphs = with_targets(graphs, self.spec.encode)
         self.model = build_model(config, self.spec).to(self._device)
         self._optimizer = torch.optim.AdamW(
