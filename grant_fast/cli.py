@@ -19,8 +19,8 @@ from .shell import (
     check_flags,
     check_free,
     described,
-    described_each,
     described_share,
+    described_test,
     holds_run,
     holds_runs,
     interrupt_again,
@@ -31,7 +31,6 @@ from .shell import (
     say,
     stderr,
     use_fitting_threads,
-    why_unmeasured,
 )
 from .training.config import ARMS, DATA, ON_REQUEST, RunConfig
 
@@ -133,16 +132,8 @@ def train(
     except KeyboardInterrupt:
         command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
         raise interrupted(holds_run(out, config), command) from None
-    if result.test_metric is None:
-        metric = f"not measurable, as {why_unmeasured(dataset, 'test')}"
-    else:
-        metric = f"{result.test_metric:.4g}"
-    chosen = "best by valid"
-    if result.valid_metric is None:
-        chosen = f"the last, as {why_unmeasured(dataset, 'valid')}"
-    print(f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})")
-    if result.test_metric_each:
-        print(described_each(result.test_metric_each))
+    for line in described_test(result, dataset):
+        print(line)
     print(f"run folder: {out}")
 
 

@@ -8,13 +8,16 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
 from .errors import InputError, MissingExtraError
 from .training.config import INFOBATCH, RunConfig
+
+if TYPE_CHECKING:
+    from .training.records import RunResult
 
 _NARROW, _FEW_THREADS = 32, 4
 _FEW_NAMES = 3
@@ -125,13 +128,37 @@ def described_share(config: RunConfig) -> list[str]:
     return [f"{config.arm}: {share} (--arm full takes all)"]
 
 
-def described_each(metrics: dict[str, float | None]) -> str:
+def described_test(result: "RunResult", dataset: Any) -> list[str]:
+    """What a run's test gave, and of which weights, in a line; in another, each of its targets."""
+    if result.test_metric is None:
+        metric = f"not measurable, as {_why_unmeasured(dataset, 'test')}"
+    else:
+        metric = f"{result.test_metric:.4g}"
+    chosen = "best by valid"
+    if result.valid_metric is None:
+        chosen = f"the last, as {_why_unmeasured(dataset, 'valid')}"
+    lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
+    if result.test_metric_each:
+        lines.append(_described_each(result.test_metric_each))
+    return lines
+
+
+def _described_each(metrics: dict[str, float | None]) -> str:
     """The metric of each of several targets, of which the mean was said."""
     known = {name: value for name, value in metrics.items() if value is not None}
     words = f"that is the mean of {len(known)} of {len(metrics)} targets"
     if len(metrics) > _FEW_TARGETS:
         return f"{words}; each is in result.json"
     return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
+
+
+def _why_unmeasured(dataset: Any, part: str) -> str:
+    """What keeps every metric from being measured on a part of the data."""
+    from .tasks import measured
+    from .training.targets import targets_of
+
+    labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
+    return f"the {part} split has {'labels of one class only' if labelled else 'no labels'}"
 
 
 def _looks_like_classes(column: Any) -> bool:
@@ -144,15 +171,6 @@ def again() -> str:
     """The command that goes on with this one, were it interrupted."""
     words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
     return shlex.join(["grant-fast", *words, "--resume"])
-
-
-def why_unmeasured(dataset: Any, part: str) -> str:
-    """What keeps every metric from being measured on a part of the data."""
-    from .tasks import measured
-    from .training.targets import targets_of
-
-    labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
-    return f"the {part} split has {'labels of one class only' if labelled else 'no labels'}"
 
 
 def interrupt_again(lost: Any) -> None:
