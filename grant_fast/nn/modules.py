@@ -14,6 +14,7 @@ from ..dispatch import takes_kernels
 from ..errors import InputError, whole_number
 from ..flat import FlatGraphs
 from ..normed import batch_norm
+from ..ops import autocasts
 
 #: Up to so many kinds of nodes, `AtomEncoder.of_kinds` is a product.
 MOST_KINDS = 1024
@@ -155,8 +156,7 @@ class AtomEncoder(nn.Module):
         """
         assert graphs.kinds is not None, "the dataset has kinds of nodes"
         x = graphs.kinds[0]
-        autocast = x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
-        if len(x) > MOST_KINDS or autocast or type(self) is not AtomEncoder:
+        if len(x) > MOST_KINDS or autocasts(x) or type(self) is not AtomEncoder:
             return self(x)
         made, key = _counts.setdefault(graphs, {}), (self.cardinalities, self.weight.dtype)
         if key not in made:
