@@ -111,8 +111,7 @@ def tail(
     return kernel.score(
         x.contiguous(), head, graphs.y.float().contiguous(), batch.ptr,
         upload(batch.positions, graphs.device), graphs.ptr, counts,
-        width=last.out_channels, mean=model.pool == "mean", classes=task.kind == "multiclass",
-        sigmoid=task.kind in ("binary", "multilabel"), raw=residual == "raw",
+        width=last.out_channels, mean=model.pool == "mean", **_switches(task, residual),
     )  # fmt: skip
 
 
@@ -155,15 +154,21 @@ def score(
     counts = empty_counts(graphs.device)
     rows = graphs.num_graphs if model.pool is not None else graphs.num_nodes
     pred = scores.new_zeros(rows, task.num_outputs) if predict else None
-    sigmoid = task.kind in ("binary", "multilabel")
-    kernel.score(
-        network, data, tiles.tile, tiles.graph, scores, counts, pred,
-        classes=task.kind == "multiclass", sigmoid=sigmoid, raw=residual == "raw",
-    )  # fmt: skip
+    switches = _switches(task, residual)
+    kernel.score(network, data, tiles.tile, tiles.graph, scores, counts, pred, **switches)
     sizes = batch.host_rows[0].diff()
     fits = graphs.bits.fits[batch.positions]
     rest = (~fits | (sizes == 0) | (sizes > TILE)).nonzero().flatten()
     return scores, counts, pred, rest
+
+
+def _switches(task: Task, residual: ResidualKind) -> dict[str, bool]:
+    """Which residual the kernels are to take."""
+    return {
+        "classes": task.kind == "multiclass",
+        "sigmoid": task.kind in ("binary", "multilabel"),
+        "raw": residual == "raw",
+    }
 
 
 def _network(model: FlexGCN):  # type: ignore[no-untyped-def]
