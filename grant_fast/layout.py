@@ -59,12 +59,10 @@ def joined_ptr(ptrs: list[Tensor]) -> Tensor:
 
 def joined_csr(parts: list[PackedCSR]) -> PackedCSR:
     """The edges of several datasets, one after another; columns are local and stay as they are."""
-    weight = None
-    if any(part.weight is not None for part in parts):
-        like = next(part.weight for part in parts if part.weight is not None)
-        ones = (like.new_ones(part.col.shape[0]) for part in parts)
+    weight, like = None, next((p.weight for p in parts if p.weight is not None), None)
+    if like is not None:
         weight = torch.cat(
-            [w if p.weight is None else p.weight for p, w in zip(parts, ones, strict=True)]
+            [like.new_ones(len(p.col)) if p.weight is None else p.weight for p in parts]
         )
     rowptr = joined_ptr([part.rowptr for part in parts])
     return PackedCSR(rowptr, torch.cat([part.col for part in parts]), weight)
