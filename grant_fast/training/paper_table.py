@@ -1,6 +1,7 @@
 """Our figures beside the published ones, in the paper's row layout, with all that differs."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,7 +129,7 @@ def _number(value: float | None) -> str:
 
 def _precise(value: Spread) -> str:
     """Four decimals, as the paper prints its metrics."""
-    if value.mean != value.mean:
+    if math.isnan(value.mean):
         return "–"
     return f"{value.mean:.4f}" + ("" if value.std is None else f" ± {value.std:.4f}")
 

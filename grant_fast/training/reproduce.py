@@ -119,14 +119,15 @@ def _row(
     full_seconds: float | None,
 ) -> Row:
     seconds = Spread.of([run.result.train_seconds + run.result.valid_seconds for run in runs])
+    losses, published, true = zip(*tested, strict=True)
     return Row(
         arm=name,
         seconds=seconds,
         train_seconds=Spread.of([run.result.train_seconds for run in runs]),
         saving=None if full_seconds is None else 1 - seconds.mean / full_seconds,
-        loss=Spread.of([value for value, _, _ in tested]),
-        published_metric=Spread.of([value for _, value, _ in tested]),
-        true_metric=Spread.of([value for _, _, value in tested]),
+        loss=Spread.of(losses),
+        published_metric=Spread.of(published),
+        true_metric=Spread.of(true),
         best_true_metric=Spread.of([run.result.test_metric for run in runs]),
     )
 
