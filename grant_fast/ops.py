@@ -19,7 +19,7 @@ from .batch_edges import BatchAdjacency
 from .errors import InputError
 from .indexing import take
 from .registration import operator
-from .sparse import MATRIX, flex_conv_csr, require_transpose, transposed_if_needed
+from .sparse import MATRIX, flex_conv_csr, matrix_of, require_transpose
 from .tiled import flex_conv_in_dataset, flex_conv_tiles
 
 if TYPE_CHECKING:
@@ -187,9 +187,8 @@ def _flex_conv_by(
     if not dispatch.takes_kernels(x, backend):
         if dispatch.takes_native(x, adjacency, weight, backend):
             return native.flex_conv(x, weight, bias, adjacency, relu)
-        csr = (*adjacency.csr, *transposed_if_needed(adjacency))
-        compiled = dispatch.allows_native(backend)
-        out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, compiled, *csr)
+        matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
+        out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, compiled, *matrix)
         return out.relu_() if relu else out
     if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
         return flex_conv_tiles(x, weight, bias, adjacency, relu)
@@ -205,12 +204,11 @@ def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> boo
 
 def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
-    csr = (*adjacency.csr, *transposed_if_needed(adjacency))
-    compiled = dispatch.allows_native(backend)
+    matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
     if not autocasts(x):
-        return torch.ops.grant_fast.spmm(x, compiled, *csr)
+        return torch.ops.grant_fast.spmm(x, compiled, *matrix)
     with torch.autocast(x.device.type, enabled=False):
-        return torch.ops.grant_fast.spmm(x, compiled, *csr)
+        return torch.ops.grant_fast.spmm(x, compiled, *matrix)
 
 
 def autocasts(x: Tensor) -> bool:

@@ -115,10 +115,12 @@ def flex_conv_csr(
     x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency, relu: bool
 ) -> Tensor:
     """act(Σ_k Â^k X W_k + b) over any square matrix, by the kernels for CSR."""
-    csr = (*adjacency.csr, *transposed_if_needed(adjacency))
-    return torch.ops.grant_fast.flex_conv_csr(x.contiguous(), weight, bias, relu, *csr)
+    matrix = matrix_of(adjacency)
+    return torch.ops.grant_fast.flex_conv_csr(x.contiguous(), weight, bias, relu, *matrix)
 
 
-def transposed_if_needed(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
+def matrix_of(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
+    """`MATRIX`: the CSR, and that of the transpose where gradients are enabled."""
     # The transpose serves the backward pass alone; making it may cost a sort.
-    return adjacency.transposed if torch.is_grad_enabled() else (None, None, None)
+    transposed = adjacency.transposed if torch.is_grad_enabled() else (None, None, None)
+    return (*adjacency.csr, *transposed)

@@ -14,7 +14,7 @@ from .batch import GraphBatch
 from .batch_edges import BatchAdjacency
 from .dispatch import is_fused
 from .registration import operator
-from .sparse import masked, require_transpose, transposed_if_needed
+from .sparse import masked, matrix_of, require_transpose
 
 if TYPE_CHECKING:
     from .kernels import layer
@@ -229,6 +229,5 @@ def structure(adjacency: BatchAdjacency) -> tuple[Tensor | None, ...]:
     others: tuple[Tensor | None, ...] = (None,) * 7
     if batch.rest is not None:
         graphs, rows = batch.rest
-        part = graphs.adjacency(adjacency.normalize)
-        others = (rows, *part.csr, *transposed_if_needed(part))
+        others = (rows, *matrix_of(graphs.adjacency(adjacency.normalize)))
     return (*kernel_graphs(batch, adjacency.normalize), *others)
