@@ -21,6 +21,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..paths import explain
+from ..reference import dense_flex_conv
 from .checkpoints import load_checkpoint, load_weights, save_checkpoint
 from .model import resolve_device
 
@@ -193,10 +194,7 @@ def _plain_formula(
     a = scale[:, None] * a * scale
     for layer in range(2):
         weight, bias = weights[f"convs.{layer}.weight"], weights[f"convs.{layer}.bias"]
-        hops = [h]
-        for _ in weight[1:]:
-            hops.append(a @ hops[-1])
-        h = bias + sum(z @ w for z, w in zip(hops, weight, strict=True))
+        h = dense_flex_conv(h, weight, bias, a)
         h = h.relu() if layer == 0 else h
     return torch.stack([h[batch == graph].mean(0) for graph in batch.unique()])
 
