@@ -1,12 +1,15 @@
 """Files are written whole or not at all, and what is wrong with one is said with a remedy."""
 
+import csv
 import difflib
 import errno
+import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .errors import InputError
 
@@ -50,6 +53,17 @@ def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text to `path`, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def atomic_write_csv(
+    path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Iterable[Any]]
+) -> None:
+    """Write a CSV file with a header to `path`, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    atomic_write_text(path, text.getvalue())
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:

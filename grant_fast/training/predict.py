@@ -1,8 +1,6 @@
 """Answers for new graphs from a finished (or interrupted) run."""
 
-import csv
 import dataclasses
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from ..data.dataset import Dataset
 from ..data.smiles import featurize
 from ..data.table import read_smi, read_table
 from ..errors import InputError
-from ..files import atomic_write_text
+from ..files import atomic_write_csv
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task, measured
@@ -243,11 +241,7 @@ def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> l
 
 
 def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(list(map(_cell, line)) for line in lines)
-    atomic_write_text(path, text.getvalue())
+    atomic_write_csv(path, header, (map(_cell, line) for line in lines))
 
 
 def _cell(value: object) -> object:

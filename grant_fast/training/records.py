@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files import atomic_write_text
+from ..files import atomic_write_csv, atomic_write_text
 
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
@@ -96,12 +95,8 @@ def known(value: float) -> float | None:
 
 def write_history(run_dir: Path, history: Sequence[EpochRecord]) -> None:
     """Write metrics.csv, one row for each epoch, atomically."""
-    text = io.StringIO()
     names = [spec.name for spec in dataclasses.fields(EpochRecord)]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([getattr(record, name) for name in names] for record in history)
-    atomic_write_text(run_dir / METRICS_FILE, text.getvalue())
+    atomic_write_csv(run_dir / METRICS_FILE, names, (vars(record).values() for record in history))
 
 
 def write_result(run_dir: Path, result: RunResult) -> None:
