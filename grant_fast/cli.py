@@ -185,7 +185,7 @@ def compare(
     from .training.observers import Observers, TensorBoard
     from .training.report import summarize, terminal_table, title_of, write_report
 
-    chosen = [name for text in arms or ARMS for name in text.split(",")]
+    chosen = [name for text in arms or ARMS for name in text.replace(" ", "").split(",")]
     check_seeds(seeds)
     num_runs = seeds * len(with_controls(chosen))
     out = out or Path("runs") / f"compare-{Path(source).stem}"

@@ -68,10 +68,10 @@ def _path(
     if not isinstance(graphs, GraphBatch):
         return _convolution(conv, adjacency)
     if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
-        who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
-        return (
-            f"pooled first, then one product a graph ({who if source is None else 'CPU kernels'})"
-        )
+        who = "CPU kernels"
+        if source is None:
+            who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
+        return f"pooled first, then one product a graph ({who})"
     if source is not None:
         if layer == 0 and source == "hops":
             return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"

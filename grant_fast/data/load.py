@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..files import closest
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
@@ -92,7 +92,7 @@ def load_dataset(
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
-    _check_arguments(task, split, split_column, num_graphs)
+    _check_arguments(task, split, split_column, num_graphs, workers)
     path, suffix = Path(name), Path(name).suffix.lower()
     if suffix in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
@@ -139,7 +139,11 @@ def _hint(name: str) -> str:
 
 
 def _check_arguments(
-    task: Kind | None, split: Split | None, split_column: str | None, num_graphs: int | None
+    task: Kind | None,
+    split: Split | None,
+    split_column: str | None,
+    num_graphs: int | None,
+    workers: int | None,
 ) -> None:
     """Refuse what no source can have (InputError); the arguments are those of `load_dataset`."""
     for what, value, known in (("task", task, Kind), ("split", split, Split)):
@@ -150,6 +154,8 @@ def _check_arguments(
         raise InputError(f"the split is {split} or in the column {split_column!r}: choose one")
     if num_graphs is not None and num_graphs < 3:
         raise InputError(f"num_graphs={num_graphs}: give 3 or more, for train, valid and test")
+    if workers is not None:
+        whole_number("workers", workers)
 
 
 def _from_table(

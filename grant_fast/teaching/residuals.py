@@ -148,7 +148,7 @@ def graph_residuals(
     """
     check_task(task)
     if task.kind == "multiclass" and kind == "gradient":
-        if task.level == "node" and takes_native(pred):
+        if task.level == "node" and isinstance(pred, Tensor) and takes_native(pred):
             f, classes = aligned(pred, y, task)
             return native.class_scores(f, classes, _checked_ptr(ptr, f))
         squares, labelled = _class_squares(*aligned(pred, y, task), overwrite)

@@ -144,8 +144,10 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
     """The arms to run, the controls among them, in the order of reports.
 
     Raises:
-        InputError: an arm is unknown.
+        InputError: an arm is unknown, or there are none.
     """
+    if not arms and not controls:
+        raise InputError("there are no arms to compare: give one or more")
     known = (*ARMS, *ON_REQUEST, EQUAL_BUDGET)
     for name in (*arms, *controls):
         if name not in known:

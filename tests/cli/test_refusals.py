@@ -41,7 +41,7 @@ def test_nonsense_settings_are_one_line_and_leave_nothing(tmp_path, words, messa
 
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path):
     assert "arm=grant-x cannot be used" in fails("train", *SMALL, "--arm", "grant-x")
-    assert "arm=grant-x cannot be used" in fails("compare", *SMALL, "--arm", "grant-x")
+    assert "arm=grant-x cannot be used" in fails("compare", *SMALL, "--arm", "full, grant-x")
     for seeds in (0, 99_999_999_999):  # said before the data are read
         line = fails("compare", "gen-reg", "--seeds", seeds, "-o", tmp_path / "x")
         assert f"seeds={seeds} cannot be used" in line

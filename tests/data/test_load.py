@@ -351,6 +351,7 @@ def test_an_unknown_source_lists_what_is_known(source: str) -> None:
     ("options", "culprit"),
     [
         ({"task": "ranking"}, "unknown task 'ranking': choose one of regression, binary"),
+        ({"workers": 0}, "workers=0: give a whole number of at least 1"),
         ({"split": "time"}, "unknown split 'time': choose one of random, scaffold"),
         ({"num_graphs": 0}, "num_graphs=0: give 3 or more"),
         ({"num_graphs": -4}, "num_graphs=-4"),

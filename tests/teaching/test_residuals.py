@@ -206,6 +206,9 @@ def test_infinite_targets_are_named_before_they_rank_first(name) -> None:
 def test_outputs_that_are_no_tensor_ask_for_a_predict() -> None:
     with pytest.raises(InputError, match=r"predictions are a tuple.*predict\(model, batch\)"):
         loss((torch.zeros(2),), torch.zeros(2), TASKS["binary"])  # type: ignore[arg-type]
+    nodes = Task("multiclass", "node", 2)
+    with pytest.raises(InputError, match=r"predictions are a tuple"):
+        graph_residuals((torch.zeros(2, 2),), torch.zeros(2).long(), nodes)  # type: ignore[arg-type]
 
 
 def test_half_precision_predictions_are_scored_in_float32() -> None:
