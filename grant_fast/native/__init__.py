@@ -10,7 +10,7 @@ from .edges import SortedEdges, edge_groups, pool_weights, sort_edges
 from .layer import cached_hops_pay, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
-from .scores import class_scores
+from .scores import class_scores, target_scores
 from .structure import MAX_NODES, MAX_WIDTH, is_wide, takes, why_not
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "sort_edges",
     "spmm",
     "takes",
+    "target_scores",
     "train",
     "why_not",
 ]

@@ -1,4 +1,4 @@
-"""Scores of graphs whose nodes have classes: `kernels/cpu/scores.h`."""
+"""Scores of graphs with many targets, or whose nodes have classes: `kernels/cpu/scores.h`."""
 
 from torch import Tensor
 
@@ -16,4 +16,19 @@ def class_scores(pred: Tensor, y: Tensor, ptr: Tensor) -> Tensor:
     out = pred.new_empty(ptr.shape[0] - 1)
     args = (out.shape[0], threads(), pred.shape[1], pred.contiguous(), out)
     call("class_scores", ptr.contiguous(), y.contiguous(), *args)
+    return out
+
+
+def target_scores(pred: Tensor, y: Tensor, *, sigmoid: bool, labels: bool) -> Tensor:
+    """‖g(f) − y‖₂ of each graph over its known targets, divided by their number, [B] float32.
+
+    Args:
+        pred: f, [B, C].
+        y: [B, C] float32, NaN where not measured.
+        sigmoid: g is the sigmoid instead of the identity.
+        labels: a graph with a target outside of [0, 1] scores -1.
+    """
+    out = pred.new_empty(pred.shape[0])
+    args = (out.shape[0], threads(), pred.shape[1], int(sigmoid), int(labels))
+    call("target_scores", *args, pred.contiguous(), y.contiguous(), out)
     return out

@@ -19,6 +19,8 @@ ResidualKind = Literal["gradient", "raw"]
 Reduction = Literal["mean", "sum"]
 # Evaluated here because older torch.compile cannot trace `get_args`.
 RESIDUAL_KINDS, REDUCTIONS = get_args(ResidualKind), get_args(Reduction)
+#: From so many on they fill the processor's vectors; fewer are as fast by PyTorch's operators.
+_MANY_TARGETS = 8
 
 
 def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> Tensor:
@@ -153,6 +155,9 @@ def graph_residuals(
             return native.class_scores(f, classes, _checked_ptr(ptr, f))
         squares, labelled = _class_squares(*aligned(pred, y, task), overwrite)
     else:
+        scores = _target_scores(pred, y, task, kind)
+        if scores is not None:
+            return scores
         errors, known = _errors(pred, y, task, kind)
         if task.level == "graph":
             count = known.sum(1).clamp_(min=1)
@@ -170,6 +175,23 @@ def graph_residuals(
         rows = labelled.to(squares.dtype)
         count = torch.segment_reduce(rows, "sum", offsets=offsets, initial=0)
     return sums.sqrt_().div_(count.clamp_(min=1)).float()
+
+
+def _target_scores(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> Tensor | None:
+    """The scores of graphs by the compiled kernel, which reads predictions and targets once; None
+    where it does not take them, or where something is wrong with them."""
+    if task.level != "graph" or task.kind == "multiclass" or kind not in RESIDUAL_KINDS:
+        return None
+    if not isinstance(pred, Tensor) or pred.dim() != 2 or y.shape != pred.shape:
+        return None
+    if pred.shape[1] != task.num_outputs or task.num_outputs < _MANY_TARGETS:
+        return None
+    if not takes_native(pred) or not takes_native(y):
+        return None
+    labels = task.kind != "regression"
+    sigmoid = labels and kind == "gradient"
+    scores = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)
+    return None if bool(((scores < 0) | scores.isinf()).any()) else scores
 
 
 def _class_squares(pred: Tensor, classes: Tensor, overwrite: bool) -> tuple[Tensor, Tensor | None]:

@@ -24,7 +24,7 @@
 #include "network.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 6; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 7; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -148,4 +148,27 @@ EXPORT void class_scores(const i64 *ptr, const i64 *label, i64 count, int thread
     class_task t = {ptr, label, f, count, classes, out};
     threads = useful(threads, ptr[count] * classes * 2);
     parallel(class_part, &t, (count + PART_GRAPHS - 1) / PART_GRAPHS, threads);
+}
+
+/* --- Scores of graphs with many targets ---------------------------------------------------------- */
+
+typedef struct {
+    const float *f, *y; /* [B, columns] */
+    i64 graphs, columns;
+    int sigmoid, labels;
+    float *out; /* [B] */
+} target_task;
+
+static void target_part(const void *args, i64 part) {
+    const target_task *t = args;
+    for (i64 b = part * PART_GRAPHS; b < min64(t->graphs, (part + 1) * PART_GRAPHS); b++)
+        t->out[b] = target_score(t->f + b * t->columns, t->y + b * t->columns, t->columns, t->sigmoid,
+                                 t->labels);
+}
+
+EXPORT void target_scores(i64 count, int threads, i64 columns, i64 sigmoid, i64 labels,
+                          const float *f, const float *y, float *out) {
+    target_task t = {f, y, count, columns, (int)sigmoid, (int)labels, out};
+    threads = useful(threads, count * columns);
+    parallel(target_part, &t, (count + PART_GRAPHS - 1) / PART_GRAPHS, threads);
 }

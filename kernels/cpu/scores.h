@@ -1,4 +1,4 @@
-/* How wrong a classifier of nodes is on a graph. */
+/* How wrong a network is on a graph: a classifier of its nodes, or one with many targets of its own. */
 #pragma once
 #include "vectors.h"
 
@@ -72,4 +72,28 @@ static float class_score(const float *f, i64 classes, const i64 *label, i64 rows
     double sum = 0, count = 0;
     for (int i = 0; i < VL; i++) sum += squares[i], count += counts[i];
     return (float)__builtin_sqrt(sum) / (count > 1 ? (float)count : 1.0f);
+}
+
+/* |g(f) - y|_2 over the targets [columns] of a graph that are known (not NaN), divided by their
+ * number; g is the sigmoid where they are labels' logits, else the identity. -1 where a label is none:
+ * below 0, or above 1. */
+static float target_score(const float *f, const float *y, i64 columns, int sigmoid, int labels) {
+    vec squares = zero(), counts = zero(), wrong = zero();
+    for (i64 c = 0; c < columns; c += VL) {
+        i64 n = columns - c;
+        vec v = load_part(f + c, n), target = load_part(y + c, n), one = zero() + 1.0f;
+        if (sigmoid) { /* of -|f| nothing overflows */
+            ivec negative = v < 0.0f;
+            vec e = exponential((vec)((ivec)v | (int32_t)0x80000000));
+            v = (vec)(((ivec)e & negative) | ((ivec)one & ~negative)) / (one + e);
+        }
+        ivec known = (target == target) & (ivec)(first_lanes(one, n) > 0.0f);
+        vec error = v - target;
+        squares += (vec)((ivec)(error * error) & known);
+        counts += (vec)((ivec)one & known);
+        wrong += (vec)((ivec)one & known & ((target < 0.0f) | (target > 1.0f)));
+    }
+    if (labels && sum_of(wrong) > 0) return -1;
+    float count = sum_of(counts);
+    return __builtin_sqrtf(sum_of(squares)) / (count > 1 ? count : 1);
 }

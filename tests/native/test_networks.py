@@ -8,6 +8,7 @@ from torch import nn
 
 from grant_fast import FlexGCN, InputError, PackedGraphs, Task, explain, native, score_graphs
 from grant_fast.nn import one_pass
+from grant_fast.teaching import graph_residuals
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 from tests.native.checks import close
 
@@ -226,6 +227,52 @@ def test_class_scores(build, classes):
     y[20] = 1
     dirty = native.class_scores(pred, y, ptr)
     assert dirty.isnan().nonzero().flatten().tolist() == [3]
+
+
+@pytest.mark.parametrize("columns", [1, 8, 15, 16, 17, 128])
+@pytest.mark.parametrize(("sigmoid", "labels"), [(True, True), (False, True), (False, False)])
+def test_target_scores(build, columns, sigmoid, labels):
+    rows = 131
+    pred = 10 * torch.randn(rows, columns)
+    pred[3], pred[4] = 1e4, -1e4
+    y = torch.randint(2, (rows, columns)).float() if labels else torch.randn(rows, columns)
+    y[torch.rand(rows, columns) < 0.3] = torch.nan
+    y[5] = torch.nan  # a graph without a target
+    g = pred.double().sigmoid() if sigmoid else pred.double()
+    known = ~y.isnan()
+    errors = torch.where(known, g - y.double(), 0.0)
+    want = torch.linalg.vector_norm(errors, dim=1) / known.sum(1).clamp(min=1)
+    got = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-7)
+    pred[7, 0], y[7, 0] = torch.nan, 1.0
+    y[8, -1], y[9, 0] = 1.5, -0.5
+    got = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)
+    assert got.isnan().nonzero().flatten().tolist() == [7]
+    assert (got < 0).nonzero().flatten().tolist() == ([8, 9] if labels else [])
+
+
+@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+@pytest.mark.parametrize("residual", ["gradient", "raw"])
+def test_many_targets_are_scored_by_the_kernel_and_mistakes_named_as_ever(
+    kind, residual, monkeypatch
+):
+    task, called = Task(kind, num_outputs=9), []
+    kernel = native.target_scores
+    monkeypatch.setattr(
+        native, "target_scores", lambda *args, **how: called.append(1) or kernel(*args, **how)
+    )
+    pred, y = torch.randn(20, 9), torch.randint(2, (20, 9)).float()
+    y[3, 4] = torch.nan
+    got = graph_residuals(pred, y, task, kind=residual)
+    assert called
+    want = graph_residuals(pred.double(), y.double(), task, kind=residual)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
+    assert len(called) == 1  # float64 is PyTorch's
+    assert graph_residuals(pred * torch.nan, y, task, kind=residual).isnan().all()
+    y[2, 1] = torch.inf
+    message = "target in row 2 .* infinite" if kind == "regression" else "needs labels 0 and 1"
+    with pytest.raises(InputError, match=message):
+        graph_residuals(pred, y, task, kind=residual)
 
 
 @pytest.mark.parametrize(
