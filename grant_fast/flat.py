@@ -230,10 +230,10 @@ class FlatGraphs:
         key = ("hops", normalize)
         if key not in self._cache or self._cache[key].shape[1] < width:
             out = self.x.new_empty(self.num_nodes, width)
-            for part in self._parts():
+            for part in self._parts():  # by "torch": models of any backend read what is kept
                 z = part.x
                 for k, column in enumerate(out[part.nodes].split(self.num_features, dim=1)):
-                    z = ops.spmm(z, part.adjacency(normalize)) if k else z
+                    z = ops.spmm(z, part.adjacency(normalize), "torch") if k else z
                     column.copy_(z)
             self._cache[key] = out
         return self._cache[key][:, :width]
@@ -292,7 +292,7 @@ class FlatGraphs:
             p = part.pooling(mean).transposed[2][:, None]  # 1 or 1/n_i
             backwards = part.adjacency(normalize).transpose()
             for k, row in enumerate(out):
-                p = ops.spmm(p, backwards) if k else p
+                p = ops.spmm(p, backwards, "torch") if k else p
                 row[part.nodes] = p[:, 0]
 
     def _parts(self) -> Iterable[GraphBatch]:

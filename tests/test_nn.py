@@ -165,6 +165,14 @@ def test_an_encoder_may_begin_without_memory(how):
     assert torch.equal(empty(x), filled(x))
 
 
+def test_an_encoder_made_for_inference_can_be_loaded():
+    with torch.inference_mode():
+        made = AtomEncoder(4, (3, 2))
+    filled, x = AtomEncoder(4, (3, 2)), torch.tensor([[2, 1]])
+    made.load_state_dict(filled.state_dict(), assign=True)
+    assert torch.equal(made(x), filled(x))
+
+
 def test_kinds_of_atoms_stand_for_the_atoms():
     x = torch.stack([torch.randint(min(size, 3), (400,)) for size in (3, 2)], 1)
     empty = torch.empty(2, 0)

@@ -30,6 +30,8 @@ LEFT_OUT = {
     "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
     "and give missing_labels=True",
 }
+_ALWAYS = ("x", "edge_index", "y", "edge_weight")
+_NAMES = (*_ALWAYS, "num_nodes", *LEFT_OUT)
 _INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 _USUAL = {*_INTEGERS, torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
@@ -99,12 +101,12 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
     if isinstance(data, tuple) and len(data) == 2:  # OGB's GraphPropPredDataset
         graph, label = data
         labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
-        return {**graph, "x": graph.get("node_feat"), "y": labels}
-    if isinstance(data, Mapping):
-        return data
+        data = {**graph, "x": graph.get("node_feat"), "y": labels}
+    if isinstance(data, Mapping):  # its owner may use it again for the next graph
+        return {name: data[name] for name in _NAMES if name in data}
     # PyG takes long to say what is not there: most is asked for where it is stored alone.
     kind = type(data)
-    stored = data.to_dict() if hasattr(kind, "to_dict") else None
+    stored = data.to_dict() if hasattr(kind, "stores_as") else None
     if hasattr(kind if stored is not None else data, "to_homogeneous"):
         raise InputError(
             f"graph {index} is a {kind.__name__}, with nodes of several types: give "
@@ -115,10 +117,8 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
             f"graph {index} is a {kind.__name__} of {data.num_graphs} graphs: give the "
             "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
         )
-    found = {name: getattr(data, name, None) for name in ("x", "edge_index", "y", "edge_weight")}
-    for name in ("num_nodes", *LEFT_OUT):
-        if stored is None or name in stored:
-            found[name] = getattr(data, name, None)
+    asked = (name for name in _NAMES if name in _ALWAYS or stored is None or name in stored)
+    found = {name: getattr(data, name, None) for name in asked}
     if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
         raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
     return found
@@ -205,8 +205,8 @@ def _weights(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Tens
                 f"graph {i}: edge_weight has shape {list(weight.shape)}: give [{edges}], "
                 "one for each edge"
             )
-        every.append(weight.reshape(edges))
-    joined = _joined(every)[1].float()
+        every.append(weight.reshape(edges).float())
+    joined = _joined(every)[1]
     if (found := _first(~joined.isfinite(), num_edges)) is not None:
         raise InputError(
             f"graph {found[0]}: edge_weight is NaN or infinite at edge {found[1]}: drop that edge"
@@ -269,7 +269,11 @@ def _tensor(index: int, name: str, value: Any) -> Tensor:
         ) from error
     if tensor.is_complex():
         raise InputError(f"graph {index}: {name} is complex: give real numbers")
-    return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+    if tensor.dtype in _USUAL:
+        return tensor
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.uint8)
+    return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 
 def _all_or_none(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | None]:

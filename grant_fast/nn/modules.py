@@ -127,7 +127,7 @@ class AtomEncoder(nn.Module):
     @torch.no_grad()
     def _fill_offset(self) -> None:
         """Where each column's table begins; not saved, and lost where memory is made anew."""
-        if self.offset.device != self.weight.device:
+        if self.offset.device != self.weight.device or self.offset.is_inference():
             self.offset = torch.empty_like(self.offset, device=self.weight.device)
         starts = [sum(self.cardinalities[:column]) for column in range(len(self.cardinalities))]
         self.offset.copy_(torch.tensor(starts, device="cpu"))

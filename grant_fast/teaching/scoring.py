@@ -332,6 +332,8 @@ def evaluating(model: Model) -> Iterator[None]:
             for module, mode in zip(modules, modes, strict=True):
                 if module.training != mode:  # a module may do more there than note the mode
                     module.train(mode)
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode  # of one that several share, too
 
 
 def _positions(ids: Positions, total: int) -> Tensor:

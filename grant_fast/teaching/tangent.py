@@ -16,7 +16,8 @@ from torch.func import functional_call, jacrev, vmap
 from ..batch import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..nn import AtomEncoder, FlexConv, FlexGCN, is_plain
+from ..nn import AtomEncoder, FlexConv, FlexGCN
+from ..nn.checks import is_hooked
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
@@ -53,7 +54,7 @@ def output_jacobian(
     """
     if not isinstance(model, FlexGCN):
         raise InputError(f"the tangent kernel is of a FlexGCN, not of a {type(model).__name__}")
-    if not is_plain(model):
+    if is_hooked(model) or model._overrides("forward") or model._overrides("hidden"):
         raise InputError(
             "this FlexGCN has hooks, or a forward pass of its own, of which the tangent kernel "
             "knows nothing: give one without"

@@ -91,6 +91,26 @@ def test_numpy_arrays_and_dictionaries_will_do() -> None:
     assert packed.edge_index.tolist() == [[0, 2], [1, 3]]
 
 
+def test_a_dictionary_may_be_filled_anew_for_each_graph() -> None:
+    def reused() -> Any:
+        fields: dict[str, Any] = {}
+        for i in range(3):
+            fields.update(x=torch.full((1, 1), float(i)), edge_index=torch.zeros(2, 0).long())
+            yield fields
+
+    assert from_data_list(reused()).x.tolist() == [[0.0], [1.0], [2.0]]
+
+
+def test_graphs_may_differ_in_how_their_numbers_are_stored() -> None:
+    weights = (torch.tensor([2049, 1]), torch.tensor([0.5, 1.5], dtype=torch.float16))
+    packed = from_data_list([graph(2, edge_weight=weight) for weight in weights])
+    assert packed.edge_weight is not None
+    assert packed.edge_weight.tolist() == [2049.0, 1.0, 0.5, 1.5]
+    classes = (torch.tensor([3], dtype=torch.uint16), torch.tensor([2]))
+    packed = from_data_list([graph(2, y=y) for y in classes])
+    assert packed.y is not None and packed.y.tolist() == [3, 2]
+
+
 def test_graph_without_edges_may_have_an_untyped_edge_index() -> None:
     assert from_data_list([graph(1, edge_index=torch.empty(2, 0))]).edge_index.shape == (2, 0)
 

@@ -206,6 +206,21 @@ def test_nodes_are_scored_in_one_pass_and_graphs_are_not(monkeypatch):
     assert not asked
 
 
+def test_a_part_that_a_subclass_changes_is_scored(monkeypatch):
+    class Muted(FlexGCN):
+        def _last_layer(self, h, graphs):
+            return 0 * super()._last_layer(h, graphs)
+
+        def _pool(self, out, graphs):
+            return 0 * out
+
+    graphs, task = Case().graphs, Task("multiclass", num_outputs=4, level="node")
+    graphs.y, graphs.y_level = torch.randint(0, 4, (graphs.num_nodes,)), "node"
+    model = Muted(graphs.num_features, [17], 4, [3, 2], pool=None)
+    got = score_graphs(model, graphs, task)
+    torch.testing.assert_close(got, score_graphs(model, graphs, task, predict=lambda m, b: m(b)))
+
+
 @pytest.mark.parametrize("classes", [2, 10, 17])
 def test_class_scores(build, classes):
     sizes = torch.tensor([0, 1, 16, 33, 100, 5])

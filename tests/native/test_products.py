@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from grant_fast import FlexConv, native, ops, reference
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, native, ops, reference
 from grant_fast.adjacency import Adjacency
+from tests.cases import Case
 from tests.native.checks import close
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
@@ -86,6 +87,16 @@ def test_who_multiplies(monkeypatch):
         called.clear()
         ops.spmm(x, a, backend)
         assert called[-1:] == expected
+
+
+def test_a_network_by_pytorch_is_by_pytorch(monkeypatch):
+    monkeypatch.setattr(native.csr, "call", None)
+    case = Case()
+    graphs = PackedGraphs.from_arrays(torch.randn(case.num_nodes, 32), case.edge_index, case.batch)
+    for pool in ("mean", "max", None):
+        model = FlexGCN(32, 32, 24, [3, 2], pool=pool, backend="torch")
+        model(graphs.batch(slice(None))).sum().backward()  # its first layer reads kept hops
+        model(graphs.x, case.edge_index, batch=case.batch).sum().backward()
 
 
 @pytest.mark.usefixtures("build")

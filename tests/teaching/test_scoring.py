@@ -440,6 +440,9 @@ def test_a_module_that_does_more_than_note_its_mode_is_told_of_it(make_graphs, m
 
     model.last = Merging(8, 1)
     model.norm.eval()
+    model.others = nn.ModuleList([nn.Sequential(model.norm), nn.Sequential(model.norm)])
+    model.others[0].eval()
+    modes = [module.training for module in model.modules()]
     score_graphs(model, make_graphs(4), REGRESSION)
-    assert model.training and model.last.training and not model.last.merged
-    assert not model.norm.training
+    assert model.last.training and not model.last.merged
+    assert [module.training for module in model.modules()] == modes
