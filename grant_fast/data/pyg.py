@@ -31,7 +31,8 @@ LEFT_OUT = {
     "and give missing_labels=True",
 }
 _ALWAYS = ("x", "edge_index", "y", "edge_weight")
-_NAMES = (*_ALWAYS, "num_nodes", *LEFT_OUT)
+_MAYBE = ("num_nodes", *LEFT_OUT)
+_NAMES = (*_ALWAYS, *_MAYBE)
 _INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 _USUAL = {*_INTEGERS, torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
@@ -104,21 +105,22 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
         data = {**graph, "x": graph.get("node_feat"), "y": labels}
     if isinstance(data, Mapping):  # its owner may use it again for the next graph
         return {name: data[name] for name in _NAMES if name in data}
-    # PyG takes long to say what is not there: most is asked for where it is stored alone.
+    # PyG's own take long to say what is not there: they are asked for what they have stored.
     kind = type(data)
-    stored = data.to_dict() if hasattr(kind, "stores_as") else None
-    if hasattr(kind if stored is not None else data, "to_homogeneous"):
+    pygs = hasattr(kind, "stores_as")
+    names = [*_ALWAYS, *(name for name in data.to_dict() if name in _MAYBE)] if pygs else _NAMES
+    bearer = kind if pygs else data
+    if hasattr(bearer, "to_homogeneous"):
         raise InputError(
             f"graph {index} is a {kind.__name__}, with nodes of several types: give "
             "data.to_homogeneous(), which has x where all types have as many features"
         )
-    if hasattr(kind if stored is not None else data, "num_graphs") and data.num_graphs != 1:
+    if hasattr(bearer, "num_graphs") and data.num_graphs != 1:
         raise InputError(
             f"graph {index} is a {kind.__name__} of {data.num_graphs} graphs: give the "
             "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
         )
-    asked = (name for name in _NAMES if name in _ALWAYS or stored is None or name in stored)
-    found = {name: getattr(data, name, None) for name in asked}
+    found = {name: getattr(data, name, None) for name in names}
     if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
         raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
     return found
