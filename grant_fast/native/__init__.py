@@ -1,8 +1,9 @@
 """The compiled CPU kernels (`kernels/cpu/`): how Python calls them, and their gradients.
 
 They compute in float32 what `reference.py` defines, straight from the packed dataset: a batch is
-its graphs' positions, and no edge is gathered. A machine that had no C compiler when this package
-was installed does without them, and PyTorch's operators give the same results more slowly.
+its graphs' positions, and no edge is gathered. What they do not take whole, one large graph for
+instance, hops by a product of their own (`spmm`). A machine that had no C compiler when this
+package was installed does without them, and PyTorch's operators give the same results more slowly.
 """
 
 from .csr import multiplies, spmm
