@@ -20,7 +20,7 @@ from ..tasks import Task, check_task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Collate, Model, Pass, Positions, Predict
+from .scoring import Collate, Model, Positions, Predict, ScoringPass
 from .selection import sample_graphs, select_graphs
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
@@ -309,7 +309,7 @@ class GraNTSampler(Sampler[list[int]]):
         """Scores in the order of `ids`, and their histogram where a kernel made one."""
         if model is None:
             raise InputError(f"mode {self.mode!r} scores graphs with the model: give select one")
-        look = Pass(
+        look = ScoringPass(
             self.dataset,
             self.task,
             self.ids,

@@ -100,14 +100,14 @@ def score_graphs(
     positions = None if ids is None else _positions(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
-    pass_over = Pass(graphs, task, positions, predict, residual, batch_size, collate)
+    pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
     scores, _, outputs = pass_over(model, return_predictions)
     if outputs is None:
         return scores
     return scores, outputs
 
 
-class Pass:
+class ScoringPass:
     """One look at some graphs: what `score_graphs` does, and the histogram beside it.
 
     Where the kernels are asked for and one of them takes the whole network, it scores the small

@@ -20,7 +20,7 @@ from grant_fast.kernels import select
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import fused
 from grant_fast.teaching.residuals import graph_residuals
-from grant_fast.teaching.scoring import Pass, evaluating
+from grant_fast.teaching.scoring import ScoringPass, evaluating
 from tests.cases import Case, dense_graphs
 
 #: More than eight graphs of one node, and one that is too large for a tile.
@@ -104,7 +104,7 @@ def check_tail(
     assert not fused.fits(model, graphs.batch(ids), task)
     assert fused.tail_fits(model, graphs, task)
     positions, two_chunks = torch.tensor(ids), 1 + len(ids) // 2
-    look = Pass(graphs, task, positions, None, kind, two_chunks, None)
+    look = ScoringPass(graphs, task, positions, None, kind, two_chunks, None)
     scores, counts, _ = look(model)
     torch.testing.assert_close(scores.cpu(), want, rtol=5e-5, atol=5e-6)
     picked = select.largest(scores, len(ids) // 2, counts)
