@@ -24,7 +24,8 @@ def packed(
     Args:
         weight: of the first layer that will read them.
         pooled: whether the graphs are those that the batch vector names; else any runs of nodes
-            that no edge leaves, so that large batches need no batch vector.
+            that no edge leaves, so that large batches need no batch vector, or all nodes as one
+            graph where such a run is too large for the kernels' tiles.
         backend: as for `FlexConv`.
     """
     if not ops.takes_network(weight, None, backend):
