@@ -1,15 +1,22 @@
-"""Graphs given as PyG's tensors, packed for one call, where the CPU kernels then take them."""
+"""Graphs given as PyG's tensors, packed for the call, where the CPU kernels then take them.
 
-from typing import Any
+Edges that come again, in the next layer or the next epoch, are not sorted again.
+"""
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import native, ops
 from .adjacency import Adjacency, plain_tensor
 from .batch import GraphBatch
 from .batch_edges import LearnedAdjacency
+from .caching import kept
 from .flat import FlatGraphs
 from .layout import PackedCSR
 from .loose import LooseGraphs
@@ -48,13 +55,71 @@ def packed(
         if values.requires_grad and torch.is_grad_enabled():
             return _learned(graphs, edges, values)
         values = values.detach()
-    found = _sorted(graphs, edges, values, pooled)
+    of = (len(x), edges, values, graphs.batch if pooled else None, graphs.num_graphs)
+    made = _made_once(graphs.edges, of, lambda: _without_features(graphs, edges, values, pooled))
+    return graphs if made is None else _with_features(made, x)
+
+
+T = TypeVar("T")
+Given = tuple[Tensor | int | None, ...]
+
+
+class _Made(NamedTuple):
+    """What was made of edges, and a copy of all that it was made of."""
+
+    given: Given
+    made: Any
+
+
+#: Of up to `MOST_KEPT` edges, while these live: a model's layers share them, and so do the epochs
+#: of a task on one graph.
+_made: WeakIdKeyDictionary = WeakIdKeyDictionary()
+MOST_KEPT = 8
+
+
+@kept
+def _made_once(owner: Any, given: Given, make: Callable[[], T]) -> T:
+    """What `make` makes of `given`; made before where the same came with the same `owner`.
+
+    Tensors are compared in full, since they may have been written to: cheap beside sorting them.
+    """
+    found = _made.get(owner)
+    if found is not None and _are_same(found.given, given):
+        return found.made
+    made = make()
+    if len(_made) >= MOST_KEPT:
+        _made.clear()
+    _made[owner] = _Made(tuple(t.clone() if isinstance(t, Tensor) else t for t in given), made)
+    return made
+
+
+def _are_same(one: Given, other: Given) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _without_features(
+    graphs: LooseGraphs, edges: Tensor, weight: Tensor | None, pooled: bool
+) -> GraphBatch | None:
+    found = _sorted(graphs, edges, weight, pooled)
     if found is None:
-        return graphs
-    flat = FlatGraphs(x, None, *found)
+        return None
+    flat = FlatGraphs(torch.empty(len(graphs.x), 0, device="cpu"), None, *found)
     flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
     flat.scale = flat._scale_in(torch.float32)
     out = flat.batch(slice(None))
+    for name in ("num_nodes", "_csrs", "_parts"):  # what later calls share, or fill for others
+        getattr(out, name)
+    return out
+
+
+def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
+    """The graphs with X, sharing what was derived of their edges, and what will be."""
+    out = copy(made)
+    out.graphs = copy(made.graphs)
+    out.graphs.x = x
     vars(out)["x"] = x  # an encoder sees what it was given, where a dataset's integers become int64
     return out
 
@@ -115,16 +180,25 @@ class LearnedGraphs(LooseGraphs):
 
 
 def _learned(graphs: LooseGraphs, edges: Tensor, weight: Tensor) -> LooseGraphs:
+    nodes = len(graphs.x)
+    made = _made_once(graphs.edges, (nodes, edges), lambda: _with_places(edges, nodes))
+    return graphs if made is None else LearnedGraphs(graphs, edges[0], weight, *made)
+
+
+def _with_places(
+    edges: Tensor, num_nodes: int
+) -> tuple[Tensor, list[tuple[PackedCSR, Tensor]]] | None:
+    """`ptr` and `sides` of `LearnedGraphs`."""
     # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
     places = torch.arange(edges.shape[1], dtype=torch.int32, device="cpu").view(torch.float32)
-    found = native.sort_edges(edges, places, None, len(graphs.x), 0, native.MAX_NODES)
+    found = native.sort_edges(edges, places, None, num_nodes, 0, native.MAX_NODES)
     if found is None:
-        return graphs
+        return None
     sides = []
     for side in (found.adj, found.adj_t or found.adj):
         assert side.weight is not None, "the edges were given places"
         sides.append((side, side.weight.view(torch.int32).long()))
-    return LearnedGraphs(graphs, edges[0], weight, found.ptr, sides)
+    return found.ptr, sides
 
 
 def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:
