@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from .errors import InputError
-from .files import check_apart, check_writable
+from .files import check_apart, check_writable, unzipped_name
 from .options import config_of, with_settings
 from .shell import (
     again,
@@ -46,7 +46,7 @@ Source = Annotated[
     str,
     typer.Argument(
         help="gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (its penalised "
-        "logP is learned), a *.gfast, QM9, ZINC or ogbg-mol*."
+        "logP is learned), a *.gz of these, a *.gfast, QM9, ZINC or ogbg-mol*."
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
@@ -109,7 +109,7 @@ def train(
     if saved is None and source is None:
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
     config = saved or config_of(changes)  # nonsense is refused before data are read
-    out = out or Path("runs") / f"{Path(config.source).stem}-{config.label}"
+    out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
     try:
         dataset = load(config)
@@ -188,7 +188,7 @@ def compare(
     chosen = [name for text in arms or ARMS for name in text.replace(" ", "").split(",")]
     check_seeds(seeds)
     num_runs = seeds * len(with_controls(chosen))
-    out = out or Path("runs") / f"compare-{Path(source).stem}"
+    out = out or Path("runs") / f"compare-{unzipped_name(source).stem}"
     check_flags(resume, overwrite)
     given["source"] = source
     config = config_of(given)  # nonsense is refused before data are read
@@ -332,8 +332,12 @@ def pack(
 @readable
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    source: Annotated[str, typer.Argument(help="A CSV of SMILES, a *.smi, or a packed *.gfast.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="CSV to write.")],
+    source: Annotated[
+        str, typer.Argument(help="A CSV of SMILES or a *.smi (or a *.gz of one), or a *.gfast.")
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="*.csv or *.tsv to write, or a *.gz of one.")
+    ],
     smiles_column: Annotated[str | None, typer.Option(help="The CSV's column of SMILES.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at an unparsable SMILES.")] = False,
     last: Annotated[bool, typer.Option("--last", help="The last weights, not the best.")] = False,

@@ -3,9 +3,11 @@
 import csv
 import difflib
 import errno
+import gzip
 import io
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,12 +60,17 @@ def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
 def atomic_write_csv(
     path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Iterable[Any]]
 ) -> None:
-    """Write a CSV file with a header to `path`, whole or not at all."""
+    """Write a CSV file with a header to `path`, whole or not at all: with tabs where it is a *.tsv,
+    and zipped where its name ends in .gz."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    tabs = unzipped_name(path).suffix.lower() == ".tsv"
+    writer = csv.writer(text, delimiter="\t" if tabs else ",", lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    atomic_write_text(path, text.getvalue())
+    content = text.getvalue().encode()
+    zipped = Path(path).suffix.lower() == ".gz"
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -92,6 +99,35 @@ def check_apart(source: str | os.PathLike[str], out: str | os.PathLike[str]) -> 
         raise InputError(
             f"cannot write {os.fspath(out)}: it is the source itself; give another name with -o"
         )
+
+
+def unzipped_name(path: str | os.PathLike[str]) -> Path:
+    """`path` without .gz at its end: what tells a table's kind, and what runs are named after."""
+    path = Path(path)
+    return path.with_suffix("") if path.suffix.lower() == ".gz" else path
+
+
+def read_text(path: Path) -> str:
+    """What a file of UTF-8 text says, without a byte order mark; of a *.gz, unzipped.
+
+    Raises:
+        InputError: it cannot be read, is not whole, or (naming its row) is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix.lower() == ".gz":
+            content = gzip.decompress(content)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(
+            f"{path} is no whole gzip file ({error}): copy or pack it again"
+        ) from error
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} row {row} is not UTF-8 text: save it in UTF-8") from error
 
 
 def cannot_read(path: str | os.PathLike[str], error: OSError) -> InputError:

@@ -92,11 +92,14 @@ def load(config: RunConfig) -> Any:
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and a doubt, if the task was guessed."""
+    from .data.table import table_kind
     from .training.report import counted
     from .training.targets import targets_of, unlabelled_targets
 
-    task, source = dataset.task, Path(config.source)
-    words = [f"{source.name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"]
+    task = dataset.task
+    words = [
+        f"{Path(config.source).name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"
+    ]
     names = task.names or config.target
     if names:
         few = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
@@ -108,7 +111,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
         y = targets_of(dataset.graphs, dataset.split["train"])
         words.append(f"{int((y == 1).sum()):,} positives in training")
     lines = [", ".join(words)]
-    guessed = config.task == "auto" and source.suffix.lower() in (".csv", ".tsv")
+    guessed = config.task == "auto" and table_kind(config.source) in (".csv", ".tsv")
     if guessed and task.kind == "regression":
         y = targets_of(dataset.graphs, dataset.split["train"])
         if all(map(_looks_like_classes, y.T)):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError, whole_number
-from ..files import closest
+from ..files import closest, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
@@ -33,12 +33,13 @@ from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import featurize
 from .splits import FEWEST, PARTS, random_split, scaffold_split
 from .stream import Part
-from .table import COMPRESSED, Table, read_smi, read_table
+from .table import Table, read_smi, read_table, table_kind
 
 __all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset", "twin_dataset"]
 
 Split = Literal["random", "scaffold"]
-SUFFIXES = (".csv", ".tsv", ".smi", ".gfast")
+SUFFIXES = (".csv", ".tsv", ".smi", ".gz", ".gfast")
+COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 SOURCES = (
     'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.smi" file, a packed "*.gfast" file, '
     "QM9, ZINC, an ogbg-mol* name, or twin:NAME"
@@ -67,9 +68,10 @@ def load_dataset(
 
     Args:
         source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
-            SMILES a line, as ZINC's: the target is the penalised logP), a packed "*.gfast" file,
-            "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`, downloaded on first use), or
-            "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in their shape, for timing.
+            SMILES a line, as ZINC's: the target is the penalised logP), a *.gz of one of these, a
+            packed "*.gfast" file, "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`,
+            downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
+            their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
         target: columns of a CSV file, `["all"]` for all; by default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
@@ -93,14 +95,14 @@ def load_dataset(
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
     _check_arguments(task, split, split_column, num_graphs, workers)
-    path, suffix = Path(name), Path(name).suffix.lower()
-    if suffix in (".csv", ".tsv"):
+    path, kind = Path(name), table_kind(name)
+    if kind in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
         dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
         return _with_split(dataset, split, seed)
     if smiles_column is not None or target or split_column is not None:
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
-    if suffix == ".smi":
+    if kind == ".smi":
         dataset = _from_smi(path, task, split, num_graphs, strict, workers, progress)
         return _with_split(dataset, split, seed)
     if split == "scaffold":
@@ -110,7 +112,7 @@ def load_dataset(
         )
     if name in graphon.NAMES:
         return _generated(name, task, num_graphs, seed, workers, progress)
-    if suffix == ".gfast":
+    if path.suffix.lower() == ".gfast":
         return _with_split(first_graphs(read_packed(path, task), num_graphs), split, seed)
     if name in SETS or name in PYG_SETS:
         loaded = (load_ogb if name in SETS else load_pyg)(name, progress=progress)
@@ -196,7 +198,7 @@ def _from_table(
     elif split != "random":
         parts = scaffold_split(table.smiles)
     return Dataset(
-        name=path.stem,
+        name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(
             replace(arrays, y=y), missing_labels=True, ids=torch.tensor(table.rows)
         ),
@@ -232,7 +234,7 @@ def _from_smi(
     y = penalized_logp(kept, workers, progress)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
     return Dataset(
-        name=path.stem,
+        name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
         task=posed,
         split=scaffold_split(kept) if split == "scaffold" else {},

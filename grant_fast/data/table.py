@@ -1,4 +1,4 @@
-"""Reading molecules and their targets from a CSV or *.smi file."""
+"""Reading molecules and their targets from a CSV or *.smi file, or a *.gz of one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..files import cannot_read
+from ..files import read_text, unzipped_name
 from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
-COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 _PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
@@ -72,6 +71,12 @@ class Table:
         )
 
 
+def table_kind(path: str | os.PathLike[str]) -> str:
+    """ ".csv", ".tsv" or ".smi", also where the file is a *.gz of one; else ""."""
+    kind = unzipped_name(path).suffix.lower()
+    return kind if kind in (".csv", ".tsv", ".smi") else ""
+
+
 def read_table(
     path: str | os.PathLike[str],
     smiles_column: str | None = None,
@@ -83,8 +88,8 @@ def read_table(
     """Read SMILES and numeric targets from a UTF-8 CSV file with a header.
 
     Args:
-        path: the file. Its header says what stands between cells: tabs, commas or semicolons. A
-            byte order mark is skipped, lines that are empty or of spaces too.
+        path: the file, or a *.gz of it. Its header says what stands between cells: tabs, commas or
+            semicolons. A byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
         target: the target columns, or several names in one, separated by commas; `["all"]` stands
             for every column but the SMILES (and the split's). By default the only other column.
@@ -130,20 +135,16 @@ def read_table(
 
 
 def read_smi(path: str | os.PathLike[str]) -> Table:
-    """A *.smi file: each line a SMILES and, if it goes on, a name; blank lines only end it.
+    """A *.smi file, or a *.gz of one: each line a SMILES and, if it goes on, a name.
 
-    The columns are smiles and, if any line has one, name; rows are lines from 1; `y` is None.
+    Blank lines only end it. The columns are smiles and, if any line has one, name; rows are lines
+    from 1; `y` is None.
 
     Raises:
         InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
     """
-    try:
-        # Not splitlines(), which ends a line at a form feed, too, and shifts the rows behind it.
-        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: save it as text, a SMILES a line") from error
+    # Not splitlines(), which ends a line at a form feed, too, and shifts the rows behind it.
+    lines = re.sub("\r\n?", "\n", read_text(Path(path))).rstrip().split("\n")
     if lines == [""]:
         raise InputError(f"{path} is empty: give a SMILES a line")
     for number, line in enumerate(lines, 1):
@@ -159,17 +160,7 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
 
 def _read_records(path: Path) -> list[_Record]:
     """All records that are not blank, with their numbers; the first is the header."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise cannot_read(path, error) from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        if path.suffix.lower() in COMPRESSED:
-            raise InputError(f"{path} is compressed: unpack it") from error
-        row = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} row {row} is not UTF-8 text: save it as CSV in UTF-8") from error
+    text = read_text(path)
     if "\0" in text:
         row = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path} row {row} holds binary data: give a CSV file")

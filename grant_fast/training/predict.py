@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..data.dataset import Dataset
 from ..data.smiles import featurize
-from ..data.table import read_smi, read_table
+from ..data.table import read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv
 from ..graphs import PackedGraphs
@@ -123,7 +123,7 @@ def predict_csv(
     """
     if predictor.spec.encoder != "atom":
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
-    if is_smi := Path(source).suffix.lower() == ".smi":
+    if is_smi := table_kind(source) == ".smi":
         if smiles_column is not None:
             raise InputError(f"{source} has no columns: leave --smiles-column away")
         table = read_smi(source)

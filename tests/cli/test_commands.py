@@ -1,6 +1,7 @@
 """The command line, end to end and small: what it writes, and what it says when it cannot."""
 
 import csv
+import gzip
 import json
 import re
 import signal
@@ -260,6 +261,22 @@ def test_predictions_stand_behind_the_columns_of_the_source(molecules, tmp_path)
     assert header == ["size", " smiles", "note", "size_predicted"]
     assert known[:3] == [" 7", " CCO", "a, b"] and float(known[3])
     assert unknown == ["?", "nonsense", "", ""]
+
+
+def test_zipped_tables_are_read_and_written(molecules, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    zipped = tmp_path / "zipped.csv.gz"
+    zipped.write_bytes(gzip.compress(molecules.read_bytes()))
+    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", zipped, *words, "--arm", "full").exit_code == 0
+    for name, unpack in (("a.csv", bytes), ("a.tsv", bytes), ("a.tsv.gz", gzip.decompress)):
+        assert run("predict", "runs/zipped-full", zipped, "-o", name).exit_code == 0
+        lines = csv.reader(
+            unpack((tmp_path / name).read_bytes()).decode().splitlines(),
+            delimiter="\t" if ".tsv" in name else ",",
+        )
+        assert next(lines)[-1] == "size_predicted"
+        assert len(list(lines)) == len(molecules.read_text().splitlines()) - 1
 
 
 def test_predict_takes_a_smi_file_as_train_does(molecules, tmp_path):

@@ -218,7 +218,8 @@ MISSING_FILES = [
     ("qm9", "; did you mean QM9?"),
     ("hiv-run", "; this is a folder, give a file in it"),
     ("", "; it is empty"),
-    ("molecules.csv.gz", "; it is compressed: unpack it"),
+    ("molecules.csv.gz", "there is no file molecules.csv.gz: the current folder has no *.gz"),
+    ("molecules.csv.bz2", "; it is compressed: unpack it"),
     ("notes.txt", "; this file's kind is told by the end of its name: rename it"),
 ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.table import Table, read_smi, read_table
+from grant_fast.data.table import Table, read_smi, read_table, table_kind
 from grant_fast.errors import InputError
 
 
@@ -142,10 +142,33 @@ def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit:
         read_table(csv_file(content))
 
 
-def test_a_compressed_table_is_to_be_unpacked(tmp_path) -> None:
+def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
     path = tmp_path / "molecules.csv.gz"
-    path.write_bytes(gzip.compress(b"smiles,y\nC,1\n"))
-    with pytest.raises(InputError, match=r"molecules.csv.gz is compressed: unpack it"):
+    path.write_bytes(gzip.compress(b"\xef\xbb\xbfsmiles,y\r\nC,1\r\nCC,2\r\n"))
+    table = read_table(path)
+    assert table.smiles == ["C", "CC"] and table.rows == [2, 3]
+    smi = tmp_path / "molecules.SMI.GZ"
+    smi.write_bytes(gzip.compress(b"CC ethane\r\nC methane\r\n"))
+    assert read_smi(smi).cells == [["CC", "ethane"], ["C", "methane"]]
+    kinds = {
+        "a.csv.gz": ".csv",
+        "A.CSV": ".csv",
+        "a.csv.bz2": "",
+        "a.gfast.gz": "",
+        "a.smi": ".smi",
+    }
+    assert {name: table_kind(name) for name in kinds} == kinds
+
+
+@pytest.mark.parametrize(
+    "content", [b"smiles,y\nC,1\n", gzip.compress(b"smiles,y\nC,1\n" * 99)[:-9]]
+)
+def test_a_zipped_table_that_is_none_or_cut_off_is_refused(tmp_path, content) -> None:
+    path = tmp_path / "molecules.csv.gz"
+    path.write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"molecules.csv.gz is no whole gzip file .*copy or pack it"
+    ):
         read_table(path)
 
 
