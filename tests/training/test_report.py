@@ -4,6 +4,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,10 @@ from grant_fast.training.compare import EQUAL_BUDGET
 from grant_fast.training.curves import draw_curves
 from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
 from grant_fast.training.report import (
+    ArmSummary,
     Spread,
+    markdown,
+    rows,
     summarize,
     terminal_table,
     unequal,
@@ -24,6 +28,7 @@ from grant_fast.training.report import (
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 ALL_ARMS = [EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
+PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("compare-*.json"))
 
 
 def make_run(arm, seed, metric, seconds=10.0, higher_is_better=True):
@@ -190,6 +195,18 @@ def test_a_folder_without_a_whole_run_is_named(tmp_path):
     (tmp_path / "result.json").write_text('{"arm": "full"}')
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_a_page_kept_here_shows_the_numbers_kept_beside_it(path):
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    summaries = [
+        ArmSummary(**{k: Spread(**v) if isinstance(v, dict) else v for k, v in arm.items()})
+        for arm in kept["arms"]
+    ]
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert markdown(*rows(summaries, kept["metric"])) in page
+    assert all(sentence in page for sentence in kept["verdict"])
 
 
 @pytest.fixture
