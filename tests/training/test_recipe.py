@@ -6,6 +6,7 @@ from importlib.resources import files
 import pytest
 
 from grant_fast.errors import InputError
+from grant_fast.teaching import selection_epochs
 from grant_fast.training.recipe import NAMES, load_recipe, parse_recipe
 
 # The appendix's table of settings: lr, κ-list, batch size, start ratio, epochs; and Table 1's
@@ -43,6 +44,22 @@ def test_each_recipe_holds_the_papers_settings(name):
     assert config.lr_schedule == ("plateau" if is_ogb else "constant")
     assert (config.lr_restart is not None) == is_ogb
     assert recipe.name == name and any("at random" in line for line in recipe.differences)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_recipe_says_what_is_selected_otherwise_than_in_the_published_code(name):
+    recipe = load_recipe(name)
+    epochs, start_ratio = recipe.config.epochs, recipe.config.start_ratio
+    theirs = due = 0
+    for epoch in range(epochs):
+        early = epoch < int(epochs * start_ratio)
+        if early or epoch >= due:
+            theirs += 1
+            due += 0 if early else 5 + 45 * epoch // epochs
+    ours = len(selection_epochs(epochs, start_ratio))
+    said = " ".join(recipe.differences)
+    assert f"{theirs} selections; we make {ours}." in said
+    assert ("the raw output" in said) == name.startswith("ogbg")
 
 
 def test_there_is_a_file_for_each_name_and_no_other():
