@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .order import DEALING, ORDER, permutation
+from .order import DEALING, ORDER, arrange, permutation
 from .scoring import Positions
 
 PRUNED = 0.5  # r, the share of the well-learned graphs to skip
@@ -25,7 +25,7 @@ class InfoBatchSampler:
 
     Args:
         ids: positions of the training graphs.
-        batch_size: graphs in a batch; the last of an epoch may be smaller.
+        batch_size: as of a `GraNTSampler`.
         epochs: length of the run.
         seed: of the order and of what is skipped.
 
@@ -76,7 +76,7 @@ class InfoBatchSampler:
         order = permutation(len(self.ids), self.seed, ORDER, self.epoch)
         kept = torch.zeros(len(self.ids), dtype=torch.bool)
         kept[self._kept] = True
-        for batch in self.ids[order[kept[order]]].split(self.batch_size):
+        for batch in arrange(self.ids[order[kept[order]]], self.batch_size):
             yield batch.tolist()
 
     def __len__(self) -> int:

@@ -23,13 +23,25 @@ def _generator(seed: int, stream: int, epoch: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(entropy[0]))
 
 
-def deal(size: int, batch_size: int, seed: int, epoch: int) -> Tensor:
-    """Deal 0..size-1 at random into batches: int64 `[size]`, each one's batch, numbered from 0.
+def batch_sizes(size: int, batch_size: int) -> list[int]:
+    """How many things are in each batch of `size` in all: `batch_size`, in the last what is left.
 
-    All batches have `batch_size` members but the last, which has what is left.
+    That is not one alone: PyTorch's batch norm refuses a single row, and how many graphs there are
+    changes with the share. The batch before gives one up, where it keeps two or more itself.
     """
+    sizes = [batch_size] * (size // batch_size) + [size % batch_size] * (size % batch_size > 0)
+    if sizes[-1:] == [1] and len(sizes) > 1 and batch_size > 2:
+        sizes[-2:] = [batch_size - 1, 2]
+    return sizes
+
+
+def deal(size: int, batch_size: int, seed: int, epoch: int) -> Tensor:
+    """Deal 0..size-1 at random into batches of `batch_sizes`: int64 `[size]`, each one's batch,
+    numbered from 0."""
+    sizes = torch.tensor(batch_sizes(size, batch_size))
     dealt = torch.empty(size, dtype=torch.long)
-    dealt[permutation(size, seed, DEALING, epoch)] = torch.arange(size) // batch_size
+    order = permutation(size, seed, DEALING, epoch)
+    dealt[order] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     return dealt
 
 
@@ -38,7 +50,7 @@ def arrange(order: Tensor, batch_size: int, batch_of: Tensor | None = None) -> l
 
     Args:
         order: int64 `[m]`, the things.
-        batch_size: things in a batch; the last may have fewer. Not used with `batch_of`.
+        batch_size: as in `batch_sizes`. Not used with `batch_of`.
         batch_of: int64 `[m]`, or None. Things of equal number stay together as one batch, which
             comes where the first of them would.
 
@@ -46,7 +58,7 @@ def arrange(order: Tensor, batch_size: int, batch_of: Tensor | None = None) -> l
         The parts of `order`, one tensor for each batch.
     """
     if batch_of is None:
-        return list(order.split(batch_size))
+        return list(order.split(batch_sizes(len(order), batch_size)))
     _, batch, sizes = batch_of.unique(return_inverse=True, return_counts=True)
     first = torch.full_like(sizes, len(order))
     first = first.scatter_reduce(0, batch, torch.arange(len(order)), "amin")

@@ -54,7 +54,8 @@ class GraNTSampler(Sampler[list[int]]):
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.
-        batch_size: graphs in a batch; the last batch of an epoch may be smaller.
+        batch_size: graphs in a batch; the last batch of an epoch may be smaller, but is not one
+            graph if the batch before has one to spare.
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
             the batches with the largest mean score are kept, whole. "graph" (S): the largest scores

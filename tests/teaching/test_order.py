@@ -17,12 +17,21 @@ def test_a_permutation_depends_on_its_arguments_alone() -> None:
         assert not permutation(100, *other).equal(one)
 
 
-@pytest.mark.parametrize(("size", "batch_size"), [(1, 4), (12, 4), (13, 4), (3, 1)])
-def test_dealing_makes_full_batches_and_one_rest(size: int, batch_size: int) -> None:
-    counts = torch.bincount(deal(size, batch_size, seed=0, epoch=0)).tolist()
-    assert counts == [batch_size] * (size // batch_size) + [size % batch_size] * (
-        size % batch_size > 0
-    )
+@pytest.mark.parametrize(
+    ("size", "batch_size", "sizes"),
+    [
+        (1, 4, [1]),
+        (12, 4, [4, 4, 4]),
+        (14, 4, [4, 4, 4, 2]),
+        (13, 4, [4, 4, 3, 2]),  # one is not left alone
+        (4, 3, [2, 2]),
+        (3, 2, [2, 1]),  # unless another one would be
+        (3, 1, [1, 1, 1]),
+    ],
+)
+def test_batches_are_full_but_the_last(size: int, batch_size: int, sizes: list[int]) -> None:
+    assert torch.bincount(deal(size, batch_size, seed=0, epoch=0)).tolist() == sizes
+    assert [len(part) for part in arrange(torch.arange(size), batch_size)] == sizes
 
 
 def test_dealing_is_random_and_anew_each_epoch() -> None:
@@ -31,6 +40,7 @@ def test_dealing_is_random_and_anew_each_epoch() -> None:
 
 
 def test_arranging_in_the_given_order() -> None:
+    assert arrange(torch.arange(0), 4) == []
     parts = arrange(torch.tensor([40, 10, 30, 20, 0]), 2)
     assert [part.tolist() for part in parts] == [[40, 10], [30, 20], [0]]
 
