@@ -61,6 +61,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
                 f"{name} requires a gradient, and a dataset is constant: give {name}.detach(), or "
                 "call the model with tensors"
             )
+        if value.layout != torch.strided:
+            raise InputError(f"{name} is a sparse tensor: give a dense one")
         return value.cpu()
     try:
         return torch.from_numpy(np.array(value, ndmin=1))

@@ -25,6 +25,7 @@ BAD = [
     ({"x": NAN_X}, "x is nan at node 2, column 1"),
     ({"x": -1 / torch.zeros(4, 2)}, "x is -inf at node 0, column 0"),
     ({"x": torch.zeros(4, 2, dtype=torch.complex64)}, "x is complex"),
+    ({"x": torch.zeros(4, 2).to_sparse()}, "x is a sparse tensor: give a dense one"),
     ({"x": "carbon"}, "x is not an array of numbers"),
     ({"edge_index": torch.tensor([[0], [4]])}, "edge 0 is 0 → 4, but nodes run from 0 to 3"),
     ({"edge_index": torch.tensor([[0, -1], [1, 0]])}, "edge 1 is -1 → 0"),

@@ -99,8 +99,10 @@ def from_dataset(dataset: Any, y_level: Level | None = None, *, stacklevel: int 
 
 def _attributes(index: int, data: Any) -> Mapping[str, Any]:
     """What one graph has, by PyG's names."""
-    if isinstance(data, tuple) and len(data) == 2:  # OGB's GraphPropPredDataset
-        graph, label = data
+    if isinstance(data, tuple):
+        if len(data) != 2 or not isinstance(data[0], Mapping):
+            raise InputError(f"graph {index} is a tuple: give the Data alone, with its y")
+        graph, label = data  # OGB's GraphPropPredDataset
         labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
         data = {**graph, "x": graph.get("node_feat"), "y": labels}
     if isinstance(data, Mapping):  # its owner may use it again for the next graph
@@ -257,8 +259,9 @@ def _tensors(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | No
     every = []
     for i, graph in enumerate(graphs):
         value = graph.get(name)
-        usual = type(value) is Tensor and value.dtype in _USUAL and value.is_cpu
-        every.append(value if usual or value is None else _tensor(i, name, value))
+        plain = type(value) is Tensor and value.is_cpu and value.layout == torch.strided
+        usual = value is None or (plain and value.dtype in _USUAL)
+        every.append(value if usual else _tensor(i, name, value))
     return every
 
 
@@ -271,6 +274,8 @@ def _tensor(index: int, name: str, value: Any) -> Tensor:
         ) from error
     if tensor.is_complex():
         raise InputError(f"graph {index}: {name} is complex: give real numbers")
+    if tensor.layout != torch.strided:
+        raise InputError(f"graph {index}: {name} is a sparse tensor: give a dense one")
     if tensor.dtype in _USUAL:
         return tensor
     if tensor.dtype == torch.bool:

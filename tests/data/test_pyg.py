@@ -198,6 +198,7 @@ def test_train_mask_is_left_out_with_a_warning_since_all_labels_would_be_trained
         ({"x": torch.ones(2, 4)}, "graph 1: x has 4 columns and graph 0 has 3"),
         ({"x": torch.ones(2, 3).long()}, "graph 1: x is torch.int64 and graph 0 has torch.float32"),
         ({"x": torch.ones(2, 3) + 1j}, "graph 1: x is complex"),
+        ({"x": torch.ones(2, 3).to_sparse()}, "graph 1: x is a sparse tensor: give a dense one"),
         ({"x": torch.tensor([[0.0] * 3, [0, float("nan"), 0]])}, "graph 1: x is NaN .* at node 1"),
         ({"x": torch.full((2, 3), 1e300, dtype=torch.float64)}, "graph 1: x is .* at node 0"),
         ({"num_nodes": 5}, "graph 1: x has 2 rows and num_nodes is 5"),
@@ -280,6 +281,12 @@ def test_batches_are_not_taken_for_graphs() -> None:
     batch = SimpleNamespace(x=torch.ones(4, 1), edge_index=torch.zeros(2, 0).long(), num_graphs=3)
     with pytest.raises(InputError, match="graph 1 is a SimpleNamespace of 3 graphs: give the gra"):
         from_data_list([graph(2), batch])
+
+
+def test_graphs_in_tuples_are_named() -> None:
+    for strange in ((graph(2), 1.0), (graph(2), 0, 1)):
+        with pytest.raises(InputError, match="graph 0 is a tuple: give the Data alone, with its y"):
+            from_data_list([strange])
 
 
 def test_an_adjacency_of_pygs_is_named() -> None:
