@@ -158,6 +158,8 @@ def flex_conv(
 
 
 def check_features(x: Tensor, weight: Tensor) -> None:
+    if x.layout != torch.strided:
+        raise InputError("x is a sparse tensor: give x.to_dense()")
     if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
         raise InputError(
             f"x has shape {tuple(x.shape)}, but this layer takes [num_nodes, {weight.shape[1]}]"

@@ -128,6 +128,16 @@ def test_a_layer_asks_for_features_and_edges():
             conv(*given)
 
 
+def test_features_are_refused_before_their_rows_are_compared_with_the_edges():
+    case = Case()
+    for layer in (FlexConv(5, 4), FlexGCN(5, 4, 1)):
+        for strange in (case.x.to_sparse(), case.x.to_sparse_csr()):
+            with pytest.raises(InputError, match=r"x is a sparse tensor: give x\.to_dense\(\)"):
+                layer(strange, case.edge_index)
+    with pytest.raises(InputError, match=r"x has shape \(2, .*takes \[num_nodes, 5\]"):
+        FlexConv(5, 4)(torch.stack([case.x, case.x]), case.edge_index)
+
+
 @pytest.mark.parametrize("num_edges", [5, 7])  # as many as there are nodes, and not
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):

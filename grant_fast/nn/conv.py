@@ -98,8 +98,9 @@ class FlexConv(nn.Module):
             return edge_index.adjacency(self.normalize)
         if isinstance(edge_index, Adjacency):
             return edge_index
-        graphs = LooseGraphs(x, edge_index, edge_weight, None, None)
-        taken = packed(graphs, self.weight, pooled=False, backend=self.backend)
+        graphs, weight = LooseGraphs(x, edge_index, edge_weight, None, None), self.weight
+        ops.check_features(x, weight)  # before the edges, whose nodes it counts
+        taken = packed(graphs, weight, pooled=False, backend=self.backend)
         return taken.adjacency(self.normalize)
 
     def flat_weight(self) -> Tensor:
