@@ -42,7 +42,8 @@ class Task:
         whole_number("num_outputs", self.num_outputs, least=2 if self.kind == "multiclass" else 1)
         if self.kind == "binary" and self.num_outputs != 1:
             raise InputError(
-                f"a binary task has one output, not {self.num_outputs}: take 'multilabel' for more"
+                f"a binary task has one output, not {self.num_outputs}: take 'multiclass' for an "
+                "output for each class, 'multilabel' for several labels"
             )
 
 

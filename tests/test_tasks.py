@@ -12,7 +12,7 @@ from grant_fast import InputError, Task
         (("binary", "edge"), "unknown level 'edge': choose 'graph' or 'node'"),
         (("regression", "graph", 0), "num_outputs=0: give a whole number of at least 1"),
         (("multiclass",), "num_outputs=1: give a whole number of at least 2"),
-        (("binary", "graph", 3), "one output, not 3: take 'multilabel' for more"),
+        (("binary", "graph", 3), "one output, not 3: take 'multiclass' for .*, 'multilabel'"),
     ],
 )
 def test_a_task_that_cannot_be_says_why(settings, message):
