@@ -1,5 +1,6 @@
 """Positions of graphs, and index arithmetic over whole tensors in place of loops over graphs."""
 
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,15 @@ def count_graphs(dataset: Any) -> int:
     return len(dataset)
 
 
+def as_index(where: Any) -> Tensor:
+    """A list, array or tensor as a tensor; InputError for what is none of them, as a set."""
+    try:
+        return where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        shown = reprlib.repr(where)
+        raise InputError(f"{shown} is no list of graph positions: give integers") from error
+
+
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
     """Positions as a slice (where they are consecutive) or an int64 tensor.
 
@@ -34,10 +44,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
         if step == 1:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
-    try:
-        index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{where!r} is no list of graph positions: give integers") from error
+    index = as_index(where)
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(

@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from ..batch import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import count_graphs
+from ..indexing import as_index, count_graphs
 from ..tasks import Task, check_task
 from .order import DEALING, ORDER, arrange, deal, permutation, uniform
 from .residuals import ResidualKind, check_residual
@@ -395,7 +395,7 @@ class GraNTSampler(Sampler[list[int]]):
 
 
 def _checked_ids(ids: Positions | None, total: int) -> Tensor:
-    given = torch.arange(total) if ids is None else torch.as_tensor(ids).cpu()
+    given = torch.arange(total) if ids is None else as_index(ids).cpu()
     if given.numel() == 0:
         raise InputError("there are no graphs to teach: ids, or the dataset, is empty")
     if given.dim() != 1 or given.dtype == torch.bool or given.is_floating_point():

@@ -13,7 +13,7 @@ from ..batch import GraphBatch
 from ..dispatch import takes_kernels
 from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import as_positions, count_graphs, sizes_to_ptr, take
+from ..indexing import as_index, as_positions, count_graphs, sizes_to_ptr, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..tasks import Task, check_task
 from . import fused
@@ -338,7 +338,7 @@ def evaluating(model: Model) -> Iterator[None]:
 
 def _positions(ids: Positions, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
-    given = torch.as_tensor(ids).cpu()
+    given = as_index(ids).cpu()
     if given.dtype == torch.bool:
         raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
     where = as_positions(given, total)

@@ -31,6 +31,7 @@ REGRESSION = Task("regression")
         ({"ids": [0, 12]}, r"ids has 12: this dataset has positions 0\.\.8"),
         ({"ids": [-1, 2]}, "ids has -1"),
         ({"ids": [1, 2, 1]}, "ids has 1 more than once"),
+        ({"ids": {4, 2}}, r"\{2, 4\} is no list of graph positions"),
         ({"ids": torch.ones(9, dtype=torch.bool)}, r"mask\.nonzero"),
     ],
 )
