@@ -62,8 +62,10 @@ def spmm(
     matrix = _csr(rowptr, col, value.to(x.dtype), x.shape[0])
     if add_to is not None:
         return torch.addmm(add_to, matrix, x, out=add_to)
-    out = x.new_empty(rows, x.shape[1])
-    # Two to three times faster than `matrix @ x`, which clears its result first and adds to it.
+    # Two to three times faster than `matrix @ x`, which clears its result first and adds to it; but
+    # without MKL, as on ARM, PyTorch multiplies by beta what lies there, which may be NaN.
+    new = x.new_empty if x.is_cuda or torch.backends.mkl.is_available() else x.new_zeros
+    out = new(rows, x.shape[1])
     return torch.addmm(out, matrix, x, beta=0, out=out)
 
 

@@ -104,3 +104,19 @@ def test_two_runs_are_bit_equal():
 
     for first, second in zip(run(), run(), strict=True):
         assert torch.equal(first, second)
+
+
+def test_a_product_reads_no_memory_before_it_is_written(monkeypatch):
+    """Without MKL PyTorch's product reads its result's memory even where beta is 0: NaN stays."""
+
+    def without_mkl(into, matrix, x, *, beta, out):
+        return out.copy_(beta * into + matrix @ x)
+
+    case = Case()
+    a = case.graphs.batch(slice(None)).csr(False, True)
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda t, *size: t.new_full(size, torch.nan))
+    want = reference.spmm(*a, case.x)
+    assert want.isfinite().all()
+    monkeypatch.setattr(torch, "addmm", without_mkl)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
+    torch.testing.assert_close(reference.spmm(*a, case.x), want)
