@@ -185,16 +185,20 @@ class GraphBatch:
     def x(self) -> Tensor:
         x = take(self.graphs.x, self.nodes)
         x = x if x.is_floating_point() else x.long()  # as embeddings want their indices
+        x = self._own(x)
         self._x_writes = _writes(x)
         return x
+
+    def _own(self, rows: Tensor) -> Tensor:
+        """A copy where they are a view of the dataset's, which nobody shall write into: a model
+        that normalises x in place, or who fills in the targets that are missing."""
+        return rows.clone() if isinstance(self._positions, slice) else rows
 
     @kept_property
     def y(self) -> Tensor | None:
         if self.graphs.y is None:
             return None
-        y = self.of_targets(self.graphs.y)
-        # A copy: who fills in what is missing, as is usual, must not write into the dataset.
-        return y.clone() if isinstance(self._positions, slice) else y
+        return self._own(self.of_targets(self.graphs.y))
 
     def of_targets(self, y: Tensor) -> Tensor:
         """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""

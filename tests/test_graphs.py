@@ -273,6 +273,16 @@ def test_a_batch_is_read_only_and_a_dataset_constant():
         PackedGraphs.from_arrays(case.x.clone().requires_grad_(), case.edge_index, case.batch)
 
 
+@pytest.mark.parametrize("where", [slice(None), 3, [1, 2], [2, 1]])
+def test_what_a_model_writes_into_a_batch_stays_there(where):
+    case = Case()
+    x, y = case.graphs.x.clone(), case.graphs.y.clone()
+    batch = case.graphs.batch(where)
+    batch.x.div_(7)
+    batch.y.fill_(0)
+    assert torch.equal(case.graphs.x, x) and torch.equal(case.graphs.y, y)
+
+
 def test_integer_features_index_embeddings():
     graphs = PackedGraphs.from_arrays(torch.arange(6).view(3, 2), [[0], [1]], [0, 0, 1])
     assert graphs.x.dtype == graphs[[1]].x.dtype == torch.uint8
