@@ -9,6 +9,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from .adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
 from .batch_edges import BatchAdjacency
 from .caching import kept, kept_property
+from .devices import indexed
 from .errors import InputError
 from .indexing import repeat, sizes_to_ptr, spans, take, upload
 from .reference import expand_rows
@@ -334,7 +335,7 @@ class GraphBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
         """These graphs alone, on `device`; `non_blocking` is accepted, as PyG's, and ignored."""
-        if torch.device(device) == self.device:
+        if indexed(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))
 

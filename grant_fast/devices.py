@@ -5,6 +5,14 @@ import time
 import torch
 
 
+def indexed(device: torch.device | str) -> torch.device:
+    """`device` as the tensors there name it: of GPUs the current one, where no index is given."""
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
 def nvidia_major(device: torch.device) -> int:
     """Major version of an NVIDIA GPU's architecture; 0 of any other device."""
     if device.type != "cuda" or torch.version.hip:

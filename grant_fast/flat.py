@@ -10,6 +10,7 @@ from . import native, ops
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch
 from .caching import kept, kept_property
+from .devices import indexed
 from .errors import InputError, whole_number
 from .indexing import Positions, as_positions, repeat, take
 from .layout import DatasetEdges, DatasetSide, PackedCSR
@@ -171,8 +172,8 @@ class FlatGraphs:
         """
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype is {dtype}: give torch.float32, float64, float16 or bfloat16")
-        unchanged = device is None or torch.device(device) == self.device
-        if unchanged and dtype in (None, self.scale.dtype):
+        unchanged = device is None or indexed(device) == self.device
+        if unchanged and (dtype is None or dtype == self.scale.dtype):
             return self
 
         def move(tensor: Tensor | None) -> Any:

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from grant_fast import FlexGCN, PackedGraphs, Task
+from grant_fast.flat import FlatGraphs
 from grant_fast.teaching import loss
 from tests.cases import Case
 
@@ -65,3 +66,13 @@ def test_the_mode_sees_a_mix_and_meta_sees_a_wait():
         torch.index_select(meta, 0, torch.tensor([0]))
     with pytest.raises(RuntimeError, match="meta"):
         meta.sum().item()
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")], ids=repr)
+def test_what_is_on_the_current_gpu_is_not_copied_there(device, monkeypatch):
+    """Tensors name their GPU with its index, and scripts leave that away."""
+    graphs = Case().graphs
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(FlatGraphs, "device", torch.device("cuda", 1))
+    batch = graphs.batch([3, 1, 8])
+    assert graphs.to(device) is graphs and batch.to(device) is batch

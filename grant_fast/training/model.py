@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import GraphBatch
+from ..devices import indexed
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -125,9 +126,7 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
+        device = indexed(name)
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"no training on {device.type}")
         torch.empty(0, device=device)
