@@ -128,7 +128,7 @@ def sample_graphs(scores: Tensor, m: int, lot: Tensor) -> tuple[Tensor, Tensor]:
     q = UNIFORM_SHARE * finite.mean() + (1 - UNIFORM_SHARE) * finite
     q = torch.where(q.sum() > 0, q, 1.0)  # nothing is wrong anywhere: all alike
     priority = q / lot
-    picked = select_graphs(priority, m)
+    picked = select_graphs(priority, m, backend="torch")  # float64, which the kernels do not rank
     rest = priority.index_fill(0, picked, 0)
     tau = rest.max() if len(rest) else rest.sum()
     return picked, (tau / q[picked]).clamp(min=1).float()

@@ -157,6 +157,13 @@ def test_a_draw_heeds_the_ratios_of_the_scores_and_not_their_size(scale: float) 
     assert scaled.equal(picked) and counted.equal(weights)
 
 
+def test_a_draw_is_the_same_where_the_environment_asks_for_the_kernels(monkeypatch) -> None:
+    scores, lot = torch.rand(20), 1 - torch.rand(20)
+    drawn = sample_graphs(scores, 7, lot)
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    assert all(map(torch.equal, sample_graphs(scores, 7, lot), drawn))
+
+
 @pytest.mark.parametrize("scores", [[0.0] * 5, [math.inf, 1.0, 0.0, 2.0, math.inf]])
 def test_drawing_from_scores_at_the_edge(scores) -> None:
     lot = torch.rand(5, dtype=torch.float64) + 1e-9
