@@ -105,7 +105,7 @@ def read_table(
             message names the place and the remedy.
     """
     path = Path(path)
-    records = _read_records(path)
+    records = _read_records(path, smiles_column or "smiles")
     header = [name.strip() for name in records[0][1]]
     body = records[1:]
     if not body:
@@ -158,7 +158,7 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
     return Table(smiles, None, rows, "smiles", (), header, cells)
 
 
-def _read_records(path: Path) -> list[_Record]:
+def _read_records(path: Path, smiles_column: str) -> list[_Record]:
     """All records that are not blank, with their numbers; the first is the header."""
     text = read_text(path)
     if "\0" in text:
@@ -167,7 +167,8 @@ def _read_records(path: Path) -> list[_Record]:
     records: list[_Record] = []
     row = 0
     try:
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+        mark = _delimiter(text, smiles_column)
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         for row, cells in enumerate(lines, 1):
             if len(cells) > 1 or "".join(cells).strip():
                 records.append((row, cells))
@@ -180,14 +181,15 @@ def _read_records(path: Path) -> list[_Record]:
     return records
 
 
-def _delimiter(text: str) -> str:
+def _delimiter(text: str, smiles_column: str) -> str:
     """What stands between cells, as the header shows it outside of quotes."""
     header = _HEADER.match(text.lstrip("\r\n "))
     assert header is not None  # it matches nothing, too
     marks = _QUOTED.sub("", header[0])
     between = [mark for mark in "\t,;" if mark in marks]
     # A name may hold a comma: what sets the SMILES' column apart is it.
-    apart = (m for m in between if "smiles" in (n.strip().lower() for n in marks.split(m)))
+    name = smiles_column.lower()
+    apart = (m for m in between if name in (n.strip().lower() for n in marks.split(m)))
     return next(apart, between[0] if between else ",")
 
 

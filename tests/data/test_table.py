@@ -195,6 +195,8 @@ def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None
         assert (table.smiles, columns(table)) == (["1"], [[1.0]])
     table = read_table(csv_file("structure,y (a; b)\nC,1\n"), "structure")
     assert table.target_names == ("y (a; b)",)
+    table = read_table(csv_file("Structure;IC50, nM\nC;1\n"), "Structure")
+    assert table.target_names == ("IC50, nM",)
 
 
 def test_long_lists_of_columns_are_cut(csv_file) -> None:
