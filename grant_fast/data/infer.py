@@ -42,8 +42,8 @@ def make_task(
     if kind in ("binary", "multilabel") and not bool(zero_one.all()):
         wrong = known[~zero_one][0].item()
         raise InputError(
-            f"a {kind} task needs labels 0 and 1, found {wrong:g}: leave the task out, "
-            "or choose another one or target"
+            f"a {kind} task needs labels 0 and 1, found {wrong:g}: write those, "
+            "or choose another task or target"
         )
     if kind in ("binary", "multiclass") and columns != 1:
         raise InputError(f"a {kind} task has one target, not {columns}: choose one, or multilabel")

@@ -60,7 +60,7 @@ def test_two_classes_are_a_binary_task() -> None:
     [
         ([[NAN], [NAN]], None, "no labels at all"),
         ([[0.0], [3.0]], "binary", "binary task needs labels 0 and 1, found 3"),
-        ([[0.0, -1.0]], "multilabel", "multilabel task needs labels 0 and 1, found -1"),
+        ([[0.0, -1.0]], "multilabel", "needs labels 0 and 1, found -1: write those"),
         ([[0.0, 1.0]], "binary", "binary task has one target, not 2"),
         ([[0.0, 1.0]], "multiclass", "multiclass task has one target, not 2"),
         ([[0.0], [1.5]], "multiclass", "must be whole numbers from 0, found 1.5: renumber"),
