@@ -13,14 +13,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LayerShape:
-    """One flexible layer on one batch.
+    """One flexible layer on one batch, in float32.
 
     Args:
         nodes, edges: of the batch.
         h_in, h_out, order: widths of X and Y, and κ.
         words: 64-bit words whose bits hold all rows of A; None where graphs are too large for that.
         fits: whether a graph fits on chip, so that every hop can stay there.
-        element: bytes of a number.
     """
 
     nodes: int
@@ -30,7 +29,6 @@ class LayerShape:
     order: int
     words: int | None = None
     fits: bool = True
-    element: int = 4
 
     @property
     def adjacency(self) -> int:
@@ -41,7 +39,7 @@ class LayerShape:
     @property
     def weights(self) -> int:
         """Bytes of W and b."""
-        return self.element * (self.order * self.h_in + 1) * self.h_out
+        return 4 * (self.order * self.h_in + 1) * self.h_out
 
     def forward(self) -> int:
         """The least that Y = Σ_k Â^k X W_k + b moves: X, Â, W and b in, Y out.
@@ -49,12 +47,12 @@ class LayerShape:
         Where a graph exceeds the chip each hop after the first reads Â and the width it hops at
         once more, and each hop but the last writes it: rows are counted once, not once an edge.
         """
-        x, y = (self.element * self.nodes * width for width in (self.h_in, self.h_out))
+        x, y = (4 * self.nodes * width for width in (self.h_in, self.h_out))
         return x + y + self.weights + self._hops(min(self.h_in, self.h_out))
 
     def backward(self) -> int:
         """The least that dX, dW and db move: dY, X, Â and W in, dX, dW and db out."""
-        x, y = (self.element * self.nodes * width for width in (self.h_in, self.h_out))
+        x, y = (4 * self.nodes * width for width in (self.h_in, self.h_out))
         return y + 2 * x + 2 * self.weights + self._hops(min(2 * self.h_in, self.h_out))
 
     def _hops(self, width: int) -> int:
@@ -62,7 +60,7 @@ class LayerShape:
         hops = self.order - 1
         if self.fits:
             return self.adjacency if hops else 0
-        return self.adjacency * hops + 2 * self.element * self.nodes * width * max(0, hops - 1)
+        return self.adjacency * hops + 2 * 4 * self.nodes * width * max(0, hops - 1)
 
     def train(self) -> int:
         """Forward and backward."""

@@ -13,12 +13,12 @@ class Side:
 
     Args:
         run: the work that is timed.
-        answer: what it computes, to compare; None where another case checks that.
+        answer: what it computes, to compare.
         held: bytes that it holds for its backward pass; None where there is none.
     """
 
     run: Callable[[], Any]
-    answer: Callable[[], Sequence[Tensor]] | None = None
+    answer: Callable[[], Sequence[Tensor]]
     held: Callable[[], int] | None = None
 
 
@@ -32,12 +32,10 @@ class Work:
         exact: the answer in float64.
         bytes: the least that the work must move; None where nobody stated it.
         facts: sizes, and whatever else a reader wants to know.
-        tolerance: of ‖answer − exact‖ / ‖exact‖, in float32.
     """
 
     ours: str
     sides: dict[str, Callable[[], Side]]
-    exact: Callable[[], Sequence[Tensor]] | None = None
+    exact: Callable[[], Sequence[Tensor]]
     bytes: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    tolerance: float = 1e-4

@@ -75,7 +75,7 @@ def test_our_own_failure_is_an_error():
     with pytest.raises(WrongAnswer):
         race(Work("ours", {"ours": lambda: side(value=1.1)}, lambda: [ONE]))
     with pytest.raises(ImportError):
-        race(Work("ours", {"ours": broken}))
+        race(Work("ours", {"ours": broken}, lambda: [ONE]))
 
 
 @pytest.fixture(scope="module")
