@@ -267,8 +267,7 @@ class FlatGraphs:
             csrs = [self.adj, *([] if self.adj_t is None else [self.adj_t])]
             grouped = self.adj.weight is None and self.max_nodes < 1 << 15
             sides = [
-                DatasetSide(*csr, *(native.edge_groups(csr, self.ptr) if grouped else (None,) * 4))
-                for csr in csrs
+                native.grouped(csr, self.ptr) if grouped else DatasetSide(*csr) for csr in csrs
             ]
             self._cache["groups"] = sides[0], sides[-1]
         return DatasetEdges(self.scale if normalize else None, self._cache["groups"])

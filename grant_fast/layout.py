@@ -17,31 +17,23 @@ class PackedCSR(NamedTuple):
     weight: Tensor | None
 
 
-class EdgeGroups(NamedTuple):
-    """A `PackedCSR`'s columns as int16, each row filled up to whole groups of four with -1.
-
-    listed [4·groups]. group [N + 1] int64, the first group of each row; None where every row has
-    one group, as in datasets of at most four edges a node. There, of the rows that have more:
-    busy_ptr [N + 1] int64, how many of them are before a node, and busy, their places within their
-    graphs, int16; None where there are none.
-    """
-
-    listed: Tensor
-    group: Tensor | None
-    busy_ptr: Tensor | None
-    busy: Tensor | None
-
-
 class DatasetSide(NamedTuple):
-    """One direction of a dataset's edges: a `PackedCSR`, and its `EdgeGroups` where made."""
+    """One direction of a dataset's edges: a `PackedCSR`, and where they are made its groups.
+
+    listed [4·groups], the columns as int16, each row filled up to whole groups of four with -1.
+    group [N + 1] int64, the first group of each row; None where every row has one group, as in
+    datasets of at most four edges a node. There, of the rows that have more: busy_ptr [N + 1]
+    int64, how many of them are before a node, and busy, their places within their graphs, int16;
+    None where there are none.
+    """
 
     rowptr: Tensor
     col: Tensor
     weight: Tensor | None
-    listed: Tensor | None
-    group: Tensor | None
-    busy_ptr: Tensor | None
-    busy: Tensor | None
+    listed: Tensor | None = None
+    group: Tensor | None = None
+    busy_ptr: Tensor | None = None
+    busy: Tensor | None = None
 
 
 class DatasetEdges(NamedTuple):

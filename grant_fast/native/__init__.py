@@ -7,7 +7,7 @@ package was installed does without them, and PyTorch's operators give the same r
 """
 
 from .csr import multiplies, spmm
-from .edges import SortedEdges, edge_groups, pool_weights, sort_edges
+from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import cached_hops_pay, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
@@ -24,9 +24,9 @@ __all__ = [
     "build",
     "cached_hops_pay",
     "class_scores",
-    "edge_groups",
     "evaluate",
     "flex_conv",
+    "grouped",
     "is_wide",
     "multiplies",
     "pool_weights",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..batch_edges import BatchAdjacency
 from ..indexing import sizes_to_ptr
-from ..layout import EdgeGroups, PackedCSR
+from ..layout import DatasetSide, PackedCSR
 from . import loading
 from .loading import call, pointer, threads
 from .structure import split
@@ -80,8 +80,8 @@ def sort_edges(
     return SortedEdges(ptr[: made.graphs + 1], sides[0], None if made.symmetric else sides[1])
 
 
-def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
-    """The groups of one direction of the edges of graphs that begin at `ptr`, [G + 1]."""
+def grouped(csr: PackedCSR, ptr: Tensor) -> DatasetSide:
+    """One direction of the edges of graphs that begin at `ptr`, [G + 1], with its groups."""
     rowptr, num_nodes, degree = csr.rowptr, csr.rowptr.shape[0] - 1, csr.rowptr.diff()
     few = csr.col.shape[0] <= 4 * num_nodes
     group = None if few else sizes_to_ptr((degree + 3) // 4)
@@ -91,10 +91,10 @@ def edge_groups(csr: PackedCSR, ptr: Tensor) -> EdgeGroups:
     call("group_edges", num_nodes, rowptr, csr.col, group, listed)
     busy = (degree > 4).nonzero().flatten()
     if group is not None or not len(busy):
-        return EdgeGroups(listed, group, None, None)
+        return DatasetSide(*csr, listed, group)
     graph = torch.searchsorted(ptr, busy, right=True) - 1
     busy_ptr = torch.searchsorted(busy, torch.arange(num_nodes + 1, device="cpu"))
-    return EdgeGroups(listed, None, busy_ptr, (busy - ptr[graph]).short())
+    return DatasetSide(*csr, listed, None, busy_ptr, (busy - ptr[graph]).short())
 
 
 def pool_weights(adjacency: BatchAdjacency, mean: bool, out: Tensor) -> None:

@@ -17,7 +17,7 @@ def test_groups_of_edges(build, many):
     """Each row's columns again, in fours; in a sparse dataset the rest are the busy rows'."""
     graphs = dense_graphs(AWKWARD_SIZES, 1) if many else Case(weighted=False).graphs
     for csr in (graphs.adj, graphs.adj_t):
-        listed, group, busy_ptr, busy = native.edge_groups(csr, graphs.ptr)
+        _, _, _, listed, group, busy_ptr, busy = native.grouped(csr, graphs.ptr)
         assert (group is None) != many
         for node in range(graphs.num_nodes):
             columns = csr.col[csr.rowptr[node] : csr.rowptr[node + 1]].tolist()
