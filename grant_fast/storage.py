@@ -1,6 +1,5 @@
 """One file for a packed dataset: safetensors, so flat tensors and text, memory-mapped, no code."""
 
-import errno
 import json
 import math
 import os
@@ -24,35 +23,28 @@ if TYPE_CHECKING:
 
 FORMAT = "grant_fast.PackedGraphs"
 VERSION = 1
+_KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
     """Write `graphs` to `path`, whole or not at all."""
-    from safetensors.torch import save_file
-
     tensors = {"x": graphs.x, "y": graphs.y, "ptr": graphs.ptr, "ids": graphs.ids}
     for name, csr in (("adj", graphs.adj), ("adj_t", graphs.adj_t)):
         if csr is not None:
             tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
-    flat = {name: _owned(t.detach().cpu()) for name, t in tensors.items() if t is not None}
-    metadata = _metadata(graphs.y_level, graphs.meta)
-    with atomic_path(path) as temporary:
-        try:
-            save_file(flat, temporary, metadata=metadata)
-        except MemoryError:
-            raise
-        except Exception as error:  # safetensors wraps a full disk in its own exception
-            full = f"os error {errno.ENOSPC}" in str(error)
-            raise OSError(errno.ENOSPC if full else None, str(error)) from error
-
-
-def _metadata(level: Level, meta: dict[str, Any]) -> dict[str, str]:
-    return {
-        "format": FORMAT,
-        "version": str(VERSION),
-        "y_level": level,
-        "meta": json.dumps(meta),
-    }
+    there = {name: t.detach().cpu() for name, t in tensors.items() if t is not None}
+    save_tensors(there, graphs.y_level, path, graphs.meta)
 
 
 class Spool:
@@ -63,13 +55,14 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-        self.dtype = np.dtype(np.float32)
+        self.dtype = torch.float32
         self.shape: tuple[int, ...] = (0,)
 
     def append(self, values: np.ndarray) -> None:
         """Write an array of the first one's dtype and trailing shape."""
         self._file.write(np.ascontiguousarray(values).data)
-        self.dtype, self.shape = values.dtype, (self.shape[0] + len(values), *values.shape[1:])
+        self.dtype = torch.from_numpy(values).dtype
+        self.shape = (self.shape[0] + len(values), *values.shape[1:])
 
     def copy_to(self, file: IO[bytes]) -> None:
         """Write all of it to `file`."""
@@ -84,25 +77,30 @@ class Spool:
 
 
 def save_tensors(
-    tensors: Mapping[str, np.ndarray | Spool], level: Level, path: str | os.PathLike[str]
+    tensors: Mapping[str, Tensor | Spool],
+    level: Level,
+    path: str | os.PathLike[str],
+    meta: dict[str, Any],
 ) -> None:
-    """Write the arrays of a `PackedGraphs` to `path`, whole or not at all, as `save` does.
+    """Write the tensors of a `PackedGraphs` to `path`, whole or not at all.
 
     The safetensors library wants all of a file in memory; its format is a length in 8 bytes, a
-    JSON header, and the arrays one after another (https://huggingface.co/docs/safetensors).
+    JSON header, and the tensors one after another (https://huggingface.co/docs/safetensors).
 
     Args:
-        tensors: named as `save` names them; float32 or integers.
+        tensors: named as `save` names them; on the CPU.
         level: what a row of y belongs to.
+        meta: of the `PackedGraphs`.
     """
     # The widest first: so each begins at a multiple of its width, as whoever maps it needs.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": _metadata(level, {})}
+    metadata = {"format": FORMAT, "version": str(VERSION), "y_level": level}
+    header: dict[str, Any] = {"__metadata__": metadata | {"meta": json.dumps(meta)}}
     end = 0
     for name, values in ordered:
         begin, end = end, end + math.prod(values.shape) * values.dtype.itemsize
-        kind = f"{values.dtype.kind.upper()}{8 * values.dtype.itemsize}"
-        header[name] = {"dtype": kind, "shape": values.shape, "data_offsets": (begin, end)}
+        facts = {"shape": values.shape, "data_offsets": (begin, end)}
+        header[name] = {"dtype": _KINDS[values.dtype], **facts}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
@@ -111,14 +109,7 @@ def save_tensors(
             if isinstance(values, Spool):
                 values.copy_to(file)
             else:
-                file.write(np.ascontiguousarray(values).data)
-
-
-def _owned(tensor: Tensor) -> Tensor:
-    """Copied if it is a view of something larger, which would be written whole."""
-    nbytes = tensor.numel() * tensor.element_size()
-    owned = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == nbytes
-    return tensor if owned else tensor.clone(memory_format=torch.contiguous_format)
+                file.write(values.contiguous().view(torch.uint8).numpy().data)
 
 
 def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGraphs":

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from ..indexing import sizes_to_ptr
 from ..layout import PackedCSR
 from ..packing import narrowest_integer
 from ..storage import Spool, save_tensors
@@ -70,7 +71,7 @@ def joined(parts: Iterable[Part]) -> PackedGraphs:
     sinks = {name: Growing() for name in _LARGE}
     counts, level, symmetric = _fill(sinks, parts)
     large = {name: torch.from_numpy(sink.array()) for name, sink in sinks.items()}
-    ptr, rowptr, rowptr_t = (torch.from_numpy(_pointer(counts[name])) for name in _COUNTS)
+    ptr, rowptr, rowptr_t = (_pointer(counts[name]) for name in _COUNTS)
     back = None if symmetric else PackedCSR(rowptr_t, large["col_t"], None)
     forth = PackedCSR(rowptr, large["col"], None)
     return PackedGraphs(large["x"], large["y"], ptr, forth, back, y_level=level)
@@ -87,17 +88,17 @@ def save_parts(parts: Iterable[Part], path: str | os.PathLike[str]) -> None:
         sinks = {name: files.enter_context(Spool(folder)) for name in _LARGE}
         counts, level, symmetric = _fill(sinks, parts)
         ptr, rowptr, rowptr_t = (_pointer(counts[name]) for name in _COUNTS)
-        tensors: dict[str, np.ndarray | Spool] = {
+        tensors: dict[str, Tensor | Spool] = {
             "x": sinks["x"],
             "y": sinks["y"],
             "ptr": ptr,
-            "ids": np.arange(len(ptr) - 1),
+            "ids": torch.arange(len(ptr) - 1),
             "adj.rowptr": rowptr,
             "adj.col": sinks["col"],
         }
         if not symmetric:
             tensors |= {"adj_t.rowptr": rowptr_t, "adj_t.col": sinks["col_t"]}
-        save_tensors(tensors, level, path)
+        save_tensors(tensors, level, path, {})
 
 
 class Growing:
@@ -153,8 +154,6 @@ def _fill(
     return counts, level, symmetric
 
 
-def _pointer(counts: list[np.ndarray]) -> np.ndarray:
+def _pointer(counts: list[np.ndarray]) -> Tensor:
     """int64, where each begins, and the end."""
-    pointer = np.zeros(1 + sum(map(len, counts)), dtype=np.int64)
-    np.cumsum(np.concatenate(counts), out=pointer[1:])
-    return pointer
+    return sizes_to_ptr(torch.from_numpy(np.concatenate(counts)))
