@@ -15,8 +15,8 @@ from ..data.twin import PREFIX as TWIN
 from .config import NETWORKS, RunConfig
 from .conventions import CONVENTIONS, true_from_published
 from .metrics import higher_is_better
-from .recipe import Figures, Recipe
-from .report import FULL, Spread, bullets, counted, markdown, write_results
+from .recipe import Recipe
+from .report import FULL, bullets, counted, markdown, write_results
 from .reproduce import Row
 
 _SYMBOLS = {
@@ -91,9 +91,9 @@ def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[s
                 "here",
                 time,
                 str(row.loss),
-                _precise(row.published_metric),
-                _precise(row.true_metric),
-                _precise(row.best_true_metric),
+                _precise(row.published_metric.mean, row.published_metric.std),
+                _precise(row.true_metric.mean, row.true_metric.std),
+                _precise(row.best_true_metric.mean, row.best_true_metric.std),
             ]
         )
     for name, figures in recipe.cited.items():
@@ -111,27 +111,18 @@ def _published_cells(recipe: Recipe, arm: str) -> list[str]:
     exact = recipe.convention == "whole_split"
     return [
         f"{figures.seconds:,.2f}{saved}",
-        _number(figures.loss),
-        _with_spread(figures),
+        _precise(figures.loss),
+        _precise(figures.metric, figures.spread),
         "–" if true is None else f"{true:.4f}" if exact else f"≈ {true:.2g}",
         "–",
     ]
 
 
-def _with_spread(figures: Figures) -> str:
-    spread = "" if figures.spread is None else f" ± {figures.spread:.4f}"
-    return f"{figures.metric:.4f}{spread}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _precise(value: Spread) -> str:
+def _precise(value: float | None, spread: float | None = None) -> str:
     """Four decimals, as the paper prints its metrics."""
-    if math.isnan(value.mean):
+    if value is None or math.isnan(value):
         return "–"
-    return f"{value.mean:.4f}" + ("" if value.std is None else f" ± {value.std:.4f}")
+    return f"{value:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
 
 
 def terminal_table(lines: Sequence[Sequence[str]], title: str) -> Table:
