@@ -51,8 +51,7 @@ def load(scale: str, folder: Path = ROOT / "benchmarks" / "results") -> Results 
     found = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*/results.json")]
     found = [document for document in found if document.get("scale") == scale]
     found = [document for document in found if "--only" not in document["command"]]
-    began = lambda document: document.get("began", document["date"])  # noqa: E731
-    return max(found, key=began, default=None)
+    return max(found, key=lambda document: document["began"], default=None)
 
 
 def load_steps() -> Results | None:

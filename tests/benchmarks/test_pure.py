@@ -249,14 +249,6 @@ def test_the_readme_never_takes_a_run_of_some_cases_nor_a_tiny_one(tmp_path):
     assert readme.load("cpu", tmp_path) == whole
 
 
-def test_a_run_that_does_not_say_when_it_began_is_as_old_as_its_day(tmp_path):
-    late = results(tmp_path, "a", date="2026-01-02", began="2026-01-02T09:00:00Z")
-    results(tmp_path, "b", date="2026-01-02")
-    assert readme.load("cpu", tmp_path) == late
-    later = results(tmp_path, "c", date="2026-01-03")
-    assert readme.load("cpu", tmp_path) == later
-
-
 def test_the_section_goes_between_its_markers_only():
     merged = partial(readme.merged, section="new\n")
     text = f"a\n{readme.BEGIN}old\n{readme.END}\nb\n"
