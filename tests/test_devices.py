@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from grant_fast import FlexGCN, PackedGraphs, Task
+from grant_fast import FlexGCN, Task
 from grant_fast.flat import FlatGraphs
 from grant_fast.teaching import loss
 from tests.cases import Case
@@ -28,16 +28,12 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def on_meta(graphs: PackedGraphs) -> PackedGraphs:
-    return graphs.to("meta")
-
-
 @pytest.mark.parametrize("where", [[3, 1, 8], range(2, 9)], ids=["list", "range"])
 @pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_a_training_step_neither_waits_nor_mixes(symmetric, pool, where):
     level = "graph" if pool else "node"
-    graphs = on_meta(Case(symmetric=symmetric, y_level=level).graphs)
+    graphs = Case(symmetric=symmetric, y_level=level).graphs.to("meta")
     options = {"norm": "batch_norm", "dropout": 0.2, "pool": pool}
     model = FlexGCN(5, [8, 4], 2, orders=[3, 2, 2], **options).to("meta")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -52,7 +48,7 @@ def test_a_training_step_neither_waits_nor_mixes(symmetric, pool, where):
 
 
 def test_pyg_tensors_step_neither_waits_nor_mixes():
-    batch = on_meta(Case().graphs).batch([3, 1, 8])
+    batch = Case().graphs.to("meta").batch([3, 1, 8])
     model = FlexGCN(5, [8, 4], 2, orders=[3, 2, 2]).to("meta")
     with OneDevice():
         out = model(batch.x, batch.edge_index, batch.edge_weight, batch.batch, batch_size=3)

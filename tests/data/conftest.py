@@ -39,6 +39,14 @@ def write_ogb_folder() -> Callable[..., Path]:
 
 
 @pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+@pytest.fixture
 def write_pickle() -> Callable[..., None]:
     """Writes an object as PyTorch's tensors were pickled with Python's own pickle."""
 

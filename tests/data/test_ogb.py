@@ -18,14 +18,6 @@ pandas = pytest.importorskip("pandas")
 
 
 @pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("urllib.request.urlopen", refuse)
-
-
-@pytest.fixture
 def molhiv(tmp_path: Path, write_ogb_folder: Callable[..., Path], no_network: None) -> Path:
     return write_ogb_folder(tmp_path / "ogbg_molhiv")
 

@@ -237,13 +237,7 @@ def test_another_content_is_named(zinc_root, write_pickle, content, culprit):
         ("ZINC", "its molecules/train.pickle as train.pickle and its molecules/val.pickle as "),
     ],
 )
-def test_without_a_network_it_says_which_files_to_put_where(tmp_path, monkeypatch, name, files):
-    import urllib.request
-
-    def refuse(*_, **__):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+def test_without_a_network_it_says_which_files_to_put_where(tmp_path, no_network, name, files):
     with pytest.raises(InputError) as caught:
         load_pyg(name, tmp_path)
     message = str(caught.value)

@@ -8,9 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 from rings import make_dataset
-from typer.testing import CliRunner
 
-from grant_fast.cli import app
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.console import ConsoleObserver
@@ -18,11 +16,7 @@ from grant_fast.training.paper_table import cells, known_differences
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
 from grant_fast.training.reproduce import ARMS, BASELINES, reproduce
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
-
+from tests.cli.runs import run
 
 SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
 
