@@ -165,21 +165,15 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
     Raises:
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
     """
-    graphs = PackedGraphs.load(source)
-    answers = predictor(graphs).tolist()
-    places = ["graph"] if predictor.spec.task.level == "graph" else ["graph", "node"]
-    header = [*places, *_apart(answer_columns(predictor.spec.task), places)]
-    ids = graphs.ids.tolist()
-    if predictor.spec.task.level == "graph":
-        lines = [[graph, *row] for graph, row in zip(ids, answers, strict=True)]
-        return _write_csv(out, header, lines)
-    nodes = [
-        (graph, node)
-        for graph, size in zip(ids, graphs.num_nodes_per_graph.tolist(), strict=True)
-        for node in range(size)
-    ]
-    lines = [[*place, *row] for place, row in zip(nodes, answers, strict=True)]
-    return _write_csv(out, header, lines)
+    graphs, task = PackedGraphs.load(source), predictor.spec.task
+    header, places = ["graph"], [[graph] for graph in graphs.ids.tolist()]
+    if task.level == "node":
+        header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
+        pairs = zip(places, sizes, strict=True)
+        places = [[*place, node] for place, size in pairs for node in range(size)]
+    header += _apart(answer_columns(task), header)
+    lines = zip(places, predictor(graphs).tolist(), strict=True)
+    _write_csv(out, header, [[*place, *answers] for place, answers in lines])
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:
