@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import InputError
 
@@ -81,26 +80,23 @@ def download(url: str, path: Path, sha256: str | None = None, progress: bool = F
         OSError: no network, or no such file there.
         InputError: other content.
     """
+    from rich.console import Console
+    from rich.progress import wrap_file
+
     with (
         urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,
         path.open("wb") as file,
+        wrap_file(
+            response,
+            int(response.headers.get("Content-Length", 0)),
+            description=f"downloading {url.rsplit('/', 1)[-1]}",
+            console=Console(stderr=True),
+            disable=not progress,
+        ) as shown,
     ):
-        _copy(response, file, f"downloading {url.rsplit('/', 1)[-1]}", progress)
+        shutil.copyfileobj(shown, file)
     if sha256 is not None:
         check_sha256(path, sha256, url)
-
-
-def _copy(response: Any, file: Any, label: str, progress: bool) -> None:
-    if progress:
-        from rich.console import Console
-        from rich.progress import wrap_file
-
-        size = int(response.headers.get("Content-Length", 0))
-        console = Console(stderr=True)
-        with wrap_file(response, size, description=label, console=console) as shown:
-            shutil.copyfileobj(shown, file)
-    else:
-        shutil.copyfileobj(response, file)
 
 
 def check_sha256(path: Path, expected: str, name: str | None = None) -> None:
