@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,6 +54,7 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, mole
 def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     few = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run", "--overwrite"]
 
+    @cache
     def said(command, *words):
         result = run(command, *words, *few)
         assert result.exit_code == 0, result.output
@@ -151,19 +153,8 @@ def test_compare_says_which_arms_it_runs():
 
 
 def test_compare_always_brings_its_controls(tmp_path):
-    words = [
-        "compare",
-        *SMALL,
-        "--epochs",
-        1,
-        "--seeds",
-        1,
-        "--arm",
-        "grant-b",
-        "-o",
-        tmp_path / "x",
-    ]
-    result = run(*words)
+    words = ["--epochs", 1, "--seeds", 1, "--arm", "grant-b", "-o", tmp_path / "x"]
+    result = run("compare", *SMALL, *words)
     assert result.exit_code == 0, result.output
     found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
     assert found == {"grant-b", "random", "full-equal-budget"}
