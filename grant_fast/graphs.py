@@ -94,16 +94,7 @@ class PackedGraphs(FlatGraphs):
 
         Args and errors: see `from_arrays`; `ids` [G] default to 0 … G-1.
         """
-        packed = pack_arrays(
-            arrays.x,
-            arrays.edge_index,
-            arrays.batch,
-            arrays.y,
-            arrays.edge_weight,
-            arrays.num_graphs,
-            y_level=arrays.y_level,
-            missing_labels=missing_labels,
-        )
+        packed = pack_arrays(**vars(arrays), missing_labels=missing_labels)
         return cls(**packed._asdict(), ids=ids, meta=meta)
 
     @classmethod
