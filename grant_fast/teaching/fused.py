@@ -25,10 +25,8 @@ MOST_WEIGHTS = 128 << 10
 MAX_TAIL_OUT = 64
 
 
-def fits(model: object, batch: GraphBatch, task: Task) -> bool:
-    """Whether the one kernel can score these graphs with this model."""
-    if type(model) is not FlexGCN:
-        return False
+def fits(model: FlexGCN, batch: GraphBatch, task: Task) -> bool:
+    """Whether the one kernel can score these graphs with this model, a plain one (`is_plain`)."""
     convs = [cast(FlexConv, conv) for conv in model.convs]
     return (
         all(type(norm) in (BatchNorm, nn.Identity) for norm in model.norms)
@@ -47,10 +45,8 @@ def fits(model: object, batch: GraphBatch, task: Task) -> bool:
     )
 
 
-def tail_fits(model: object, graphs: FlatGraphs, task: Task) -> bool:
-    """Whether `tail` can score these graphs with this model."""
-    if type(model) is not FlexGCN:
-        return False
+def tail_fits(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
+    """Whether `tail` can score these graphs with this model, a plain one (`is_plain`)."""
     last = cast(FlexConv, model.convs[-1])
     outputs = last.out_channels * (1 if model.pool is None else last.order)
     return (
