@@ -49,10 +49,12 @@ class LooseGraphs:
     def adjacency(self, normalize: bool) -> Adjacency:
         """The propagation matrix, [n, n]: sorted and normalised once for all layers."""
         if normalize not in self._adjacency:
-            rows = self.x.shape[0]
-            out = Adjacency.from_any(self.edges, self.edge_weight, rows, self.dtype)
-            self._adjacency[normalize] = out.normalized() if normalize else out
+            self._adjacency[normalize] = self._propagation(normalize)
         return self._adjacency[normalize]
+
+    def _propagation(self, normalize: bool) -> Adjacency:
+        out = Adjacency.from_any(self.edges, self.edge_weight, self.x.shape[0], self.dtype)
+        return out.normalized() if normalize else out
 
     def pooling(self, mean: bool) -> Adjacency:
         ptr = count_to_ptr(self.batch, self.num_graphs, torch.int64)

@@ -159,12 +159,7 @@ class LearnedGraphs(LooseGraphs):
         vars(self).update(vars(graphs))
         self._source, self._weight, self._ptr, self._sides = source, weight, ptr, sides
 
-    def adjacency(self, normalize: bool) -> Adjacency:
-        if normalize not in self._adjacency:
-            self._adjacency[normalize] = self._weighted(normalize)
-        return self._adjacency[normalize]
-
-    def _weighted(self, normalize: bool) -> LearnedAdjacency:
+    def _propagation(self, normalize: bool) -> LearnedAdjacency:
         (by_target, place), (by_source, place_t) = self._sides
         value = self._weight.index_select(0, place)
         if normalize:
