@@ -285,7 +285,7 @@ def test_a_proportional_draw_prefers_large_scores_and_weights_undo_the_preferenc
     graphs = make_graphs(40)
     y = torch.cat([graph.y for graph in graphs])
     counts, total, drawn = torch.zeros(40), 0.0, set()
-    for seed in range(300):
+    for seed in range(100):
         sampler = GraNTSampler(
             graphs,
             REGRESSION,
@@ -300,14 +300,14 @@ def test_a_proportional_draw_prefers_large_scores_and_weights_undo_the_preferenc
         assert sampler.num_selected == 10 and [len(batch) for batch in sampler] == [8, 2]
         weights = sampler.weights(sampler.selected)
         counts[sampler.selected] += 1
-        total += float((weights * y[sampler.selected]).sum()) / 300
+        total += float((weights * y[sampler.selected]).sum()) / 100
         drawn.add(tuple(sampler.selected.tolist()))
-    assert len(drawn) > 250
+    assert len(drawn) > 90
     worst, best = y.sort(descending=True).indices.split(20)
     assert counts[worst].sum() > 1.3 * counts[best].sum()
     assert counts.min() > 0  # the uniform share
-    # one draw has a standard deviation of 224, and so the mean of 300 one of 13
-    assert total == pytest.approx(float(y.sum()), abs=4 * 13)
+    # one draw has a standard deviation of 224, and so the mean of 100 one of 23
+    assert total == pytest.approx(float(y.sum()), abs=4 * 23)
 
 
 def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zero) -> None:
