@@ -279,21 +279,10 @@ class TestPacked:
         with pytest.raises(InputError, match=r"a.gfast has a damaged description"):
             load_dataset(packed)
 
-    def test_a_foreign_file_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "photo.gfast").write_bytes(b"\x89PNG\r\n\x1a\n" * 9)
-        with pytest.raises(InputError, match=r"photo.gfast"):
-            load_dataset(tmp_path / "photo.gfast")
-        with pytest.raises(InputError, match=r"absent.gfast"):
-            load_dataset(tmp_path / "absent.gfast")
-
     def test_only_gfast_files_are_written(self, packed: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"cannot pack into .*a.csv.*ends in .gfast"):
             save_dataset(load_dataset(packed), tmp_path / "a.csv")
         assert not (tmp_path / "a.csv").exists()
-
-    def test_an_unwritable_place_is_named(self, packed: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"cannot write .*absent.*a.gfast"):
-            save_dataset(load_dataset(packed), tmp_path / "absent" / "a.gfast")
 
 
 class TestOGB:
