@@ -24,7 +24,7 @@ from torch import Tensor
 
 from grant_fast import GraNTSampler, score_graphs, select_graphs
 from grant_fast.data.load import Dataset, load_dataset
-from grant_fast.files import atomic_path
+from grant_fast.files import atomic_write_text
 from grant_fast.teaching.residuals import graph_losses
 from grant_fast.training.config import RunConfig
 from grant_fast.training.defaults import defaults_for
@@ -201,8 +201,7 @@ def measure(names: list[str], seeds: int, data: Path, results: Path) -> None:
                 row = train(dataset, wrong, STUDIES[name], arm, seed)
                 runs.append({"set": name, "arm": arm, "seed": seed} | row)
                 about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
-                with atomic_path(results) as path:
-                    path.write_text(json.dumps({"about": about, "runs": runs}) + "\n")
+                atomic_write_text(results, json.dumps({"about": about, "runs": runs}) + "\n")
                 print(f"{name} {arm} {seed}: {row['metric']} {row['test']:.4f}", flush=True)
 
 
