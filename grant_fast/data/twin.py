@@ -107,13 +107,13 @@ def generate_twin(shape: Shape, num_graphs: int | None = None, seed: int = 0) ->
     rng = np.random.default_rng(seed)
     drawn = np.interp(rng.random(count), _PROBABILITIES, shape.sizes)
     sizes = np.floor(drawn + 0.5).astype(np.int64)
-    batch = np.repeat(np.arange(count), sizes)
+    batch = batch_vector(sizes)
     shares = np.asarray(shape.degrees)
     degrees = rng.choice(len(shares), size=len(batch), p=shares / shares.sum())
     return GraphArrays(
         x=_features(rng, shape, len(batch)),
-        edge_index=torch.from_numpy(_pair_ends(rng, batch, degrees, count)),
-        batch=batch_vector(sizes),
+        edge_index=torch.from_numpy(_pair_ends(rng, batch.numpy(), degrees, count)),
+        batch=batch,
         num_graphs=count,
         y=_targets(rng, shape, count),
     )
