@@ -2,8 +2,8 @@
 
 By default two controls are added, because a curriculum that grows from few graphs to all of them
 saves time whoever picks the graphs: *random*, the same share on the same schedule picked by chance,
-and *full-equal-budget*, plain training on everything. With `equal_budget` all arms but full stop
-after equally many visits of graphs.
+and *full-equal-budget*, plain training on everything. With `equal_budget` all arms stop after
+equally many visits of graphs, but full and InfoBatch, whose rule ends with epochs of everything.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from pathlib import Path
 from ..data.dataset import Dataset
 from ..errors import InputError
 from ..teaching.schedules import Curriculum, share_size
-from .config import ARMS, ON_REQUEST, RunConfig
+from .config import ARMS, INFOBATCH, ON_REQUEST, RunConfig
 from .folder import clear_folder, load_state, make_folder, remove_files
 from .model import resolve_device
 from .observers import Observer
@@ -51,8 +51,8 @@ def compare(
         out: a folder; runs go to `out/ARM/seed-S`.
         arms: which arms.
         controls: what is added to them.
-        equal_budget: stop all arms but full after equally many graph visits; otherwise each runs
-            for all epochs, as the paper's do.
+        equal_budget: stop all arms but full and infobatch after equally many graph visits;
+            otherwise each runs for all epochs, as the paper's do.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
 
@@ -91,8 +91,8 @@ def compare(
 
 def arm_config(config: RunConfig, name: str, seed: int, visits: int | None) -> RunConfig:
     """The config of one run of a comparison; `visits` is the equal budget, if there is one."""
-    if name == "full":
-        return replace(config, arm="full", visits=None, seed=seed)
+    if name in ("full", INFOBATCH):
+        return replace(config, arm=name, visits=None, seed=seed)
     arm = "full" if name == EQUAL_BUDGET else name
     return replace(config, arm=arm, visits=visits, seed=seed)
 

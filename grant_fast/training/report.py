@@ -16,6 +16,7 @@ from rich.table import Table
 from ..data.dataset import Dataset
 from ..files import atomic_write_text
 from .compare import CONTROLS
+from .config import INFOBATCH
 from .records import Run
 
 FULL = "full"
@@ -138,6 +139,8 @@ def unequal(summaries: Sequence[ArmSummary]) -> list[str]:
                 f"{arm.arm} saw {seen:,.0f} graphs, {others}: not as many, since batches are kept "
                 "whole; a smaller --batch-size brings them together."
             )
+        elif arm.arm == INFOBATCH and off:
+            sentences.append(f"{arm.arm} saw {seen:,.0f} graphs: its rule ends with all of them.")
     return sentences
 
 

@@ -33,6 +33,18 @@ def test_the_planned_visits_are_those_that_random_makes(tmp_path, config, schedu
     assert {run.result.graphs_seen for run in runs} == {visits}
 
 
+def test_infobatch_ends_with_epochs_of_all_graphs_whatever_the_budget(tmp_path, config):
+    chosen = config(epochs=16)
+    (run,) = [
+        run
+        for run in compare(make_dataset(), chosen, tmp_path, arms=["infobatch"], seeds=1)
+        if run.result.arm == "infobatch"
+    ]
+    assert run.result.graphs_seen > planned_visits(chosen, 24)
+    assert len(run.history) == 16
+    assert run.history[-1].graphs_seen - run.history[-3].graphs_seen == 2 * 24
+
+
 def test_every_seed_begins_with_another_arm_and_results_keep_the_order(tmp_path, config):
     log = Log()
     runs = compare(make_dataset(), config(epochs=2), tmp_path, arms=["full"], seeds=3, observer=log)

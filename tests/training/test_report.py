@@ -139,6 +139,9 @@ def test_controls_that_saw_other_numbers_of_graphs_are_named():
     (said,) = unequal(summarize(runs))
     assert said.startswith("grant-b saw 52 graphs, random 81, full-equal-budget 81: not as many")
     assert not unequal(summarize(make_runs({arm: [0.5] for arm in ARMS})))
+    other = replace(runs[0], result=replace(runs[0].result, arm="infobatch", graphs_seen=200))
+    said = unequal(summarize([*runs, other]))
+    assert said[1] == "infobatch saw 200 graphs: its rule ends with all of them."
 
 
 def test_few_seeds_and_no_metric_claim_nothing():
