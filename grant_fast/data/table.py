@@ -7,6 +7,7 @@ import io
 import math
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,8 @@ def read_table(
             semicolons. A byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
         target: the target columns, or several names in one, separated by commas; `["all"]` stands
-            for every column but the SMILES (and the split's). By default the only other column.
+            for every column with a name but the SMILES (and the split's). By default the only
+            other one.
         split_column: the column that says train, valid (val, validation) or test, in any case.
         require_target: if False and no `target` is given, targets are not read.
 
@@ -238,7 +240,8 @@ def _target_positions(
     target: Sequence[str] | None,
     require_target: bool,
 ) -> list[int]:
-    others = [i for i in range(len(header)) if i not in taken]
+    # A column without a name is an index that pandas wrote, or a spreadsheet's empty one.
+    others = [i for i in range(len(header)) if i not in taken and header[i]]
     if target:
         # A name may hold commas itself.
         target = [
@@ -272,7 +275,9 @@ def _target_positions(
 def _targets(path: Path, header: list[str], body: list[_Record], columns: list[int]) -> Tensor:
     y = np.empty((len(body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
-        _check_not_words(path, header[column], [cells[column].strip() for _, cells in body])
+        others = [header[i] for i in columns if i != column]
+        cells = [cells[column].strip() for _, cells in body]
+        _check_not_words(path, header[column], cells, others)
         values = np.array(
             [_number(path, row, header[column], cells[column]) for row, cells in body]
         )
@@ -291,7 +296,7 @@ def _targets(path: Path, header: list[str], body: list[_Record], columns: list[i
     return torch.from_numpy(y)
 
 
-def _check_not_words(path: Path, column: str, cells: list[str]) -> None:
+def _check_not_words(path: Path, column: str, cells: list[str], others: list[str]) -> None:
     """Refuse a column without a single number: its labels have names."""
     if _is_number(next((cell for cell in cells if cell.lower() not in MISSING), "0")):
         return  # the usual case costs one look
@@ -300,7 +305,7 @@ def _check_not_words(path: Path, column: str, cells: list[str]) -> None:
         raise InputError(
             f"{path} column {column!r} holds words ({_listed(words, 3)}), not numbers: write plain "
             "numbers, without units or signs such as >, or class numbers 0, 1, …, or choose "
-            "another --target"
+            + (f"--target {shlex.quote(','.join(others))}" if others else "another --target")
         )
 
 

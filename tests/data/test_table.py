@@ -142,6 +142,20 @@ def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit:
         read_table(csv_file(content))
 
 
+def test_columns_without_a_name_are_no_targets(csv_file) -> None:
+    path = csv_file(",smiles,y,z,,\n0,C,1,2,,\n1,CC,3,4,,\n,,,,,\n")
+    assert read_table(path, target=["all"]).target_names == ("y", "z")
+    assert read_table(csv_file(",smiles,y\n0,C,1\n")).target_names == ("y",)
+    with pytest.raises(InputError, match="no column beside 'smiles': add the targets"):
+        read_table(csv_file(",smiles\n0,C\n"))
+
+
+def test_of_all_columns_those_of_numbers_are_proposed(csv_file) -> None:
+    path = csv_file("a,NR-AR b,id,smiles\n1,0,T1,C\n,1,T2,CC\n")
+    with pytest.raises(InputError, match=r"column 'id' holds words.*choose --target 'a,NR-AR b'"):
+        read_table(path, target=["all"])
+
+
 def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
     path = tmp_path / "molecules.csv.gz"
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfsmiles,y\r\nC,1\r\nCC,2\r\n"))
@@ -160,12 +174,11 @@ def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
     assert {name: table_kind(name) for name in kinds} == kinds
 
 
-@pytest.mark.parametrize(
-    "content", [b"smiles,y\nC,1\n", gzip.compress(b"smiles,y\nC,1\n" * 99)[:-9]]
-)
-def test_a_zipped_table_that_is_none_or_cut_off_is_refused(tmp_path, content) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_zipped_table_that_is_none_or_cut_off_is_refused(tmp_path, cut: bool) -> None:
     path = tmp_path / "molecules.csv.gz"
-    path.write_bytes(content)
+    content = b"smiles,y\nC,1\n"
+    path.write_bytes(gzip.compress(content)[:-9] if cut else content)
     with pytest.raises(
         InputError, match=r"molecules.csv.gz is no whole gzip file .*copy or pack it"
     ):
