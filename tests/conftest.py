@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -16,6 +17,9 @@ from tests.interpreter import hasten
 # OGB looks for newer releases in threads at its import, if it finds this module; without a network
 # one of them warns, and a warning is an error here, in whichever test happens to be running.
 sys.modules["outdated"] = None  # type: ignore[assignment]
+
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
