@@ -86,7 +86,8 @@ def load(config: RunConfig) -> Any:
     )
     report_skipped(dataset.skipped, "skipped")
     if dataset.unlabelled:
-        say(f"{dataset.unlabelled} rows without any label left out")
+        several = "s" * (dataset.unlabelled != 1)
+        say(f"{dataset.unlabelled} row{several} without any label left out")
     return dataset
 
 
