@@ -196,7 +196,7 @@ def _from_table(
         found = np.array(table.parts)
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
     elif split != "random":
-        parts = scaffold_split(table.smiles)
+        parts = scaffold_split(table.smiles, workers=workers, progress=progress)
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(
@@ -237,7 +237,9 @@ def _from_smi(
         name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
         task=posed,
-        split=scaffold_split(kept) if split == "scaffold" else {},
+        split=scaffold_split(kept, workers=workers, progress=progress)
+        if split == "scaffold"
+        else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=rows,

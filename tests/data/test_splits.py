@@ -99,17 +99,33 @@ class TestScaffolds:
         scaffold_of = MurckoScaffold.MurckoScaffoldSmiles
         smiles = ["C", "[Na+].[Cl-]", "CC(=O)O", "CC(N)C(=O)NCC(=O)O", "C#N", "[H][H]", "C/C=C/C"]
         found = [scaffold_of(mol=Chem.MolFromSmiles(text)) for text in smiles]
-        assert splits._scaffolds(smiles) == found == [""] * len(smiles)
+        assert splits._scaffolds(0, smiles) == found == [""] * len(smiles)
         asked = []
         monkeypatch.setattr(
             MurckoScaffold, "MurckoScaffoldSmiles", lambda mol, **_: asked.append(mol) or "ring"
         )
         # which takes minutes over a chain of thousands
-        assert splits._scaffolds(["C" * 5000, BENZENE]) == ["", "ring"] and len(asked) == 1
+        assert splits._scaffolds(0, ["C" * 5000, BENZENE]) == ["", "ring"] and len(asked) == 1
 
-    def test_an_unparsable_molecule_is_named(self) -> None:
+    def test_processes_share_the_work(self, monkeypatch) -> None:
+        smiles = [BENZENE, "Cc1ccccc1", PYRIDINE, "Cc1ccncc1", FURAN, "Cc1ccoc1"] * 4
+        asked, share = [], splits.share_out
+        monkeypatch.setattr(splits, "CHUNK", 2)
+        monkeypatch.setattr(
+            splits, "share_out", lambda workers, *work: asked.append(workers) or share(1, *work)
+        )
+        split = scaffold_split(smiles, (0.4, 0.3, 0.3), workers=16)
+        monkeypatch.undo()
+        assert asked == [2]  # of twelve pieces, one for each five
+        for part, ids in scaffold_split(smiles, (0.4, 0.3, 0.3)).items():
+            assert split[part].equal(ids)
+
+    def test_an_unparsable_molecule_is_named(self, monkeypatch) -> None:
         with pytest.raises(InputError, match=r"smiles\[1\] 'C1' cannot be parsed"):
             scaffold_split([BENZENE, "C1", FURAN])
+        monkeypatch.setattr(splits, "CHUNK", 2)
+        with pytest.raises(InputError, match=r"smiles\[3\] 'C1' cannot be parsed"):
+            scaffold_split([BENZENE, FURAN, PYRIDINE, "C1"])
 
     def test_hiv_gives_the_split_of_ogbg_molhiv(self, shared_data: Path) -> None:
         # OGB's RDKit parsed all molecules. Ours cannot parse seven: rings that nothing else has
@@ -122,7 +138,7 @@ class TestScaffolds:
             if row in unparsable:
                 smiles[place] = f"C1{'C' * (100 + len(unparsable))}1"
                 unparsable.discard(row)
-        split = scaffold_split(smiles)
+        split = scaffold_split(smiles, workers=2)
         assert sizes(split) == (32_901, 4_113, 4_113)
         for part, (active, digest) in OGB_LABELS.items():
             labels = table.y[split[part], 0].int().tolist()
