@@ -76,11 +76,15 @@ def compare(
     make_folder(folder)
     if not resume:
         _clear(folder)
-    todo = [(run_dir, run) for run_dir, run in plan if not _is_done(run_dir, run, dataset)]
-    if todo:
+    done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
+    if not all(done):
         _warm_up(dataset, config)
-    for run_dir, run in todo:
-        Trainer(dataset, run, run_dir, resume=resume).fit(observer)
+    observer = observer or Observer()
+    for (run_dir, run), is_done in zip(plan, done, strict=True):
+        if is_done:
+            observer.kept()
+        else:
+            Trainer(dataset, run, run_dir, resume=resume).fit(observer)
     last = config.seed + seeds
     return [
         read_run(run_folder(folder, name, seed))

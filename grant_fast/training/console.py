@@ -46,6 +46,9 @@ class ConsoleObserver(Observer):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def kept(self) -> None:
+        self._run += 1
+
     def started(self, config: RunConfig, run_dir: Path, epoch: int) -> None:
         for line in self._about:
             self._print(line)

@@ -11,6 +11,9 @@ from .records import EpochRecord, RunResult
 class Observer:
     """What a run tells while it goes; this one listens to nothing."""
 
+    def kept(self) -> None:
+        """A run of a comparison was finished before, and is kept."""
+
     def started(self, config: RunConfig, run_dir: Path, epoch: int) -> None:
         """A run begins, or goes on after `epoch` epochs."""
 
@@ -26,6 +29,10 @@ class Observers(Observer):
 
     def __init__(self, members: Sequence[Observer]) -> None:
         self.members = tuple(members)
+
+    def kept(self) -> None:
+        for member in self.members:
+            member.kept()
 
     def started(self, config: RunConfig, run_dir: Path, epoch: int) -> None:
         for member in self.members:

@@ -12,6 +12,7 @@ from rings import make_dataset
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.console import ConsoleObserver
+from grant_fast.training.observers import Observers
 from grant_fast.training.paper_table import cells, known_differences
 from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
@@ -105,7 +106,12 @@ def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, conf
     assert table.index(["GCN + virtual node", "here"]) > table.index(["S", "here"])
     assert ["GCN + virtual node", "cited, not run"] in table
     begun = (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns
-    reproduce(recipe, dataset, chosen, tmp_path, baselines=True, seeds=1, resume=True)
+    (tmp_path / "random" / "seed-0" / "result.json").unlink()
+    again = dict(baselines=True, seeds=1, resume=True)
+    with ConsoleObserver(console, 7) as shown, ConsoleObserver(console, 7) as other:
+        reproduce(recipe, dataset, chosen, tmp_path, **again, observer=Observers([shown, other]))
+    said = console.file.getvalue().splitlines()[-2:]
+    assert [line[:20] for line in said] == ["2/7 random, seed 0: "] * 2  # the others were kept
     assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns == begun
 
 
