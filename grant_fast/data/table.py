@@ -73,7 +73,7 @@ class Table:
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
-    """ ".csv", ".tsv" or ".smi", also where the file is a *.gz of one; else ""."""
+    """What a table's name ends in, but for .gz: .csv, .tsv or .smi; empty where it is no table."""
     kind = unzipped_name(path).suffix.lower()
     return kind if kind in (".csv", ".tsv", ".smi") else ""
 
