@@ -185,21 +185,21 @@ class GraphBatch:
     @kept_property
     def x(self) -> Tensor:
         x = take(self.graphs.x, self.nodes)
-        x = x if x.is_floating_point() else x.long()  # as embeddings want their indices
-        x = self._own(x)
+        # Embeddings want int64 for their indices.
+        x = self._own(x, x.dtype if x.is_floating_point() else torch.int64)
         self._x_writes = _writes(x)
         return x
 
-    def _own(self, rows: Tensor) -> Tensor:
+    def _own(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """A copy where they are a view of the dataset's, which nobody shall write into: a model
         that normalises x in place, or who fills in the targets that are missing."""
-        return rows.clone() if isinstance(self._positions, slice) else rows
+        return rows.to(dtype, copy=isinstance(self._positions, slice))
 
     @kept_property
     def y(self) -> Tensor | None:
         if self.graphs.y is None:
             return None
-        return self._own(self.of_targets(self.graphs.y))
+        return self._own(self.of_targets(self.graphs.y), self.graphs.y.dtype)
 
     def of_targets(self, y: Tensor) -> Tensor:
         """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 from functools import cached_property, wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 T = TypeVar("T")
+Given = tuple[Tensor | int | None, ...]
 
 
 def kept(compute: Callable[..., T]) -> Callable[..., T]:
@@ -30,3 +33,38 @@ class kept_property(cached_property[T]):
 
     def __init__(self, func: Callable[[Any], T]) -> None:
         super().__init__(kept(func))
+
+
+class _Made(NamedTuple):
+    """What was made, and a copy of all that it was made of."""
+
+    given: Given
+    made: Any
+
+
+#: For up to `MOST_KEPT` owners, while they live.
+_made: WeakIdKeyDictionary = WeakIdKeyDictionary()
+MOST_KEPT = 8
+
+
+@kept
+def made_once(owner: Any, given: Given, make: Callable[[], T]) -> T:
+    """What `make` makes of `given`; made before where the same came with the same `owner`.
+
+    Tensors are compared in full, since they may have been written to: `make` must be dear.
+    """
+    found = _made.get(owner)
+    if found is not None and _are_same(found.given, given):
+        return found.made
+    made = make()
+    if len(_made) >= MOST_KEPT:
+        _made.clear()
+    _made[owner] = _Made(tuple(t.clone() if isinstance(t, Tensor) else t for t in given), made)
+    return made
+
+
+def _are_same(one: Given, other: Given) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
+        for a, b in zip(one, other, strict=True)
+    )

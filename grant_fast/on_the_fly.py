@@ -3,20 +3,18 @@
 Edges that come again, in the next layer or the next epoch, are not sorted again.
 """
 
-from collections.abc import Callable
 from copy import copy
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.utils.weak import WeakIdKeyDictionary
 
 from . import native, ops
 from .adjacency import Adjacency, plain_tensor
 from .batch import GraphBatch
 from .batch_edges import LearnedAdjacency
-from .caching import kept
+from .caching import made_once
 from .flat import FlatGraphs
 from .layout import PackedCSR
 from .loose import LooseGraphs
@@ -56,48 +54,8 @@ def packed(
             return _learned(graphs, edges, values)
         values = values.detach()
     of = (len(x), edges, values, graphs.batch if pooled else None, graphs.num_graphs)
-    made = _made_once(graphs.edges, of, lambda: _without_features(graphs, edges, values, pooled))
+    made = made_once(graphs.edges, of, lambda: _without_features(graphs, edges, values, pooled))
     return graphs if made is None else _with_features(made, x)
-
-
-T = TypeVar("T")
-Given = tuple[Tensor | int | None, ...]
-
-
-class _Made(NamedTuple):
-    """What was made of edges, and a copy of all that it was made of."""
-
-    given: Given
-    made: Any
-
-
-#: Of up to `MOST_KEPT` edges, while these live: a model's layers share them, and so do the epochs
-#: of a task on one graph.
-_made: WeakIdKeyDictionary = WeakIdKeyDictionary()
-MOST_KEPT = 8
-
-
-@kept
-def _made_once(owner: Any, given: Given, make: Callable[[], T]) -> T:
-    """What `make` makes of `given`; made before where the same came with the same `owner`.
-
-    Tensors are compared in full, since they may have been written to: cheap beside sorting them.
-    """
-    found = _made.get(owner)
-    if found is not None and _are_same(found.given, given):
-        return found.made
-    made = make()
-    if len(_made) >= MOST_KEPT:
-        _made.clear()
-    _made[owner] = _Made(tuple(t.clone() if isinstance(t, Tensor) else t for t in given), made)
-    return made
-
-
-def _are_same(one: Given, other: Given) -> bool:
-    return len(one) == len(other) and all(
-        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
-        for a, b in zip(one, other, strict=True)
-    )
 
 
 def _without_features(
@@ -176,7 +134,7 @@ class LearnedGraphs(LooseGraphs):
 
 def _learned(graphs: LooseGraphs, edges: Tensor, weight: Tensor) -> LooseGraphs:
     nodes = len(graphs.x)
-    made = _made_once(graphs.edges, (nodes, edges), lambda: _with_places(edges, nodes))
+    made = made_once(graphs.edges, (nodes, edges), lambda: _with_places(edges, nodes))
     return graphs if made is None else LearnedGraphs(graphs, edges[0], weight, *made)
 
 

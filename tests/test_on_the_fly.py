@@ -2,7 +2,6 @@
 
 import copy
 import threading
-import weakref
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native, on_the_fly
 from grant_fast.batch import GraphBatch
+from tests.answers import answers, close, exact
 from tests.cases import Case
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
@@ -28,29 +28,6 @@ def taken(monkeypatch):
     monkeypatch.setattr("grant_fast.nn.gcn.packed", spy)
     monkeypatch.setattr("grant_fast.nn.conv.packed", spy)
     return calls
-
-
-def answers(model, x, *others):
-    """The output, and the gradients of x and all parameters, in the dtype of the model."""
-    leaf = x.clone().requires_grad_() if x.is_floating_point() else None
-    out = model(x if leaf is None else leaf, *others)
-    wanted = [*([] if leaf is None else [leaf]), *model.parameters()]
-    weights = torch.arange(out.numel(), dtype=out.dtype).reshape(out.shape).cos()
-    return [out, *torch.autograd.grad((out * weights).sum(), wanted)]
-
-
-def exact(model, x, edges, weight, *others):
-    """The same by PyTorch's operators in float64."""
-    double = copy.deepcopy(model).double()
-    x = x.double() if x.is_floating_point() else x
-    return answers(double, x, edges, None if weight is None else weight.double(), *others)
-
-
-def close(got, want):
-    # Up to rounding of the largest: a bias before a batch norm has a gradient of 0, a sum of many.
-    scale = max([1.0, *(float(t.detach().abs().max()) for t in want if t.numel())])
-    for actual, expected in zip(got, want, strict=True):
-        torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-5 * scale)
 
 
 @pytest.mark.parametrize("kind", ["directed", "symmetric", "unweighted"])
@@ -405,88 +382,3 @@ def test_a_thread_leaves_no_memory_behind():
 
     before = run(10)
     assert run(50) - before < 50_000  # kB; each took megabytes
-
-
-@pytest.fixture
-def case():
-    return Case()
-
-
-@pytest.fixture
-def sorts(case, monkeypatch):
-    """What each call of the sort was given."""
-    on_the_fly._made.clear()
-    calls, sort = [], native.sort_edges
-    monkeypatch.setattr(native, "sort_edges", lambda *args: calls.append(args) or sort(*args))
-    return calls
-
-
-@pytest.mark.parametrize("weight", ["none", "given", "learned"])
-def test_edges_are_sorted_once_for_all_layers_and_epochs(weight, case, sorts):
-    values = {"none": None, "given": case.edge_weight}.get(weight)
-    if weight == "learned":
-        values = case.edge_weight.clone().requires_grad_()
-    convs = [FlexConv(5, 5, order=3, normalize=normalize) for normalize in (True, False, True)]
-    for _ in range(3):
-        h = want = case.x
-        for conv in convs:
-            h = conv(h, case.edge_index, values)
-            double = None if values is None else values.double()
-            want = copy.deepcopy(conv).double()(want.double(), case.edge_index, double)
-        close([h], [want])
-        h.sum().backward()
-    assert len(sorts) == 1
-
-
-def test_a_network_on_one_graph_sorts_it_once(case, sorts):
-    model = FlexGCN(5, [7, 18], 2, orders=[3, 2, 4])
-    for pool in ("mean", None, "mean"):
-        model.pool = pool
-        for scale in (1.0, 2.0):
-            given = scale * case.x, case.edge_index, case.edge_weight, case.batch, case.num_graphs
-            close(answers(model, *given), exact(model, *given))
-    assert len(sorts) == 3  # that of all graphs, that of runs of nodes, and again
-
-
-@pytest.mark.parametrize("first", ["inference_mode", "no_grad"])
-def test_what_is_kept_of_edges_serves_training_as_well(first, case, sorts):
-    conv = FlexConv(5, 6, order=3)
-    with getattr(torch, first)():
-        edges = case.edge_index.clone()
-        conv(case.x, edges)
-    close(answers(conv, case.x, edges), exact(conv, case.x, edges, None))
-    assert len(sorts) == 1
-
-
-@pytest.mark.parametrize("how", ["in place", "by NumPy", "weights", "nodes"])
-def test_what_was_written_to_is_sorted_anew(how, case, sorts):
-    conv = FlexConv(5, 6, order=3)
-    x, edges, weight = case.x, case.edge_index.clone(), case.edge_weight.clone()
-    conv(x, edges, weight)
-    if how == "in place":
-        edges[0] = edges[0].flip(0)
-    elif how == "by NumPy":
-        edges.numpy()[0] = edges.numpy()[0, ::-1].copy()
-    elif how == "weights":
-        weight.numpy()[:] += 1
-    else:
-        x = torch.cat([x, x])
-    close(answers(conv, x, edges, weight), exact(conv, x, edges, weight))
-    assert len(sorts) == 2
-
-
-def test_what_is_kept_of_edges_lives_no_longer_than_they(case):
-    conv = FlexConv(5, 6, order=3)
-    on_the_fly._made.clear()
-    edges, x = case.edge_index.clone(), case.x.clone()
-    conv(x, edges)
-    assert len(on_the_fly._made) == 1
-    seen = weakref.ref(x)
-    del x
-    assert seen() is None, "features are not kept"
-    del edges
-    assert len(on_the_fly._made) == 0
-    many = [case.edge_index.clone() for _ in range(2 * on_the_fly.MOST_KEPT + 1)]
-    for edges in many:
-        conv(case.x, edges)
-    assert len(on_the_fly._made) == 1

@@ -233,13 +233,12 @@ def _from_smi(
     kept = [smiles[row] for row in good]
     y = penalized_logp(kept, workers, progress)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
+    by_scaffold = split == "scaffold"
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
         task=posed,
-        split=scaffold_split(kept, workers=workers, progress=progress)
-        if split == "scaffold"
-        else {},
+        split=scaffold_split(kept, workers=workers, progress=progress) if by_scaffold else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=rows,
