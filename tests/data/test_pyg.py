@@ -135,6 +135,14 @@ def test_pyg_data_and_data_set() -> None:
     assert packed.y.tolist() == [[0.5], [1.5]]
 
 
+def test_a_data_set_that_streams_is_a_list_of_graphs() -> None:
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            return iter([graph(2), graph(1)])
+
+    assert from_data_list(Stream()).batch.tolist() == [0, 0, 1]
+
+
 def test_graphs_of_several_types_are_made_homogeneous_first() -> None:
     data = pytest.importorskip("torch_geometric.data")
     mixed = data.HeteroData(y=torch.tensor([0.5]))

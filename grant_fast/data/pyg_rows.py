@@ -1,0 +1,257 @@
+"""What graphs hold, by PyG's names: of each attribute all rows in one tensor, graph after graph.
+
+Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `num_nodes`), so torch_geometric
+need not be installed. OGB's own pairs of (graph dictionary, label) are read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+#: What graphs may have and a packed dataset does not, and what to do about it.
+LEFT_OUT = {
+    "edge_attr": "put it into edge_weight where it is one number an edge (more are not carried, "
+    "see the README's Limits)",
+    "edge_type": "give the edges of one type alone where types matter",
+    "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
+    "and give missing_labels=True",
+}
+_ALWAYS = ("x", "edge_index", "y", "edge_weight")
+_MAYBE = ("num_nodes", *LEFT_OUT)
+_NAMES = (*_ALWAYS, *_MAYBE)
+INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+USUAL = {*INTEGERS, torch.float32, torch.float64, torch.float16, torch.bfloat16}
+
+
+class Rows(NamedTuple):
+    """An attribute of all graphs.
+
+    Args:
+        sizes: how many rows each graph has, [G] int64.
+        values: the rows; of `edge_index` [2, edges], numbered within each graph.
+    """
+
+    sizes: np.ndarray
+    values: Tensor
+
+
+class GraphRows(NamedTuple):
+    """What all graphs hold; in `left_out` the first graph with each that is of `LEFT_OUT`."""
+
+    x: Rows
+    edge_index: Rows
+    edge_weight: Rows | None
+    y: Rows | None
+    left_out: dict[str, int]
+
+
+def rows_of_graphs(data_list: Iterable[Any]) -> GraphRows:
+    """Of graphs one by one, in whatever forms each has them.
+
+    Raises:
+        InputError: naming the graph and its attribute, for what is missing, or of another shape or
+            type than it must be or the others are; for PyG's `HeteroData`.
+    """
+    graphs = [_attributes(i, data) for i, data in enumerate(data_list)]
+    if not graphs:
+        raise InputError("the list of graphs is empty: give one or more")
+    edges = _edges(graphs)
+    first = {name: _first_with(name, graphs) for name in LEFT_OUT}
+    return GraphRows(
+        x=_features(graphs),
+        edge_index=edges,
+        edge_weight=_weights(graphs, edges.sizes),
+        y=_targets(graphs),
+        left_out={name: index for name, index in first.items() if index is not None},
+    )
+
+
+def _attributes(index: int, data: Any) -> Mapping[str, Any]:
+    """What one graph has, by PyG's names."""
+    if isinstance(data, tuple):
+        if len(data) != 2 or not isinstance(data[0], Mapping):
+            raise InputError(f"graph {index} is a tuple: give the Data alone, with its y")
+        graph, label = data  # OGB's GraphPropPredDataset
+        labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
+        data = {**graph, "x": graph.get("node_feat"), "y": labels}
+    if isinstance(data, Mapping):  # its owner may use it again for the next graph
+        return {name: data[name] for name in _NAMES if name in data}
+    # PyG's own take long to say what is not there: they are asked for what they have stored.
+    kind = type(data)
+    pygs = hasattr(kind, "stores_as")
+    names = [*_ALWAYS, *(name for name in data.to_dict() if name in _MAYBE)] if pygs else _NAMES
+    bearer = kind if pygs else data
+    if hasattr(bearer, "to_homogeneous"):
+        raise InputError(
+            f"graph {index} is a {kind.__name__}, with nodes of several types: give "
+            "data.to_homogeneous(), which has x where all types have as many features"
+        )
+    if hasattr(bearer, "num_graphs") and data.num_graphs != 1:
+        raise InputError(
+            f"graph {index} is a {kind.__name__} of {data.num_graphs} graphs: give the "
+            "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
+        )
+    found = {name: getattr(data, name, None) for name in names}
+    if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
+        raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
+    return found
+
+
+def _first_with(name: str, graphs: Sequence[Mapping[str, Any]]) -> int | None:
+    """The first graph that has what is left out by this name."""
+    return next((i for i, graph in enumerate(graphs) if _is_left_out(name, graph)), None)
+
+
+def _is_left_out(name: str, graph: Mapping[str, Any]) -> bool:
+    value = graph.get(name)
+    if value is None:
+        return False
+    if name == "edge_attr":
+        return graph.get("edge_weight") is None
+    return name != "edge_type" or len(torch.as_tensor(value).unique()) > 1
+
+
+def _features(graphs: Sequence[Mapping[str, Any]]) -> Rows:
+    every = []
+    for i, x in enumerate(_tensors(graphs, "x")):
+        if x is None:
+            raise InputError(
+                f"graph {i} has no x: give node features, such as ones of shape [num_nodes, 1]"
+            )
+        if x.dim() != 2:
+            raise InputError(f"graph {i}: x has shape {list(x.shape)}: give [num_nodes, features]")
+        every.append(x)
+    _check_alike("x", every)
+    for i, (graph, x) in enumerate(zip(graphs, every, strict=True)):
+        told = graph.get("num_nodes")
+        if told is not None and int(told) != x.shape[0]:
+            raise InputError(
+                f"graph {i}: x has {x.shape[0]} rows and num_nodes is {int(told)}: "
+                "give one row for each node"
+            )
+    return _joined(every)
+
+
+def _edges(graphs: Sequence[Mapping[str, Any]]) -> Rows:
+    every = []
+    for i, edges in enumerate(_tensors(graphs, "edge_index")):
+        if edges is None:
+            raise InputError(
+                f"graph {i} has no edge_index: give int64 [2, edges], [2, 0] without edges"
+            )
+        if edges.dim() != 2 or edges.shape[0] != 2:
+            raise InputError(
+                f"graph {i}: edge_index has shape {list(edges.shape)}: give [2, edges]"
+            )
+        if edges.dtype not in INTEGERS and edges.numel() > 0:
+            raise InputError(f"graph {i}: edge_index is {edges.dtype}: give int64")
+        every.append(edges if edges.dtype == torch.int64 else edges.long())
+    return _joined(every, dim=1)
+
+
+def _weights(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Rows | None:
+    every = []
+    for i, (weight, edges) in enumerate(
+        zip(_all_or_none(graphs, "edge_weight"), num_edges.tolist(), strict=True)
+    ):
+        if weight is None:
+            return None
+        if weight.shape not in ((edges,), (edges, 1)):
+            raise InputError(
+                f"graph {i}: edge_weight has shape {list(weight.shape)}: give [{edges}], "
+                "one for each edge"
+            )
+        every.append(weight.reshape(edges).float())
+    return _joined(every)
+
+
+def _targets(graphs: Sequence[Mapping[str, Any]]) -> Rows | None:
+    every = []
+    for i, y in enumerate(_all_or_none(graphs, "y")):
+        if y is None:
+            return None
+        if y.dim() > 2:
+            raise InputError(f"graph {i}: y has shape {list(y.shape)}: give [rows, targets]")
+        every.append(as_targets(y[None] if y.dim() == 0 else y))
+    _check_alike("y", every)
+    return _joined(every)
+
+
+def as_targets(y: Tensor) -> Tensor:
+    """[rows, T] real numbers, or [rows] integers: class numbers."""
+    if y.is_floating_point():
+        return y if y.dim() == 2 else y[:, None]
+    return y if y.dim() == 1 else y.float()
+
+
+def _tensors(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | None]:
+    """The attribute of each graph as a real tensor on the CPU, None where it has none."""
+    every = []
+    for i, graph in enumerate(graphs):
+        value = graph.get(name)
+        plain = type(value) is Tensor and value.is_cpu and value.layout == torch.strided
+        usual = value is None or (plain and value.dtype in USUAL)
+        every.append(value if usual else _tensor(i, name, value))
+    return every
+
+
+def _tensor(index: int, name: str, value: Any) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"graph {index}: {name} is a {type(value).__name__}, not a tensor or array"
+        ) from error
+    if tensor.is_complex():
+        raise InputError(f"graph {index}: {name} is complex: give real numbers")
+    if tensor.layout != torch.strided:
+        raise InputError(f"graph {index}: {name} is a sparse tensor: give a dense one")
+    if tensor.dtype in USUAL:
+        return tensor
+    if tensor.dtype == torch.bool:
+        return tensor.to(torch.uint8)
+    return tensor.float() if tensor.is_floating_point() else tensor.long()
+
+
+def _all_or_none(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | None]:
+    every = _tensors(graphs, name)
+    for i, value in enumerate(every):
+        if (value is None) != (every[0] is None):
+            has = "lacks" if value is None else "has"
+            raise InputError(
+                f"graph {i} {has} {name}, unlike graph 0: give it to all graphs or to none"
+            )
+    return every
+
+
+def _check_alike(name: str, every: Sequence[Tensor]) -> None:
+    """All have the width and the kind of number of the first one."""
+    first = every[0]
+    width, floating = _width(first), first.is_floating_point()
+    for i, value in enumerate(every):
+        if _width(value) != width:
+            raise InputError(
+                f"graph {i}: {name} has {_width(value)} columns and graph 0 has {width}: "
+                "all must have the same"
+            )
+        if value.is_floating_point() != floating:
+            raise InputError(
+                f"graph {i}: {name} is {value.dtype} and graph 0 has {first.dtype}: "
+                "convert all to one type"
+            )
+
+
+def _width(tensor: Tensor) -> int:
+    return tensor.shape[1] if tensor.dim() > 1 else 1
+
+
+def _joined(every: Sequence[Tensor], dim: int = 0) -> Rows:
+    sizes = np.fromiter((value.shape[dim] for value in every), np.int64, len(every))
+    return Rows(sizes, torch.cat(list(every), dim).detach())
