@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
@@ -27,12 +28,12 @@ CHANGED = (
 
 
 class _Places(NamedTuple):
-    """Where in the dataset the graphs of a batch lie, [B] int64 each, on the CPU."""
+    """Where rows of the dataset that belong to the graphs of a batch lie, int64 on the CPU: the
+    first of each graph [B], how many they are [B], and where they begin in the batch [B + 1]."""
 
-    first_nodes: Tensor
+    first: Tensor
     sizes: Tensor
-    first_edges: Tensor
-    edge_counts: Tensor
+    ptr: Tensor
 
 
 class GraphBatch:
@@ -95,29 +96,24 @@ class GraphBatch:
         return take(self.graphs.ids, self.device_positions)
 
     @kept_property
-    def _host(self) -> _Places:
-        ptr, edge_ptr = self.graphs.host_ptr, self.graphs.host_edge_ptr
-        if isinstance(self._positions, slice):
-            bounds = slice(self._positions.start, self._positions.stop + 1)
-            ptr, edge_ptr = ptr[bounds], edge_ptr[bounds]
-            return _Places(ptr[:-1], ptr.diff(), edge_ptr[:-1], edge_ptr.diff())
-        where = self._positions.cpu()
-        start, edge_start = take(ptr, where), take(edge_ptr, where)
-        stop, edge_stop = take(ptr, where + 1), take(edge_ptr, where + 1)
-        return _Places(start, stop - start, edge_start, edge_stop - edge_start)
+    def _node_places(self) -> _Places:
+        return self._places(self.graphs.host_ptr)
 
     @kept_property
-    def _host_ptr(self) -> Tensor:
-        return sizes_to_ptr(self._host.sizes)
+    def _edge_places(self) -> _Places:
+        return self._places(self.graphs.host_edge_ptr)
 
-    @kept_property
-    def _host_edge_ptr(self) -> Tensor:
-        return sizes_to_ptr(self._host.edge_counts)
+    def _places(self, ptr: Tensor) -> _Places:
+        where = self._positions
+        where = where if isinstance(where, slice) else where.cpu()
+        first = take(ptr[:-1], where)
+        sizes = take(ptr[1:], where) - first
+        return _Places(first, sizes, sizes_to_ptr(sizes))
 
     @property
     def host_rows(self) -> tuple[Tensor, Tensor]:
         """First row [B + 1] and first node in the dataset [B] of each graph, int64 on the CPU."""
-        return self._host_ptr, self._host.first_nodes
+        return self._node_places.ptr, self._node_places.first
 
     @kept_property
     def _parts(self) -> dict[int, Tensor]:
@@ -128,35 +124,34 @@ class GraphBatch:
         """Where the graphs of each of `count` parts of about as many nodes begin and end,
         [count + 1] int64, on the CPU."""
         if count not in self._parts:
-            ends = torch.arange(1, count, device="cpu") * self.num_nodes // count
-            part = torch.empty(count + 1, dtype=torch.int64, device="cpu")
-            part[0], part[-1] = 0, self.num_graphs
-            part[1:-1] = torch.searchsorted(self._host_ptr, ends)
-            self._parts[count] = part
+            rows = np.arange(count + 1) * self.num_nodes // count
+            part = np.searchsorted(self._node_places.ptr.numpy(), rows)
+            part[-1] = self.num_graphs  # empty ones at the end, too
+            self._parts[count] = torch.from_numpy(part)
         return self._parts[count]
 
     @kept_property
     def num_nodes(self) -> int:
-        return int(self._host_ptr[-1])
+        return int(self._node_places.ptr[-1])
 
     @kept_property
     def num_edges(self) -> int:
-        return int(self._host_edge_ptr[-1])
+        return int(self._edge_places.ptr[-1])
 
     @kept_property
     def ptr(self) -> Tensor:
         """Where each graph's nodes begin, [B + 1] int64."""
-        return upload(self._host_ptr, self.device)
+        return upload(self._node_places.ptr, self.device)
 
     @kept_property
     def sizes(self) -> Tensor:
         """Nodes of each graph, [B] int64."""
-        return upload(self._host.sizes, self.device)
+        return upload(self._node_places.sizes, self.device)
 
     @property
     def edge_counts(self) -> Tensor:
         """Edges of each graph, [B] int64, on the CPU."""
-        return self._host.edge_counts
+        return self._edge_places.sizes
 
     @kept_property
     def nodes(self) -> Tensor | slice:
@@ -165,8 +160,7 @@ class GraphBatch:
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
         small = index_dtype(self.graphs.num_nodes)
-        starts, sizes = self._host.first_nodes, self._host.sizes
-        return spans(starts, sizes, self._host_ptr, self.num_nodes, small, self.device)
+        return spans(*self._node_places, self.num_nodes, small, self.device)
 
     def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
         """What `values` [N] holds for each row, [n]; `otherwise` for one that is no node's."""
@@ -179,8 +173,7 @@ class GraphBatch:
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
         small = index_dtype(self.graphs.num_edges)
-        starts, counts = self._host.first_edges, self._host.edge_counts
-        return spans(starts, counts, self._host_edge_ptr, self.num_edges, small, self.device)
+        return spans(*self._edge_places, self.num_edges, small, self.device)
 
     @kept_property
     def x(self) -> Tensor:
@@ -209,7 +202,7 @@ class GraphBatch:
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
         return self._repeat(
-            torch.arange(self.num_graphs, device="cpu"), self._host.sizes, self.num_nodes
+            torch.arange(self.num_graphs, device="cpu"), self._node_places.sizes, self.num_nodes
         )
 
     def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
@@ -224,14 +217,16 @@ class GraphBatch:
         if isinstance(self.nodes, slice):
             rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
             return rowptr - rowptr[:1]
-        shift = self._host_edge_ptr[:-1] - self._host.first_edges
-        shift = self._repeat(shift, self._host.sizes, self.num_nodes)
+        shift = self._edge_places.ptr[:-1] - self._edge_places.first
+        shift = self._repeat(shift, self._node_places.sizes, self.num_nodes)
         return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
 
     @kept_property
     def _column_shift(self) -> Tensor:
         small = index_dtype(self.num_nodes, self.num_edges)
-        return self._repeat(self._host_ptr[:-1].to(small), self._host.edge_counts, self.num_edges)
+        return self._repeat(
+            self._node_places.ptr[:-1].to(small), self._edge_places.sizes, self.num_edges
+        )
 
     @kept_property
     def _csrs(self) -> dict[tuple[bool, bool], CSRTensors]:
@@ -268,7 +263,7 @@ class GraphBatch:
         bits = self.graphs.bits
         if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
             return None
-        sizes, first_rows = self._host.sizes, self._host_ptr[:-1]
+        sizes, first_rows = self._node_places.sizes, self._node_places.ptr[:-1]
         return tile_batch(sizes, self.positions, first_rows, bits.fits, self.device)
 
     @kept_property
@@ -284,7 +279,7 @@ class GraphBatch:
     @kept_property
     def segments(self) -> Segments:
         """How the readout's kernels take this batch."""
-        return segment_batch(self._host.sizes, self._host.first_nodes, self.device)
+        return segment_batch(self._node_places.sizes, self._node_places.first, self.device)
 
     @kept_property
     def positions(self) -> Tensor:
@@ -300,9 +295,8 @@ class GraphBatch:
             return None
         where = self.tiles.rest
         others = GraphBatch(self.graphs, take(self.positions, where))
-        first, total = take(self._host_ptr, where), others.num_nodes
-        rows = spans(first, others._host.sizes, others._host_ptr, total, torch.int64, self.device)
-        return others, rows
+        places = others._node_places._replace(first=take(self._node_places.ptr, where))
+        return others, spans(*places, others.num_nodes, torch.int64, self.device)
 
     @kept_property
     def edge_index(self) -> Tensor:

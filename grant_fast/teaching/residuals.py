@@ -46,19 +46,19 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
     if reduction not in REDUCTIONS:
         raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
     pred, y = aligned(pred, y, task)
+    known = measured(y, task)
     if task.kind == "multiclass":
         # As one sample with many positions, classes first: the CPU then runs along the rows,
         # seven times faster than along ten classes.
         rows, classes = pred.T.unsqueeze(0), y.unsqueeze(0)
         total = F.cross_entropy(rows, classes, ignore_index=NOT_MEASURED, reduction="sum")
     else:
-        total = _entries(pred, y, task).sum()
-    return total if reduction == "sum" else total / measured(y, task).sum().clamp(min=1)
+        total = _entries(pred, y, task, known).sum()
+    return total if reduction == "sum" else total / known.sum().clamp(min=1)
 
 
-def _entries(pred: Tensor, y: Tensor, task: Task) -> Tensor:
-    """The loss of each entry, of the shape of `y`; 0 where that is not measured."""
-    known = measured(y, task)
+def _entries(pred: Tensor, y: Tensor, task: Task, known: Tensor) -> Tensor:
+    """The loss of each entry, of the shape of `y`; 0 where that is not `known`."""
     if task.kind == "multiclass":
         entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")
     else:
@@ -85,7 +85,8 @@ def graph_losses(
         InputError: as `graph_residuals`.
     """
     pred, y = aligned(pred, y, task)
-    entries, known = _entries(pred, y, task), measured(y, task)
+    known = measured(y, task)
+    entries = _entries(pred, y, task, known)
     if task.kind == "multiclass":
         entries, known = entries[:, None], known[:, None]
     rows = torch.stack([entries.sum(1), known.sum(1).to(entries.dtype)], dim=1)
