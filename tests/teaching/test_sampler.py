@@ -103,6 +103,16 @@ def test_any_pyg_model_is_taught_through_predict(make_graphs, name) -> None:
     torch.testing.assert_close(sampler.scores, errors.detach(), rtol=1e-4, atol=1e-5)
     assert sampler.selected.tolist() == errors.topk(10).indices.sort().values.tolist()
 
+    packed = PackedGraphs.from_data_list(graphs)
+    settings: Any = {"epochs": 1, "mode": "global", "start_ratio": 0.25, "predict": predict}
+    of_packed = GraNTSampler(packed, REGRESSION, 6, **settings)
+    of_packed.select(model, 0)
+    assert torch.equal(of_packed.selected, sampler.selected)
+    for batch, ids in zip(map(packed.batch, of_packed), of_packed, strict=True):
+        torch.testing.assert_close(
+            predict(model, batch), torch.cat([predict(model, alone[i]) for i in ids])
+        )
+
     # and it learns from what it is given
     optimizer = torch.optim.Adam(model.parameters())
     model.train()
