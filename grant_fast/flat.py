@@ -28,6 +28,8 @@ class FlatGraphs:
 
     #: Derived features (`hops`) larger than this are computed a batch at a time instead of kept.
     cache_bytes = 4 << 30
+    #: Whether edges are put into groups, which hops read faster.
+    groups = True
 
     def __init__(
         self,
@@ -261,11 +263,11 @@ class FlatGraphs:
 
     @kept
     def edges(self, normalize: bool) -> DatasetEdges:
-        """All edges as the CPU kernels read them: without groups where edges are weighted, or a
-        graph has more nodes than int16 counts."""
+        """All edges as the CPU kernels read them: without `groups` where edges are weighted,
+        or a graph has more nodes than int16 counts."""
         if "groups" not in self._cache:
             csrs = [self.adj, *([] if self.adj_t is None else [self.adj_t])]
-            grouped = self.adj.weight is None and self.max_nodes < 1 << 15
+            grouped = self.groups and self.adj.weight is None and self.max_nodes < 1 << 15
             sides = [
                 native.grouped(csr, self.ptr) if grouped else DatasetSide(*csr) for csr in csrs
             ]

@@ -20,6 +20,9 @@ from .layout import PackedCSR
 from .loose import LooseGraphs
 from .reference import expand_rows
 
+#: The hops of graphs of fewer nodes in all are done before their edges are grouped.
+LEAST_GROUPED = 2048
+
 
 def packed(
     graphs: LooseGraphs, weight: Tensor, pooled: bool, backend: str | None
@@ -66,6 +69,7 @@ def _without_features(
         return None
     flat = FlatGraphs(torch.empty(len(graphs.x), 0, device="cpu"), None, *found)
     flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
+    flat.groups = len(graphs.x) >= LEAST_GROUPED
     flat.scale = flat._scale_in(torch.float32)
     out = flat.batch(slice(None))
     for name in ("num_nodes", "_csrs", "_parts"):  # what later calls share, or fill for others

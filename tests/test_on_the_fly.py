@@ -45,6 +45,18 @@ def test_networks(pool, norm, normalize, kind, taken):
         close([model(*given)], [want])
 
 
+@pytest.mark.parametrize("least", [0, 1 << 20])
+@pytest.mark.parametrize("edges", [60, 400])
+def test_edges_of_many_nodes_are_grouped(least, edges, monkeypatch):
+    made, grouped = [], native.grouped
+    monkeypatch.setattr(native, "grouped", lambda *given: made.append(0) or grouped(*given))
+    monkeypatch.setattr(on_the_fly, "LEAST_GROUPED", least)
+    model, x = FlexGCN(5, 7, 2, orders=[3, 2], pool=None), torch.randn(50, 5)
+    given = x, torch.randint(50, (2, edges)), None
+    close(answers(model, *given), exact(model, *given))
+    assert bool(made) == (least == 0)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize(
     "form", ["strided", "int32", "expanded", "column", "double", "coo", "csr", "SparseTensor"]
