@@ -109,7 +109,8 @@ def save_tensors(
             if isinstance(values, Spool):
                 values.copy_to(file)
             else:
-                file.write(values.contiguous().view(torch.uint8).numpy().data)
+                flat = values.contiguous().as_strided((values.numel(),), (1,))
+                file.write(flat.view(torch.uint8).numpy().data)
 
 
 def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGraphs":

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -40,6 +41,15 @@ def test_without_targets_and_weights(tmp_path):
     graphs.save(tmp_path / "set.gfast")
     again = PackedGraphs.load(tmp_path / "set.gfast")
     assert again.y is None and again.adj.weight is None and len(again) == 12
+
+
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_few_values_are_saved_however_they_are_strided(tmp_path, nodes):
+    """Of none or one any strides count as contiguous: NumPy's are 0 without nodes."""
+    x = np.zeros((0, 3)) if nodes == 0 else torch.tensor(1.5).expand(1, 3)[:, :1]
+    graphs = PackedGraphs.from_arrays(x, torch.empty(2, 0), torch.zeros(nodes).long(), num_graphs=1)
+    graphs.save(tmp_path / "set.gfast")
+    assert torch.equal(PackedGraphs.load(tmp_path / "set.gfast").x, graphs.x)
 
 
 def test_a_subset_saves_its_own_rows_only(tmp_path):
