@@ -65,8 +65,21 @@ class GraphBatch:
     def check_unchanged(self) -> None:
         """Refuse features that were written to, or that a gradient is asked of: no model would see
         it (InputError)."""
-        if "x" in vars(self) and (self.x.requires_grad or _writes(self.x) != self._x_writes):
+        if self._shows_other_x():
             raise InputError(CHANGED.format("x"))
+
+    def _shows_other_x(self) -> bool:
+        if "x" not in vars(self) or self.x is self.graphs.x:
+            return False
+        return self.x.requires_grad or _writes(self.x) != self._x_writes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over: of X only what differs, since a copied tensor counts its writes
+        from elsewhere."""
+        state = vars(self).copy()
+        if not self._shows_other_x():
+            state.pop("x", None)
+        return state
 
     def __len__(self) -> int:
         return self.num_graphs

@@ -1,5 +1,7 @@
 """PackedGraphs and GraphBatch: everything that goes in comes out again, in any order."""
 
+import copy
+import pickle
 import time
 
 import numpy as np
@@ -271,6 +273,21 @@ def test_a_batch_is_read_only_and_a_dataset_constant():
             assert batch.x.shape[1] == 5 and model(batch).isfinite().all()
     with pytest.raises(InputError, match=r"x requires a gradient.*x\.detach\(\)"):
         PackedGraphs.from_arrays(case.x.clone().requires_grad_(), case.edge_index, case.batch)
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [2, 1]])
+@pytest.mark.parametrize("how", ["copy", "deepcopy", "pickle"])
+def test_a_copied_batch_is_changed_where_the_batch_was(ids, how):
+    def twin(batch):
+        return pickle.loads(pickle.dumps(batch)) if how == "pickle" else getattr(copy, how)(batch)
+
+    model, batch = FlexGCN(5, 4, 1, orders=[3, 2]), Case().graphs.batch(ids)
+    x = batch.x.clone()
+    again = twin(batch)
+    assert torch.equal(again.x, x) and torch.equal(model(again), model(batch))
+    batch.x[:, 0] = 0
+    with pytest.raises(InputError, match=r"read only.*reads x where"):
+        model(twin(batch))
 
 
 @pytest.mark.parametrize("where", [slice(None), 3, [1, 2], [2, 1]])
