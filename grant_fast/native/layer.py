@@ -8,7 +8,7 @@ from torch import Tensor
 from ..adjacency import Adjacency
 from ..batch_edges import LearnedAdjacency
 from ..gradients import once_differentiable, one_at_a_time
-from .loading import call, threads
+from .loading import aside, call, threads
 from .structure import degree, split
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class _FlexConv(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, adjacency, relu, packed, value):  # type: ignore[no-untyped-def]
-        x, weight = x if x.stride(1) == 1 else x.contiguous(), weight.contiguous()
+        x, weight = x.detach() if x.stride(1) == 1 else x.contiguous(), aside(weight)
         bias = None if bias is None else bias.contiguous()
         order, h_in, h_out = weight.shape
         struct, parts = split(adjacency, 1)

@@ -54,6 +54,12 @@ def pointer(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def aside(tensor: Tensor) -> Tensor:
+    """A tensor's values as they lie, for a backward pass that reads them by pointer: `model.half()`
+    gives the parameter other memory, of another dtype. Writes to it are counted as before."""
+    return tensor.detach().contiguous()
+
+
 def call(name: str, *args: Any) -> Any:
     """A function of the library: tensors as pointers, ints as int64, the rest as it is."""
     converted = [

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..batch_edges import BatchAdjacency
 from ..gradients import once_differentiable, one_at_a_time
-from .loading import call, padded, pointer, threads
+from .loading import aside, call, padded, pointer, threads
 from .structure import split
 
 
@@ -166,7 +166,7 @@ class _Train(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, net, x, *tensors):  # type: ignore[no-untyped-def]
-        tensors = [None if t is None else t.contiguous() for t in tensors]
+        tensors = [None if t is None else aside(t) for t in tensors]
         seed = 0
         if any(layer.p for layer in net.layers):
             # One number from torch's generator seeds the masks: reproducible, and resumed with it.
@@ -178,7 +178,7 @@ class _Train(torch.autograd.Function):
         struct, parts = split(net.adjacency, 1)
         network = net.struct(_training_layers(net, tensors, kept, seed), x, out=out)
         call("network_forward", struct, parts, threads(), ctypes.byref(network))
-        ctx.save_for_backward(x, kept, *tensors)
+        ctx.save_for_backward(aside(x), kept, *tensors)
         ctx.net, ctx.seed = net, seed
         return out
 

@@ -6,10 +6,11 @@ from threading import Thread
 import pytest
 import torch
 
-from grant_fast import FlexGCN, InputError, PackedGraphs, Task, native, score_graphs
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, native, score_graphs
 from grant_fast.nn import one_pass
 from grant_fast.teaching.residuals import graph_residuals
 from tests.cases import Case
+from tests.native.checks import close
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
 
@@ -40,6 +41,25 @@ def test_saved_tensors_may_be_replaced_and_recomputed():
 
     for run in (replaced, recomputed):
         assert all(map(torch.equal, gradients(model, run), want))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("layers", ["network", "layer"])
+def test_weights_may_change_their_dtype_before_the_backward_pass(layers, dtype):
+    """PyTorch's layers, too, differentiate the values that they were called with."""
+    case = Case()
+    x = case.x.clone().requires_grad_()
+    model, given = FlexConv(5, 6, order=3), (x, case.edge_index, case.edge_weight)
+    if layers == "network":
+        model, given = network(norm="batch_norm"), (*given, case.batch, case.num_graphs)
+    weights = [*model.parameters(), x]
+    want = torch.autograd.grad(model(*given).square().sum(), weights)
+    out = model(*given).square().sum()
+    model.to(dtype)
+    x.data = x.data.to(dtype)
+    out.backward()
+    for leaf, expected in zip(weights, want, strict=True):
+        close(leaf.grad, expected.double())
 
 
 def test_a_dataset_may_move_while_it_is_in_use():
