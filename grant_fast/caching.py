@@ -1,6 +1,7 @@
 """What is derived from data once and kept."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property, wraps
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,16 +14,19 @@ Given = tuple[Tensor | int | None, ...]
 
 
 def kept(compute: Callable[..., T]) -> Callable[..., T]:
-    """Run `compute` outside `torch.inference_mode`.
+    """Run `compute` outside `torch.inference_mode` and the transforms of `torch.func`.
 
-    A tensor made inside it can never serve training, and what is kept must serve both.
+    A tensor made inside the one can never serve training, and what is kept must serve both; one
+    made inside the others is theirs, and of no use when they end.
     """
 
     @wraps(compute)
     def run(*args: Any, **kwargs: Any) -> T:
-        if not torch.is_inference_mode_enabled():
+        transformed = torch._C._are_functorch_transforms_active()
+        if not (transformed or torch.is_inference_mode_enabled()):
             return compute(*args, **kwargs)
-        with torch.inference_mode(False), torch.no_grad():
+        outside = torch._C._DisableFuncTorch() if transformed else nullcontext()
+        with torch.inference_mode(False), torch.no_grad(), outside:
             return compute(*args, **kwargs)
 
     return run

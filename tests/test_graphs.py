@@ -368,6 +368,15 @@ def test_what_inference_mode_read_first_still_serves_training():
         model(batch).sum().backward()  # the very batch, too
 
 
+def test_a_dataset_outlives_a_transform_of_torch_func():
+    model, graphs = FlexGCN(5, 4, 2, orders=[3, 2, 2]), Case().graphs
+    batch, weights = graphs.batch([3, 1, 8]), dict(model.named_parameters())
+    with pytest.raises(RuntimeError, match="functorch"):
+        torch.func.grad(lambda w: torch.func.functional_call(model, w, (batch,)).sum())(weights)
+    want = model(Case().graphs.batch([3, 1, 8]))
+    assert torch.equal(model(batch), want) and torch.equal(model(graphs.batch([3, 1, 8])), want)
+
+
 def test_half_precision_datasets_work():
     for dtype in (torch.bfloat16, torch.float16):
         graphs = Case().graphs.to(dtype=dtype)
