@@ -3,6 +3,7 @@
 import copy
 import pickle
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -375,6 +376,18 @@ def test_a_dataset_outlives_a_transform_of_torch_func():
         torch.func.grad(lambda w: torch.func.functional_call(model, w, (batch,)).sum())(weights)
     want = model(Case().graphs.batch([3, 1, 8]))
     assert torch.equal(model(batch), want) and torch.equal(model(graphs.batch([3, 1, 8])), want)
+
+
+def test_an_encoder_keeps_nothing_of_a_transform():
+    x, edges = torch.tensor([[0], [1]] * 8), torch.tensor([[0], [1]])
+    graphs = PackedGraphs.from_arrays(x, edges, torch.arange(16) // 2)
+    model = FlexGCN(3, 4, 2, orders=[2, 2], encoder=AtomEncoder(3, (2,)))
+    batch, weights = graphs.batch([3, 0]), dict(model.named_parameters())
+    weights = {name: torch.stack([w.detach(), -w.detach()]) for name, w in weights.items()}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of how slow it is
+        out = torch.func.vmap(lambda w: torch.func.functional_call(model, w, (batch,)))(weights)
+        torch.testing.assert_close(out[0], model(batch))
 
 
 def test_half_precision_datasets_work():

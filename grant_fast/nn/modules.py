@@ -155,8 +155,8 @@ class AtomEncoder(nn.Module):
         the gradient of a gathered sum would sort.
         """
         assert graphs.kinds is not None, "the dataset has kinds of nodes"
-        x = graphs.kinds[0]
-        if len(x) > MOST_KINDS or autocasts(x) or type(self) is not AtomEncoder:
+        x, transformed = graphs.kinds[0], torch._C._are_functorch_transforms_active()
+        if transformed or len(x) > MOST_KINDS or autocasts(x) or type(self) is not AtomEncoder:
             return self(x)
         made, key = _counts.setdefault(graphs, {}), (self.cardinalities, self.weight.dtype)
         if key not in made:
