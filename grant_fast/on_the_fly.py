@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
 from . import native, ops
 from .adjacency import Adjacency, plain_tensor
@@ -49,8 +48,7 @@ def packed(
     edges = edges.long()
     if values is not None:
         one_an_edge = values.shape in ((edges.shape[1],), (edges.shape[1], 1))
-        dual = forward_ad.unpack_dual(values).tangent is not None
-        if dual or not one_an_edge or not values.is_floating_point():
+        if not one_an_edge or not values.is_floating_point():
             return graphs
         values = values.float().reshape(-1)
         if values.requires_grad and torch.is_grad_enabled():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .gradients import once_differentiable
 
@@ -56,7 +57,8 @@ class Operator:
         function = type(f"{self.name}_with_gradient", (torch.autograd.Function,), methods)
 
         def differentiable(*arguments: Any) -> Any:
-            if torch.is_grad_enabled():
+            # In forward mode, too, which it refuses: below autograd the tangents would be lost.
+            if torch.is_grad_enabled() or forward_ad._current_level >= 0:
                 return function.apply(*arguments)  # type: ignore[attr-defined]
             with below_autograd():
                 return run(*arguments)

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
+from torch.func import functional_call
 
 from benchmarks.memory import held_for_backward
-from grant_fast import FlexConv, InputError, ops
+from grant_fast import FlexConv, FlexGCN, InputError, ops
 from tests.cases import Case
 
 
@@ -79,3 +81,23 @@ def test_a_gradient_of_gradients_is_refused_and_not_0(packed, backend):
     y = conv(torch.tanh(x), batch.adjacency(True) if packed else batch.edge_index)
     with pytest.raises(InputError, match=r"differentiable once.*create_graph=True"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # make_dual compiles by torch.jit
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_forward_mode_is_refused_and_no_tangent_lost(packed, backend):
+    case, model = Case(), FlexGCN(5, [4], 2, orders=[3, 2], backend=backend)
+    batch = case.graphs.batch(slice(None))
+    given = (batch,) if packed else (case.x, case.edge_index, None, case.batch, case.num_graphs)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+
+    def run(weights):
+        return functional_call(model, weights, given)
+
+    with torch.no_grad():
+        with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+            run({name: forward_ad.make_dual(w, w) for name, w in weights.items()})
+        with pytest.raises(RuntimeError, match="functorch"):
+            torch.func.jvp(run, (weights,), (weights,))
+        assert torch.equal(run(weights), model(*given))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from ..adjacency import Adjacency
 from ..batch_edges import BatchAdjacency
@@ -71,8 +72,9 @@ def why_not(
 
 def _is_watched() -> bool:
     """Whether PyTorch follows the operators that are called, and would miss what is done here: for
-    its function transforms, a dispatch mode (as make_fx), or TorchScript."""
-    transformed = torch._C._are_functorch_transforms_active()
+    its function transforms, forward-mode gradients, a dispatch mode (as make_fx), or TorchScript.
+    """
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
     return transformed or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
 
 
