@@ -13,13 +13,13 @@ import torch
 from ..errors import InputError, require, whole_number
 from ..nn import ATOM_CARDINALITIES
 from ..workers import share_out
-from .arrays import GraphArrays, batch_vector
+from .arrays import GraphArrays, batch_vector, concatenate
 from .progress import track
 
 CHUNK = 1000
 
 Failure = tuple[int, str]
-# Atom rows [n, 9] uint8, bonds [2, e] int64 in node numbers of the chunk, nodes of each molecule.
+# Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, nodes of each molecule.
 _Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[Failure]]
 
 
@@ -73,7 +73,7 @@ def _featurize_chunk(first_row: int, smiles: Sequence[str]) -> _Chunk:
             sizes.append(len(atoms) - start)
     return (
         np.array(atoms, dtype=np.uint8).reshape(-1, len(ATOM_CARDINALITIES)),
-        np.array(bonds, dtype=np.int64).reshape(-1, 2).T,
+        np.array(bonds, dtype=np.int32).reshape(-1, 2).T,
         np.array(sizes, dtype=np.int64),
         failures,
     )
@@ -115,23 +115,22 @@ def featurize(
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")
     _atom_featurizer()  # a missing package is reported once, here, and not by every worker
-    starts = range(0, len(smiles), CHUNK)
+    starts = range(0, max(1, len(smiles)), CHUNK)
     pieces = [smiles[start : start + CHUNK] for start in starts]
 
-    chunks = share_out(min(workers or 1, max(1, len(pieces))), _featurize_chunk, starts, pieces)
-    return _join(list(track(chunks, "reading molecules", len(pieces), progress)))
+    chunks = share_out(min(workers or 1, len(pieces)), _featurize_chunk, starts, pieces)
+    failures: list[Failure] = []
 
+    def molecules() -> Iterator[GraphArrays]:
+        for atoms, bonds, sizes, failed in track(
+            chunks, "reading molecules", len(pieces), progress
+        ):
+            failures.extend(failed)
+            yield GraphArrays(
+                x=torch.from_numpy(atoms),
+                edge_index=torch.from_numpy(bonds).long(),
+                batch=batch_vector(sizes),
+                num_graphs=len(sizes),
+            )
 
-def _join(chunks: list[_Chunk]) -> tuple[GraphArrays, list[Failure]]:
-    if not chunks:
-        chunks = [_featurize_chunk(0, [])]
-    offsets = np.cumsum([0] + [len(atoms) for atoms, _, _, _ in chunks])
-    sizes = np.concatenate([sizes for _, _, sizes, _ in chunks])
-    bonds = [bonds + offset for (_, bonds, _, _), offset in zip(chunks, offsets, strict=False)]
-    graphs = GraphArrays(
-        x=torch.from_numpy(np.concatenate([atoms for atoms, _, _, _ in chunks])),
-        edge_index=torch.from_numpy(np.concatenate(bonds, axis=1)),
-        batch=batch_vector(sizes),
-        num_graphs=len(sizes),
-    )
-    return graphs, [failure for _, _, _, failures in chunks for failure in failures]
+    return concatenate(molecules()), failures
