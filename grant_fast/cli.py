@@ -352,6 +352,7 @@ def predict(
     """
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
+    from .workers import cores
 
     check_spares(run, out)
     check_writable(out)
@@ -365,7 +366,13 @@ def predict(
         predict_packed(predictor, source, out)
     else:
         failures = predict_csv(
-            predictor, source, out, smiles_column=smiles_column, strict=strict, progress=True
+            predictor,
+            source,
+            out,
+            smiles_column=smiles_column,
+            strict=strict,
+            workers=cores(),
+            progress=True,
         )
         report_skipped(failures, "left empty")
     print(f"predictions: {out}")

@@ -71,6 +71,7 @@ def use_fitting_threads(config: RunConfig) -> None:
 def load(config: RunConfig) -> Any:
     """The data set that a config names; what was left out of it is said."""
     from .data.load import load_dataset
+    from .workers import cores
 
     dataset = load_dataset(
         config.source,
@@ -82,7 +83,7 @@ def load(config: RunConfig) -> Any:
         num_graphs=config.graphs,
         seed=config.data_seed,
         strict=config.strict,
-        workers=os.cpu_count(),
+        workers=cores(),
     )
     report_skipped(dataset.skipped, "skipped")
     if dataset.unlabelled:

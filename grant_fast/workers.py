@@ -18,6 +18,13 @@ from .errors import InputError
 T = TypeVar("T")
 
 
+def cores() -> int:
+    """Cores that this process may use, of which a cluster's job gets a few."""
+    if hasattr(os, "sched_getaffinity"):  # Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> Iterator[T]:
     """`map(work, *columns)`, in order, by so many fresh processes (1: by this one).
 

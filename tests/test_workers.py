@@ -9,7 +9,7 @@ import time
 import pytest
 
 from grant_fast.errors import InputError
-from grant_fast.workers import share_out
+from grant_fast.workers import cores, share_out
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
@@ -55,3 +55,11 @@ def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_p
 def test_a_process_that_was_killed_is_one_line():
     with pytest.raises(InputError, match=r"one of 2 processes .* was killed, most likely for want"):
         list(share_out(2, signal.raise_signal, [signal.SIGKILL]))
+
+
+def test_a_job_of_a_cluster_has_the_cores_that_it_was_given(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 128)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
+    assert cores() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on a Mac
+    assert cores() == 128

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError, require
-from ..workers import share_out
-from .progress import track
-from .smiles import CHUNK, check_list, import_rdkit
+from .smiles import by_chunks, check_list, import_rdkit
 
 LONG_CYCLE = 6  # atoms; a ring of more counts
 
@@ -42,14 +40,11 @@ def penalized_logp(
     """
     check_list(smiles)
     _sa_scorer()  # a missing package is reported once, here, and not by every worker
-    pieces = [smiles[start : start + CHUNK] for start in range(0, len(smiles), CHUNK)]
-    parts = share_out(min(workers or 1, max(1, len(pieces))), _score_chunk, pieces)
-    shown = track(parts, "scoring molecules", len(pieces), progress)
-    found = [value for part in shown for value in part]
-    return torch.tensor(found, dtype=torch.float32)
+    parts = by_chunks(_score_chunk, smiles, workers, "scoring molecules", progress)
+    return torch.tensor([value for part in parts for value in part], dtype=torch.float32)
 
 
-def _score_chunk(smiles: Sequence[str]) -> list[float]:
+def _score_chunk(_: int, smiles: Sequence[str]) -> list[float]:
     chem, rd_base = import_rdkit()
     crippen = require("rdkit.Chem.Crippen", "smiles")
     accessibility = _sa_scorer()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from ..nn import ATOM_CARDINALITIES
 from ..workers import share_out
 from .arrays import GraphArrays, batch_vector, concatenate
 from .progress import track
+
+T = TypeVar("T")
 
 CHUNK = 1000
 
@@ -85,6 +87,23 @@ def check_list(smiles: Sequence[str]) -> None:
         raise InputError(f"smiles is one string, {smiles[:40]!r}: give a list, [{smiles[:40]!r}]")
 
 
+def by_chunks(
+    work: Callable[[int, Sequence[str]], T],
+    smiles: Sequence[str],
+    workers: int | None,
+    doing: str,
+    progress: bool,
+) -> Iterable[T]:
+    """`work(first, chunk)` of a thousand molecules after another, in order, by up to so many
+    processes: one for each 5,000 molecules, since a process takes a second to start."""
+    if workers is not None:
+        whole_number("workers", workers)
+    starts = range(0, max(1, len(smiles)), CHUNK)
+    pieces = [smiles[start : start + CHUNK] for start in starts]
+    found = share_out(max(1, min(workers or 1, len(pieces) // 5)), work, starts, pieces)
+    return track(found, doing, len(pieces), progress)
+
+
 def featurize(
     smiles: Sequence[str], workers: int | None = None, progress: bool = False
 ) -> tuple[GraphArrays, list[Failure]]:
@@ -95,9 +114,9 @@ def featurize(
 
     Args:
         smiles: one molecule each.
-        workers: processes to share the work; None or 1 stays in this one. More of them start by
-            importing the main module, so a script needs `if __name__ == "__main__":`, as for any
-            multiprocessing. Worth it from about 10,000 molecules (3 s in one process).
+        workers: processes to share the work, at most, see `by_chunks`; None or 1 stays in this one.
+            More of them start by importing the main module, so a script needs
+            `if __name__ == "__main__":`, as for any multiprocessing.
         progress: show a progress bar.
 
     Returns:
@@ -108,23 +127,16 @@ def featurize(
         InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
         MissingExtraError: rdkit or ogb is not installed.
     """
-    if workers is not None:
-        whole_number("workers", workers)
     check_list(smiles)
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")
     _atom_featurizer()  # a missing package is reported once, here, and not by every worker
-    starts = range(0, max(1, len(smiles)), CHUNK)
-    pieces = [smiles[start : start + CHUNK] for start in starts]
-
-    chunks = share_out(min(workers or 1, len(pieces)), _featurize_chunk, starts, pieces)
+    chunks = by_chunks(_featurize_chunk, smiles, workers, "reading molecules", progress)
     failures: list[Failure] = []
 
     def molecules() -> Iterator[GraphArrays]:
-        for atoms, bonds, sizes, failed in track(
-            chunks, "reading molecules", len(pieces), progress
-        ):
+        for atoms, bonds, sizes, failed in chunks:
             failures.extend(failed)
             yield GraphArrays(
                 x=torch.from_numpy(atoms),

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
-from ..workers import share_out
-from .progress import track
-from .smiles import CHUNK, check_list, import_rdkit
+from .smiles import by_chunks, check_list, import_rdkit
 
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
@@ -52,7 +50,7 @@ def scaffold_split(
     Args:
         smiles: one molecule each.
         fractions: of train, valid and test.
-        workers: processes to share the work, as in `featurize`; one for each 5,000 molecules.
+        workers: processes to share the work, as in `featurize`.
         progress: show a progress bar.
 
     Returns:
@@ -67,11 +65,8 @@ def scaffold_split(
     train_bound, valid_bound = _bounds(len(smiles), fractions)
     groups: dict[str, list[int]] = defaultdict(list)
     import_rdkit()  # a missing package is reported once, here, and not by every worker
-    starts = range(0, len(smiles), CHUNK)
-    pieces = [smiles[start : start + CHUNK] for start in starts]
-    found = share_out(max(1, min(workers or 1, len(pieces) // 5)), _scaffolds, starts, pieces)
-    shown = track(found, "finding scaffolds", len(pieces), progress)
-    for position, scaffold in enumerate(chain.from_iterable(shown)):
+    found = by_chunks(_scaffolds, smiles, workers, "finding scaffolds", progress)
+    for position, scaffold in enumerate(chain.from_iterable(found)):
         groups[scaffold].append(position)
     train: list[int] = []
     valid: list[int] = []

@@ -1,6 +1,5 @@
 """What is installed here, what runs here, and whether it computes what it should."""
 
-import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..paths import explain
 from ..reference import dense_flex_conv
+from ..workers import cores
 from .checkpoints import load_checkpoint, load_weights, save_checkpoint
 from .model import resolve_device
 
@@ -86,7 +86,7 @@ def compiled_kernels() -> Iterator[tuple[str, bool]]:
     from ..kernels import inspect
 
     work = inspect.jobs()
-    rows = inspect.compile_all(work, min(os.cpu_count() or 1, len(work)))
+    rows = inspect.compile_all(work, min(cores(), len(work)))
     yield f"{'kernel':20} {'configuration':26} target registers spills shared   limit", True
     failed = 0
     for row in track(rows, "compiling", len(work), True):

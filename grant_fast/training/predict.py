@@ -102,6 +102,7 @@ def predict_csv(
     *,
     smiles_column: str | None = None,
     strict: bool = False,
+    workers: int | None = None,
     progress: bool = False,
 ) -> list[tuple[int, str]]:
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers.
@@ -112,7 +113,7 @@ def predict_csv(
     Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
     multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
     whose SMILES cannot be parsed has empty answers. An answer whose name is a column of the CSV
-    already is called NAME_predicted.
+    already is called NAME_predicted. Up to `workers` processes read the molecules.
 
     Returns:
         The unparsable rows: number as in a spreadsheet (the header is row 1), and text.
@@ -130,7 +131,7 @@ def predict_csv(
     else:
         column = smiles_column or predictor.config.smiles_column
         table = read_table(source, column, require_target=False)
-    arrays, failures = featurize(table.smiles, progress=progress)
+    arrays, failures = featurize(table.smiles, workers, progress)
     failed = [(table.rows[index], text) for index, text in failures]
     if arrays.num_graphs == 0:
         shown = ", ".join(repr(text[:30]) for _, text in failed[:3])

@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from grant_fast import PackedGraphs
+from grant_fast.data import smiles as reading
 from grant_fast.data.logp import penalized_logp
-from grant_fast.data.smiles import CHUNK, featurize
+from grant_fast.data.smiles import featurize
 from grant_fast.data.splits import scaffold_split
 from grant_fast.errors import InputError, MissingExtraError
 from grant_fast.nn import ATOM_CARDINALITIES
@@ -78,12 +79,18 @@ def test_nothing_parsable_gives_no_graphs(smiles: list[str]) -> None:
     assert len(failures) == len(smiles)
 
 
-def test_several_processes_give_the_same_as_one() -> None:
-    smiles = ["CC", "C1", ASPIRIN] * (CHUNK // 3 + 2)  # a little more than one chunk
+def test_several_processes_give_the_same_as_one(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    smiles = ["CC", "C1", ASPIRIN] * 34
     one, failures = featurize(smiles)
-    two, failures_of_two = featurize(smiles, workers=2)
+    asked, share = [], reading.share_out
+    monkeypatch.setattr(reading, "CHUNK", 10)
+    monkeypatch.setattr(
+        reading, "share_out", lambda workers, *work: asked.append(workers) or share(2, *work)
+    )
+    two, failures_of_two = featurize(smiles, workers=16)
+    assert asked == [2]  # of eleven pieces, one for each five
     assert failures == failures_of_two
-    assert len(failures) == CHUNK // 3 + 2
+    assert len(failures) == 34
     for name in ("x", "edge_index", "batch"):
         assert torch.equal(getattr(one, name), getattr(two, name))
 

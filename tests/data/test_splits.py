@@ -107,23 +107,10 @@ class TestScaffolds:
         # which takes minutes over a chain of thousands
         assert splits._scaffolds(0, ["C" * 5000, BENZENE]) == ["", "ring"] and len(asked) == 1
 
-    def test_processes_share_the_work(self, monkeypatch) -> None:
-        smiles = [BENZENE, "Cc1ccccc1", PYRIDINE, "Cc1ccncc1", FURAN, "Cc1ccoc1"] * 4
-        asked, share = [], splits.share_out
-        monkeypatch.setattr(splits, "CHUNK", 2)
-        monkeypatch.setattr(
-            splits, "share_out", lambda workers, *work: asked.append(workers) or share(1, *work)
-        )
-        split = scaffold_split(smiles, (0.4, 0.3, 0.3), workers=16)
-        monkeypatch.undo()
-        assert asked == [2]  # of twelve pieces, one for each five
-        for part, ids in scaffold_split(smiles, (0.4, 0.3, 0.3)).items():
-            assert split[part].equal(ids)
-
     def test_an_unparsable_molecule_is_named(self, monkeypatch) -> None:
         with pytest.raises(InputError, match=r"smiles\[1\] 'C1' cannot be parsed"):
             scaffold_split([BENZENE, "C1", FURAN])
-        monkeypatch.setattr(splits, "CHUNK", 2)
+        monkeypatch.setattr("grant_fast.data.smiles.CHUNK", 2)
         with pytest.raises(InputError, match=r"smiles\[3\] 'C1' cannot be parsed"):
             scaffold_split([BENZENE, FURAN, PYRIDINE, "C1"])
 
