@@ -47,25 +47,32 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
         raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
     pred, y = aligned(pred, y, task)
     known = measured(y, task)
+    if _may_look_at(known) and known.numel() and bool(known.all()):
+        return _entry_loss(pred, y, task, reduction)
     if task.kind == "multiclass":
-        # As one sample with many positions, classes first: the CPU then runs along the rows,
-        # seven times faster than along ten classes.
-        rows, classes = pred.T.unsqueeze(0), y.unsqueeze(0)
-        total = F.cross_entropy(rows, classes, ignore_index=NOT_MEASURED, reduction="sum")
+        total = _entry_loss(pred, y, task, "sum")
     else:
         total = _entries(pred, y, task, known).sum()
     return total if reduction == "sum" else total / known.sum().clamp(min=1)
 
 
+def _entry_loss(pred: Tensor, y: Tensor, task: Task, reduction: str) -> Tensor:
+    """PyTorch's own of this task; missing classes are left out."""
+    if task.kind == "multiclass":
+        # As one sample with many positions, classes first: the CPU then runs along the rows,
+        # seven times faster than along ten classes.
+        pred, y = pred.T.unsqueeze(0), y.unsqueeze(0)
+        return F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction=reduction)
+    if task.kind == "regression":
+        return F.mse_loss(pred, y, reduction=reduction)
+    return F.binary_cross_entropy_with_logits(pred, y, reduction=reduction)
+
+
 def _entries(pred: Tensor, y: Tensor, task: Task, known: Tensor) -> Tensor:
     """The loss of each entry, of the shape of `y`; 0 where that is not `known`."""
     if task.kind == "multiclass":
-        entries = F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction="none")
-    else:
-        binary = F.binary_cross_entropy_with_logits
-        entry_loss = F.mse_loss if task.kind == "regression" else binary
-        entries = entry_loss(pred, torch.where(known, y, 0.0), reduction="none")
-    return torch.where(known, entries, 0.0)
+        return _entry_loss(pred, y, task, "none")[0]
+    return torch.where(known, _entry_loss(pred, torch.where(known, y, 0.0), task, "none"), 0.0)
 
 
 def graph_losses(
@@ -311,8 +318,11 @@ def _checked_labels(target: Tensor, dtype: torch.dtype, task: Task) -> Tensor:
     labels = target.to(dtype)
     if not target.is_floating_point():
         labels = labels.masked_fill(labels == NOT_MEASURED, torch.nan)
-    if _may_look_at(labels):
-        wrong = (labels < 0) | (labels > 1)
+    if _may_look_at(labels) and labels.numel():
+        low, high = torch.aminmax(labels)
+        if float(low) >= 0 and float(high) <= 1:
+            return labels
+        wrong = (labels < 0) | (labels > 1)  # none, if some are missing
         if wrong.any():
             raise InputError(
                 f"a {task.kind} task needs labels 0 and 1, found {float(labels[wrong][0]):g}: "
