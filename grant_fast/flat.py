@@ -231,7 +231,8 @@ class FlatGraphs:
         if self.num_nodes * width * self.x.element_size() > self.cache_bytes:
             return None
         key = ("hops", normalize)
-        if key not in self._cache or self._cache[key].shape[1] < width:
+        out = self._cache.get(key)  # another thread may put in what it asked for
+        if out is None or out.shape[1] < width:
             out = self.x.new_empty(self.num_nodes, width)
             for part in self._parts():  # by "torch": models of any backend read what is kept
                 z = part.x
@@ -239,7 +240,7 @@ class FlatGraphs:
                     z = ops.spmm(z, part.adjacency(normalize), "torch") if k else z
                     column.copy_(z)
             self._cache[key] = out
-        return self._cache[key][:, :width]
+        return out[:, :width]
 
     @kept
     @torch.no_grad()
@@ -279,7 +280,8 @@ class FlatGraphs:
     def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:
         """p_k = ρÂ^k, [κ, N]: pooling a linear layer is a sum with these weights."""
         key = ("pool", normalize, mean)
-        if key not in self._cache or self._cache[key].shape[0] < order:
+        out = self._cache.get(key)
+        if out is None or out.shape[0] < order:
             out = self.scale.new_empty(order, self.num_nodes)
             whole = self.batch(slice(None)).adjacency(normalize)
             if native.takes(out, whole):
@@ -287,7 +289,7 @@ class FlatGraphs:
             else:
                 self._sum_pool_weights(out, normalize, mean)
             self._cache[key] = out
-        return self._cache[key][:order]
+        return out[:order]
 
     def _sum_pool_weights(self, out: Tensor, normalize: bool, mean: bool) -> None:
         for part in self._parts():
