@@ -110,8 +110,9 @@ def train(dataset: Dataset, wrong: Tensor, study: Study, arm: str, seed: int) ->
     task, ids = dataset.task, dataset.split["train"]
     scaling = Scaling.fit(targets_of(dataset.graphs, ids)) if task.kind == "regression" else None
     spec = ModelSpec(dataset.graphs.num_features, dataset.encoder, task, scaling)
-    evaluate = Evaluator(dataset.graphs, dataset.split, dataset.metric, spec)
     graphs = with_targets(dataset.graphs, spec.encode)
+    y = {part: targets_of(dataset.graphs, where) for part, where in dataset.split.items()}
+    evaluate = Evaluator(graphs, dataset.split, y, dataset.metric, spec)
     model = build_model(config, spec)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True

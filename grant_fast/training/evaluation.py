@@ -14,15 +14,16 @@ from ..teaching.scoring import evaluating
 from .metrics import evaluate, evaluate_each
 from .model import ModelSpec, batches_of, fitting_size, outputs
 from .recording import Recorder
-from .targets import constant_prediction, targets_of
+from .targets import constant_prediction
 
 
 class Evaluator:
     """Evaluates models on the splits of one dataset.
 
     Args:
-        graphs: the whole dataset, targets in their own units, on the models' device.
+        graphs: the whole dataset, on the models' device.
         split: positions of the "train", "valid" and "test" graphs.
+        y: their targets, in their own units.
         metric: name of the metric.
         spec: how a model's outputs relate to the targets.
         recorder: what evaluates a split again and again; None records nothing.
@@ -32,13 +33,13 @@ class Evaluator:
         self,
         graphs: PackedGraphs,
         split: Mapping[str, Tensor],
+        y: Mapping[str, Tensor],
         metric: str,
         spec: ModelSpec,
         recorder: Recorder[Tensor] | None = None,
     ) -> None:
-        self._graphs, self._split, self._metric = graphs, split, metric
-        self._spec = spec
-        self._y = {name: targets_of(graphs, ids) for name, ids in split.items()}
+        self._graphs, self._split, self._y = graphs, split, y
+        self._metric, self._spec = metric, spec
         self._whole: dict[str, list[GraphBatch]] = {}
         self._recorder = recorder or Recorder(None)
 

@@ -115,7 +115,8 @@ class Trainer:
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
         on = recording_device(self.model)
-        self._evaluator = Evaluator(graphs, split, self.metric, self.spec, Recorder(on))
+        y = {name: targets_of(graphs, ids) for name, ids in split.items()}
+        self._evaluator = Evaluator(self._graphs, split, y, self.metric, self.spec, Recorder(on))
         # These arms upload new loss weights in each step, which a recorded graph cannot.
         on = None if config.arm in ON_REQUEST else on
         self._epochs: Recorder[tuple[int, Sums, Gradients]] = Recorder(on)
