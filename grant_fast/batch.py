@@ -137,7 +137,7 @@ class GraphBatch:
         """Where the graphs of each of `count` parts of about as many nodes begin and end,
         [count + 1] int64, on the CPU."""
         if count not in self._parts:
-            rows = np.arange(count + 1) * self.num_nodes // count
+            rows = np.arange(count + 1, dtype=np.int64) * self.num_nodes // count
             part = np.searchsorted(self._node_places.ptr.numpy(), rows)
             part[-1] = self.num_graphs  # empty ones at the end, too
             self._parts[count] = torch.from_numpy(part)

@@ -94,8 +94,8 @@ def by_chunks(
     doing: str,
     progress: bool,
 ) -> Iterable[T]:
-    """`work(first, chunk)` of a thousand molecules after another, in order, by up to so many
-    processes: one for each 5,000 molecules, since a process takes a second to start."""
+    """`work(first, chunk)` of each thousand molecules, in order, by up to so many processes: one
+    for each 5,000 molecules, since a process takes a second to start."""
     if workers is not None:
         whole_number("workers", workers)
     starts = range(0, max(1, len(smiles)), CHUNK)
