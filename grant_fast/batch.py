@@ -94,6 +94,15 @@ class GraphBatch:
         return self._positions.shape[0]
 
     @property
+    def batch_size(self) -> int:
+        """PyG's other name of `num_graphs`."""
+        return self.num_graphs
+
+    @property
+    def num_features(self) -> int:
+        return self.graphs.num_features
+
+    @property
     def device(self) -> torch.device:
         return self.graphs.device
 

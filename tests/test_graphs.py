@@ -54,7 +54,8 @@ def test_a_batch_is_its_graphs_one_after_another(where):
     batch = case.graphs.batch(where)
     order = list(range(12))[where] if isinstance(where, slice) else list(where)
     singles = [case.graphs[i] for i in order]
-    assert batch.num_graphs == len(batch) == len(order)
+    assert batch.num_graphs == batch.batch_size == len(batch) == len(order)
+    assert batch.num_features == case.x.shape[1]
     assert batch.ids.tolist() == order
     assert batch.ptr.tolist() == np.cumsum([0] + [s.num_nodes for s in singles]).tolist()
     assert batch.batch.tolist() == [b for b, s in enumerate(singles) for _ in range(s.num_nodes)]
