@@ -255,12 +255,14 @@ class GraNTSampler(Sampler[list[int]]):
         Raises:
             InputError: nothing has been selected yet, or a graph is not among the selected.
         """
-        selected = self.selected
+        picked = self._picked_or_raise()
         if self._weights is None:
             return None
         asked = torch.as_tensor(ids).cpu()
-        place = torch.searchsorted(selected, asked).clamp_(max=len(selected) - 1)
-        strange = asked[selected[place] != asked]
+        # Asked for in every step, where `selected` would be gathered each time.
+        among = torch.searchsorted(self.ids, asked)
+        place = torch.searchsorted(picked, among).clamp_(max=len(picked) - 1)
+        strange = asked[self.ids[picked[place]] != asked]
         if len(strange):
             raise InputError(
                 f"position {int(strange[0])} is not selected, so nothing says what it counts: "

@@ -320,6 +320,16 @@ def test_a_proportional_draw_prefers_large_scores_and_weights_undo_the_preferenc
     assert total == pytest.approx(float(y.sum()), abs=4 * 23)
 
 
+@pytest.mark.parametrize("mode", ["global", "proportional"])
+def test_a_step_asks_for_its_weights_alone(make_graphs, zero, mode, monkeypatch) -> None:
+    sampler = GraNTSampler(make_graphs(30), REGRESSION, 3, epochs=1, mode=mode, predict=zero)
+    sampler.select(zero, 0)
+    ids = sampler.selected[:2]
+    monkeypatch.setattr(GraNTSampler, "selected", None)  # as long as the dataset, for each batch
+    weights = sampler.weights(ids)
+    assert (weights is None) == (mode == "global") and (weights is None or len(weights) == 2)
+
+
 def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zero) -> None:
     settings = {"epochs": 1, "start_ratio": 0.4, "predict": zero, "ids": range(5, 25)}
     sampler = GraNTSampler(make_graphs(30), REGRESSION, 3, mode="proportional", **settings)
