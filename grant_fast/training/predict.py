@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,10 +149,10 @@ def predict_csv(
     names = _apart(answer_columns(predictor.spec.task), table.header)
     bad = {index for index, _ in failures}
     empty = [""] * len(names)
-    lines = [
+    lines = (
         [*cells, *(empty if index in bad else next(answers))]
         for index, cells in enumerate(table.cells)
-    ]
+    )
     _write_csv(out, [*table.header, *names], lines)
     return failed
 
@@ -174,7 +174,7 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
         places = [[*place, node] for place, size in pairs for node in range(size)]
     header += _apart(answer_columns(task), header)
     lines = zip(places, predictor(graphs).tolist(), strict=True)
-    _write_csv(out, header, [[*place, *answers] for place, answers in lines])
+    _write_csv(out, header, ([*place, *answers] for place, answers in lines))
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:
@@ -189,9 +189,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     """
     ids, split = dataset.graphs.ids.cpu(), dataset.split
     part_of = {graph: part for part, where in split.items() for graph in ids[where].tolist()}
-    _write_csv(
-        run_dir / SPLIT_FILE, ["graph", "part"], [list(item) for item in sorted(part_of.items())]
-    )
+    _write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(part_of.items()))
     if dataset.task.level == "node":
         return
     predictor = load_predictor(run_dir, device=read_config(run_dir).device)
@@ -207,7 +205,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     header = ["graph", *_apart(targets, ["graph"], "_target")]
     header += _apart(answer_columns(dataset.task), header)
     rows = zip(ids[test].tolist(), truths, answers, strict=True)
-    _write_csv(run_dir / TEST_FILE, header, [[graph, *truth, *said] for graph, truth, said in rows])
+    _write_csv(run_dir / TEST_FILE, header, ([graph, *truth, *said] for graph, truth, said in rows))
 
 
 def answer_columns(task: Task) -> list[str]:
@@ -235,7 +233,7 @@ def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> l
     return free
 
 
-def _write_csv(path: str | Path, header: list[str], lines: list[list[object]]) -> None:
+def _write_csv(path: str | Path, header: list[str], lines: Iterable[Iterable[object]]) -> None:
     atomic_write_csv(path, header, (map(_cell, line) for line in lines))
 
 
