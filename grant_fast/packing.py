@@ -1,5 +1,6 @@
 """From plain arrays to the packed layout, with every check that can be made before work is lost."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,9 +80,8 @@ def pack_features(x: Tensor) -> Tensor:
         raise InputError("x is complex: split it into real columns")
     if x.is_floating_point():
         x = x.to(torch.float32)  # before the check: what overflows is not finite either
-        bad = ~torch.isfinite(x)
-        if bad.any():
-            node, column = bad.nonzero()[0].tolist()
+        if not all_finite(x):
+            node, column = (~torch.isfinite(x)).nonzero()[0].tolist()
             raise InputError(
                 f"x is {x[node, column].item()} at node {node}, column {column}: "
                 "impute or drop it before packing"
@@ -90,6 +90,11 @@ def pack_features(x: Tensor) -> Tensor:
     if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
         x = x.long()  # torch computes little with these
     return x.to(narrowest_integer(x))
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether no entry is NaN or infinite: `isfinite` takes 30 times as long, and memory."""
+    return not x.numel() or all(map(math.isfinite, torch.aminmax(x)))  # a NaN is both of them
 
 
 def narrowest_integer(x: Tensor) -> torch.dtype:
@@ -179,7 +184,7 @@ def _pack_edges(
     if edge_weight is not None:
         weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
         weight = check_edge_weight(weight, edges.shape[1])
-        if not torch.isfinite(weight).all():
+        if not all_finite(weight):
             edge = int((~torch.isfinite(weight)).nonzero()[0])
             raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
         # By weight first: repeated edges then have one order, however they were listed.

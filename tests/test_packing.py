@@ -1,11 +1,13 @@
 """What may not be packed: one case each, and the message names the culprit."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from grant_fast import InputError, PackedGraphs
-from grant_fast.packing import distinct_rows
+from grant_fast.packing import all_finite, distinct_rows
 
 GOOD = {
     "x": torch.zeros(4, 2),
@@ -69,6 +71,17 @@ def test_missing_labels_must_be_meant():
         pack(y=torch.full((2, 1), float("nan")), missing_labels=True)
     with pytest.raises(InputError, match="inf at graph 0"):
         pack(y=1 / torch.zeros(2), missing_labels=True)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_found_wherever_it_is(size, value):
+    x = torch.rand(size, 3)
+    assert all_finite(x) and all_finite(x[:0])
+    for place in {0, size // 3, size - 1}:
+        broken = x.clone()
+        broken[place, 1] = value
+        assert not all_finite(broken)
 
 
 def test_level_is_inferred_or_asked_for():

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..indexing import count_graphs
+from ..packing import all_finite
 from ..tasks import Level
 from .arrays import GraphArrays, batch_vector
 from .pyg_rows import LEFT_OUT, GraphRows, Rows, rows_of_graphs
@@ -92,7 +93,7 @@ def _features(x: Rows) -> Tensor:
     if not x.values.is_floating_point():
         return x.values
     values = x.values.float()
-    if (found := _first(~values.isfinite(), x.sizes)) is not None:
+    if not all_finite(values) and (found := _first(~values.isfinite(), x.sizes)) is not None:
         raise InputError(
             f"graph {found[0]}: x is NaN or infinite at node {found[1]}: clean the features"
         )
@@ -109,15 +110,17 @@ def _edges(edges: Rows, num_nodes: np.ndarray) -> Tensor:
             f"{num_nodes[found[0]]}: number the nodes of each graph from 0"
         )
     first_node = np.cumsum(num_nodes) - num_nodes
-    return edges.values + torch.from_numpy(np.repeat(first_node, edges.sizes))
+    # Rows are joined, and so nobody else's: this may be most of the memory.
+    return edges.values.long().add_(torch.from_numpy(np.repeat(first_node, edges.sizes)))
 
 
 def _weights(weight: Rows) -> Tensor:
-    if (found := _first(~weight.values.isfinite(), weight.sizes)) is not None:
+    values = weight.values
+    if not all_finite(values) and (found := _first(~values.isfinite(), weight.sizes)) is not None:
         raise InputError(
             f"graph {found[0]}: edge_weight is NaN or infinite at edge {found[1]}: drop that edge"
         )
-    return weight.values
+    return values
 
 
 def _targets(
