@@ -187,14 +187,35 @@ def _pack_edges(
         if not all_finite(weight):
             edge = int((~torch.isfinite(weight)).nonzero()[0])
             raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
-        # By weight first: repeated edges then have one order, however they were listed.
-        order = torch.from_numpy(np.argsort(weight.numpy()))
-        edges, weight = edges[:, order], weight[order]
     found = native.sort_edges(edges, weight, batch, num_nodes, num_graphs, num_nodes)
     if found is not None:
-        return found.adj, found.adj_t
-    _check_within_graphs(edge_index, batch)
-    return _sorted_by_numpy(edges, weight, batch, ptr)
+        adj, adj_t = found.adj, found.adj_t
+    else:
+        _check_within_graphs(edge_index, batch)
+        adj, adj_t = _sorted_by_numpy(edges, weight, batch, ptr)
+    if weight is not None:
+        adj, adj_t = _with_repeated_ordered(adj), adj_t and _with_repeated_ordered(adj_t)
+    return adj, None if adj_t is None or _equal(adj, adj_t) else adj_t
+
+
+def _equal(one: PackedCSR, other: PackedCSR) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
+
+
+def _with_repeated_ordered(csr: PackedCSR) -> PackedCSR:
+    """Edges between the same two nodes by their weights, however they were listed."""
+    rowptr, col, weight = csr
+    again = torch.zeros(len(col) + 1, dtype=torch.bool)  # whether an edge repeats the one before
+    torch.eq(col[1:], col[:-1], out=again[1:-1])
+    again[rowptr] = False  # what is before a row's first edge is in another row
+    if weight is None or not again.any():
+        return csr
+    at = (again[:-1] | again[1:]).nonzero().flatten()
+    group, weight = (~again[at]).cumsum(0), weight.clone()
+    order = np.lexsort((weight[at].numpy(), group.numpy()))
+    weight[at] = weight[at][torch.from_numpy(order)]
+    return PackedCSR(rowptr, col, weight)
 
 
 def _check_within_graphs(edge_index: Tensor, batch: Tensor) -> None:
@@ -210,7 +231,7 @@ def _check_within_graphs(edge_index: Tensor, batch: Tensor) -> None:
 
 def _sorted_by_numpy(
     edges: Tensor, weight: Tensor | None, batch: Tensor, ptr: Tensor
-) -> tuple[PackedCSR, PackedCSR | None]:
+) -> tuple[PackedCSR, PackedCSR]:
     """What `native.sort_edges` does, several times more slowly."""
     num_nodes, first_node = batch.shape[0], ptr[batch]
 
@@ -222,10 +243,7 @@ def _sorted_by_numpy(
         return PackedCSR(rowptr, local, None if weight is None else weight[order])
 
     source, target = edges
-    adj, adj_t = csr(target, source), csr(source, target)
-    pairs = zip(adj, adj_t, strict=True)
-    symmetric = all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
-    return adj, None if symmetric else adj_t
+    return csr(target, source), csr(source, target)
 
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from grant_fast import InputError, PackedGraphs
+from grant_fast import InputError, PackedGraphs, native
 from grant_fast.packing import all_finite, distinct_rows
 
 GOOD = {
@@ -71,6 +71,31 @@ def test_missing_labels_must_be_meant():
         pack(y=torch.full((2, 1), float("nan")), missing_labels=True)
     with pytest.raises(InputError, match="inf at graph 0"):
         pack(y=1 / torch.zeros(2), missing_labels=True)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_repeated_edges_have_one_order_however_they_are_listed(compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(native, "sort_edges", lambda *_: None)
+    source, target = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2, 2], [1, 1, 1, 0, 0, 3, 3, 2, 2]])
+    weight = torch.tensor([3.0, 1, 2, 5, 4, 1, 0, 7, 6])
+    edges = torch.stack([torch.cat([source, target]), torch.cat([target, source])])
+    weight = torch.cat([weight, weight])
+    for _ in range(5):
+        order = torch.randperm(len(weight))
+        packed = pack(edge_index=edges[:, order], edge_weight=weight[order])
+        assert packed.is_symmetric
+        assert packed.adj.rowptr.tolist() == [0, 5, 10, 16, 18]
+        assert packed.adj.col.tolist() == [1] * 5 + [0] * 5 + [0] * 4 + [1] * 2 + [0] * 2
+        assert packed.adj.weight.tolist() == [1, 2, 3, 4, 5] * 2 + [6, 6, 7, 7, 0, 1, 0, 1]
+
+
+@pytest.mark.skipif(native.why_not(torch.zeros(1, 1)) is not None, reason="no CPU kernels")
+def test_weights_of_edges_that_are_listed_once_are_not_sorted(monkeypatch):
+    for sort in ("argsort", "lexsort", "sort"):
+        monkeypatch.setattr(np, sort, None)
+    packed = pack(edge_weight=torch.tensor([2.0, 1.0]))
+    assert packed.adj.weight.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
