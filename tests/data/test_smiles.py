@@ -35,6 +35,9 @@ def test_cardinalities_are_ogbs() -> None:
 def test_graphs_are_those_of_ogb() -> None:
     mol = pytest.importorskip("ogb.utils.mol")
     smiles = [ASPIRIN, "C", "[Na+].[Cl-]", "Cl[C@H](/C=C/C)Br", "*", "[H][H]", "F[P-](F)(F)(F)(F)F"]
+    # Among these there are atoms that differ in one feature alone, for nearly each of the nine.
+    smiles += ["CCBr", "II", "CC[C@@H](N)CO", "CC(C)C", "COC=O", "O=C[O-]", "CO", "NC=O", "NO"]
+    smiles += ["C1=CCCC1", "c1ccoc1", "C1CS1", "CCO", "[CH3]"]
     graphs, failures = featurize(smiles)
     assert failures == []
     assert graphs.num_graphs == len(smiles)
