@@ -31,6 +31,7 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**values: Any) -> None:
         try:
+            _check_here()
             command(**values)
         except (InputError, MissingExtraError, OSError) as error:
             say(f"error: {' '.join(str(error).split())}")
@@ -45,6 +46,14 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(130) from interrupt
 
     return run
+
+
+def _check_here() -> None:
+    """Refuse to work in a folder that was deleted (InputError): PyTorch's kernels end there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise InputError("the current folder was deleted: go to another one (cd)") from error
 
 
 def _is_out_of_memory(error: Exception) -> bool:

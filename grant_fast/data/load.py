@@ -99,7 +99,7 @@ def load_dataset(
     if kind in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
         dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
-        return _with_split(dataset, split, seed)
+        return _with_split(dataset, split, seed, split_column)
     if smiles_column is not None or target or split_column is not None:
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if kind == ".smi":
@@ -311,15 +311,21 @@ def _generated(
     )
 
 
-def _with_split(dataset: Dataset, split: Split | None, seed: int) -> Dataset:
+def _with_split(
+    dataset: Dataset, split: Split | None, seed: int, column: str | None = None
+) -> Dataset:
     """A random split where one is asked for or none is there; no part may be empty."""
     if split == "random" or not dataset.split:
         parts = random_split(dataset.graphs.num_graphs, seed=seed)
         return replace(dataset, split=parts, splitting="random")
     for part, positions in dataset.split.items():
         if len(positions) == 0:
+            left_out = dataset.unlabelled + len(dataset.skipped)
+            others = f" ({left_out} without a label or a valid SMILES are left out)"
+            instead = f" instead of the column {column!r}" if column is not None else ""
             raise InputError(
-                f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}: "
-                'take more of them, or use split="random" (--split random)'
+                f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}"
+                f"{others if left_out else ''}: take more of them, or use "
+                f'split="random" (--split random){instead}'
             )
     return dataset

@@ -175,8 +175,10 @@ def _read_records(path: Path, smiles_column: str) -> list[_Record]:
             if len(cells) > 1 or "".join(cells).strip():
                 records.append((row, cells))
     except csv.Error as error:
+        # A quote that is not closed makes a long cell of all that follows, too.
+        long = ", or leave out a cell as long as this" if "field limit" in str(error) else ""
         raise InputError(
-            f"{path} row {row + 1} is not CSV ({error}): correct its quotes"
+            f"{path} row {row + 1} is not CSV ({error}): correct its quotes{long}"
         ) from error
     if not records:
         raise InputError(f"{path} is empty: give a CSV file with a header and rows")

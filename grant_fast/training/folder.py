@@ -62,8 +62,11 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        culprit = Path(error.filename)
+        hollow = culprit.is_symlink() and not culprit.exists()
+        why = f"{culprit} is a link that leads nowhere" if hollow else error.strerror
         raise InputError(
-            f"cannot make the folder {path}: {error.strerror}; give another one with -o"
+            f"cannot make the folder {path}: {why}; give another one with -o"
         ) from error
 
 

@@ -283,12 +283,22 @@ def test_unwritable_outputs_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "file" / "run")
     assert "cannot make the folder" in line and "Not a directory" in line
+    (tmp_path / "link").symlink_to("nowhere")
+    for out in (tmp_path / "link", tmp_path / "link" / "run"):
+        line = fails("train", *SMALL, "--epochs", 1, "-o", out)
+        assert f"{tmp_path / 'link'} is a link that leads nowhere; give another one" in line
     # said before the 50,000 graphs are drawn
     line = fails("pack", "gen-reg", "-o", tmp_path / "nowhere" / "d.gfast")
     assert "nowhere does not exist: make it first, or give another one" in line
     line = fails("pack", "gen-reg", "-o", tmp_path / "file" / "d.gfast")
     assert "file is no folder; give another one" in line
     assert "give a name that ends in .gfast" in fails("pack", "gen-reg", "-o", tmp_path / "d.bin")
+
+
+def test_a_deleted_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert "the current folder was deleted: go to another one" in fails("train", *SMALL)
 
 
 @pytest.mark.parametrize(

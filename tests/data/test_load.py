@@ -84,6 +84,11 @@ class TestMolecules:
                 [f"{'C' * i},{said[i % 2]},{i}" for i in range(1, 7)], "smiles,fold,y"
             )
             load_dataset(hollow, split_column="fold", progress=False)
+        rows = ["C,train,1", "CC,train,2", "CO,test,3", "CC,valid,", "X,valid,1"]
+        left_out = r"valid \(2 without a label or a valid SMILES are left out\).* column 'fold'"
+        with pytest.raises(InputError, match=left_out):
+            hollow = csv_file(rows, "smiles,fold,y")
+            load_dataset(hollow, split_column="fold", progress=False)
         for words, message in (
             (
                 {"split_column": "z"},

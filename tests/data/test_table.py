@@ -135,6 +135,11 @@ def test_take_keeps_rows_together(csv_file) -> None:
         (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
         ('smiles,y\nC,"1\n', r"row 2 is not CSV \(unexpected end of data\)"),
         ('smiles,y\nC,"1"x\n', "row 2 is not CSV"),
+        pytest.param(
+            f"smiles,y\nC,{'1' * 200_000}\n",
+            "row 2 is not CSV.*leave out a cell as long as this",
+            id="long cell",
+        ),
     ],
 )
 def test_a_bad_file_is_refused_by_place(csv_file, content: str | bytes, culprit: str) -> None:
