@@ -20,6 +20,8 @@ _HOME = {
     "PackedGraphs": "graphs",
     "Task": "tasks",
     "explain": "paths",
+    "load_dataset": "data.load",
+    "load_predictor": "training.predict",
     "score_graphs": "teaching",
     "select_graphs": "teaching",
 }
@@ -34,18 +36,22 @@ __all__ = [
     "Task",
     "__version__",
     "explain",
+    "load_dataset",
+    "load_predictor",
     "score_graphs",
     "select_graphs",
 ]
 
 if TYPE_CHECKING:
     from .batch import GraphBatch
+    from .data.load import load_dataset
     from .errors import InputError
     from .graphs import PackedGraphs
     from .nn import AtomEncoder, FlexConv, FlexGCN
     from .paths import explain
     from .tasks import Task
     from .teaching import GraNTSampler, score_graphs, select_graphs
+    from .training.predict import load_predictor
 
 
 def __getattr__(name: str) -> Any:

@@ -45,8 +45,14 @@ class Predictor:
         """Own units (regression) or probabilities, float32 [rows, columns] on the CPU.
 
         Raises:
-            InputError: the graphs have other features than the run was trained on.
+            InputError: it is not given a `PackedGraphs`, or one with other features than the run
+                was trained on.
         """
+        if not isinstance(graphs, PackedGraphs):
+            raise InputError(
+                f"a prediction is for a PackedGraphs, not a {type(graphs).__name__}: make one, "
+                "with PackedGraphs.from_smiles or from_data_list, say"
+            )
         if graphs.num_features != self.spec.num_features:
             raise InputError(
                 f"these graphs have {graphs.num_features} features a node, the run was trained on "

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rings import make_dataset
+from rings import NUM_GRAPHS, make_dataset
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.errors import InputError
@@ -299,6 +299,16 @@ def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     with open(tmp_path / "test.csv") as tested, open(tmp_path / "out.csv") as predicted:
         assert next(tested) == "graph,graph_target,graph_predicted\n"
         assert next(predicted) == "graph,graph_predicted\n"
+
+
+def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, config):
+    dataset = make_dataset()
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    predict = load_predictor(tmp_path)
+    assert predict(dataset.graphs).shape == (NUM_GRAPHS, 2)
+    for wrong in (["CCO"], dataset.graphs[0]):
+        with pytest.raises(InputError, match=f"not a {type(wrong).__name__}: make one"):
+            predict(wrong)
 
 
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
