@@ -1,6 +1,5 @@
 """The propagation matrix of a batch of graphs, and every form in which a user may hand it over."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ def index_dtype(*sizes: int) -> torch.dtype:
 
 
 class Adjacency:
-    """A sparse matrix in CSR, with its transpose made (or given) when first asked for.
+    """A sparse matrix in CSR, with its transpose given, or made when first asked for.
 
     Row = target and column = source, so that A @ x carries features along the edges, as in PyG.
     Duplicate entries add up. Rectangular matrices are allowed: pooling is one.
@@ -26,8 +25,7 @@ class Adjacency:
     Args:
         rowptr: [rows + 1], int32 or int64.  col: [nnz], the same dtype.  value: [nnz], floating.
         num_cols: columns of the matrix.
-        transposed: the CSR of the transpose if at hand, or how to make it. Its values carry no
-            gradient.
+        transposed: the CSR of the transpose, if at hand. Its values carry no gradient.
     """
 
     def __init__(
@@ -36,7 +34,7 @@ class Adjacency:
         col: Tensor,
         value: Tensor,
         num_cols: int,
-        transposed: CSRTensors | Callable[[], CSRTensors] | None = None,
+        transposed: CSRTensors | None = None,
     ) -> None:
         self.csr: CSRTensors = (rowptr, col, value)
         self.num_cols = num_cols
@@ -49,10 +47,9 @@ class Adjacency:
     @property
     def transposed(self) -> CSRTensors:
         """The CSR of Aᵀ; sorted once, stably, so that results never depend on timing."""
-        made = self._transposed
-        if not isinstance(made, tuple):
-            made = self._transposed = self._sorted_by_column() if made is None else made()
-        return made
+        if self._transposed is None:
+            self._transposed = self._sorted_by_column()
+        return self._transposed
 
     def _sorted_by_column(self) -> CSRTensors:
         rowptr, col, value = self.csr
