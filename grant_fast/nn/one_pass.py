@@ -30,27 +30,22 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     return native.train(*found) if trains else native.evaluate(*found)
 
 
-def class_scores(model: "FlexGCN", graphs: GraphBatch, num_classes: int) -> Tensor | None:
+def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
 
-    y are the int64 classes of the nodes, in range, below 0 where missing. One pass, in evaluation
-    mode without gradients; None where that cannot be.
+    y are the int64 classes of the nodes, in range of its outputs, below 0 where missing. One pass,
+    in evaluation mode without gradients; None where that cannot be.
     """
-    if model.pool is not None or is_training(model) or torch.is_grad_enabled():
+    if not is_inference(model):
         return None
     found = as_network(model, graphs)
-    if found is None or found[0].layers[-1].weight.shape[2] != num_classes:
-        return None
-    return native.evaluate(*found, labels=graphs.graphs.y)
-
-
-def is_training(model: "FlexGCN") -> bool:
-    return any(module.training for module in (*model.norms, *model.dropouts))
+    return None if found is None else native.evaluate(*found, labels=graphs.graphs.y)
 
 
 def is_inference(model: "FlexGCN") -> bool:
     """Whether neither the weights nor what goes through them would be learned from."""
-    return not torch.is_grad_enabled() and not is_training(model)
+    parts = (*model.norms, *model.dropouts)
+    return not torch.is_grad_enabled() and not any(part.training for part in parts)
 
 
 def can_train(model: "FlexGCN", graphs: GraphBatch) -> bool:

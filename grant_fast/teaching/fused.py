@@ -39,7 +39,7 @@ def fits(model: FlexGCN, batch: GraphBatch, task: Task) -> bool:
         and 4 * sum(conv.weight.numel() for conv in convs) <= MOST_WEIGHTS
         and all(p.dtype == torch.float32 for p in model.parameters())
         and (model.encoder is None or type(model.encoder) is AtomEncoder)
-        and _targets_fit(model, batch.graphs, task)
+        and targets_fit(model, batch.graphs, task)
         and (batch.graphs.x.is_floating_point() or model.encoder is not None)
         and batch.tiles is not None  # none where edges have weights
     )
@@ -53,28 +53,27 @@ def tail_fits(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
         last.order <= dispatch.MAX_ORDER
         and outputs <= MAX_TAIL_OUT
         and last.weight.dtype == torch.float32
-        and _targets_fit(model, graphs, task)
+        and targets_fit(model, graphs, task)
     )
 
 
-def _targets_fit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
-    """Whether the readout is a mean or a sum, and outputs and targets are the task's."""
+def targets_fit(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
+    """Whether the readout is a mean or a sum (of nodes, none), and outputs and targets are the
+    task's."""
     if (model.pool is None) != (task.level == "node") or model.pool == "max":
         return False
     y = graphs.y
     if y is None or task.level != graphs.y_level:
         return False
-    columns = 1 if task.kind == "multiclass" else task.num_outputs
-    floating = y.dtype == torch.float32
-    if floating == (task.kind == "multiclass") or (y.dim() == 2 and y.shape[1] != columns):
+    classes = task.kind == "multiclass"
+    if y.dtype != (torch.int64 if classes else torch.float32):
+        return False
+    if y.dim() == 2 and y.shape[1] != (1 if classes else task.num_outputs):
         return False
     if cast(FlexConv, model.convs[-1]).out_channels != task.num_outputs:
         return False
-    return task.kind != "multiclass" or classes_fit(graphs, task)
-
-
-def classes_fit(graphs: FlatGraphs, task: Task) -> bool:
-    """Whether the classes in y are those of the task, or missing."""
+    if not classes:
+        return True
     low, high = graphs.class_range
     return low >= 0 and high < task.num_outputs
 

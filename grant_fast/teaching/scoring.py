@@ -242,9 +242,12 @@ class _Scores:
 
     def add_in_one_pass(self, model: FlexGCN, batch: Any) -> bool:
         """Score these graphs without outputs in between, where the compiled kernels can."""
-        if not self._labels_fit(batch):
+        task = self._task
+        if task.kind != "multiclass" or task.level != "node" or self._residual != "gradient":
             return False
-        scores = one_pass.class_scores(model, batch, self._task.num_outputs)
+        if not isinstance(batch, GraphBatch) or not fused.targets_fit(model, batch.graphs, task):
+            return False  # `graph_residuals` says what is wrong
+        scores = one_pass.class_scores(model, batch)
         if scores is not None:
             self.keep(scores)
         return scores is not None
@@ -279,17 +282,6 @@ class _Scores:
         self._waiting += size
         if self._waiting >= self.ENOUGH:
             self._score()
-
-    def _labels_fit(self, batch: Any) -> bool:
-        """Whether these are nodes' classes in range; `graph_residuals` says what is wrong else."""
-        if self._task.kind != "multiclass" or self._residual != "gradient":
-            return False
-        if not isinstance(batch, GraphBatch) or batch.graphs.y_level != "node":
-            return False
-        y = batch.graphs.y
-        if self._task.level != "node" or y is None or y.dtype != torch.int64 or y.dim() != 1:
-            return False
-        return fused.classes_fit(batch.graphs, self._task)
 
     def finished(self) -> Tensor:
         """float32 [total]."""

@@ -185,9 +185,9 @@ def test_class_scores_of_a_network(build):
     batch = case.graphs.batch([3, 0, 9, 9, 5])
     with torch.no_grad():
         want = native.class_scores(model.eval()(batch), batch.y, batch.ptr)
-        got = one_pass.class_scores(model, batch, 4)
+        got = one_pass.class_scores(model, batch)
     torch.testing.assert_close(got, want)
-    assert one_pass.class_scores(model.train(), batch, 4) is None
+    assert one_pass.class_scores(model.train(), batch) is None
 
 
 def test_nodes_are_scored_in_one_pass_and_graphs_are_not(monkeypatch):
