@@ -264,9 +264,9 @@ def _published(name: str, loaded: Published, task: Kind | None, num_graphs: int 
 
 def _from_twin(name: str, task: Kind | None, num_graphs: int | None, seed: int) -> Dataset:
     shape = twin.twin_shape(name)
-    arrays = twin.generate_twin(shape, num_graphs, seed)
     if task not in (None, shape.kind):
         raise InputError(f"{name} is a {shape.kind} task, not {task}: leave the task out")
+    arrays = twin.generate_twin(shape, num_graphs, seed)
     return twin_dataset(name.removeprefix(twin.PREFIX), shape, arrays, seed)
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from grant_fast.data import twin
 from grant_fast.data.load import load_dataset
 from grant_fast.data.twin import SHAPES, generate_twin, twin_shape
 from grant_fast.errors import InputError
@@ -59,7 +60,8 @@ def test_a_twin_loads_as_what_it_is(name, kind, encoder):
         assert 0.3 < float((~dataset.graphs.y.isnan()).float().mean()) < 0.5
 
 
-def test_unknown_twins_and_too_few_graphs_are_refused():
+def test_unknown_twins_and_too_few_graphs_are_refused_before_any_is_drawn(monkeypatch):
+    monkeypatch.setattr(twin, "generate_twin", None)
     with pytest.raises(InputError, match="unknown shape twin 'twin:QM8': give one of twin:QM9"):
         twin_shape("twin:QM8")
     with pytest.raises(InputError, match="num_graphs=2"):
