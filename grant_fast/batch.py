@@ -223,12 +223,8 @@ class GraphBatch:
     @kept_property
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
-        return self._repeat(
-            torch.arange(self.num_graphs, device="cpu"), self._node_places.sizes, self.num_nodes
-        )
-
-    def _repeat(self, values: Tensor, counts: Tensor, total: int) -> Tensor:
-        return repeat(values, counts, total, self.device)
+        graphs = torch.arange(self.num_graphs, device="cpu")
+        return repeat(graphs, self._node_places.sizes, self.num_nodes, self.device)
 
     def local_csr(self, csr: "PackedCSR") -> "PackedCSR":
         """One direction of these graphs' edges, as `PackedGraphs` holds it."""
@@ -240,15 +236,14 @@ class GraphBatch:
             rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
             return rowptr - rowptr[:1]
         shift = self._edge_places.ptr[:-1] - self._edge_places.first
-        shift = self._repeat(shift, self._node_places.sizes, self.num_nodes)
+        shift = repeat(shift, self._node_places.sizes, self.num_nodes, self.device)
         return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
 
     @kept_property
     def _column_shift(self) -> Tensor:
         small = index_dtype(self.num_nodes, self.num_edges)
-        return self._repeat(
-            self._node_places.ptr[:-1].to(small), self._edge_places.sizes, self.num_edges
-        )
+        first = self._node_places.ptr[:-1].to(small)
+        return repeat(first, self._edge_places.sizes, self.num_edges, self.device)
 
     @kept_property
     def _csrs(self) -> dict[tuple[bool, bool], CSRTensors]:
