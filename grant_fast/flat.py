@@ -12,9 +12,8 @@ from .batch import GraphBatch
 from .caching import kept, kept_property
 from .devices import indexed
 from .errors import InputError, whole_number
-from .indexing import Positions, as_positions, repeat, take
+from .indexing import Positions, as_positions, distinct_rows, repeat, take
 from .layout import DatasetEdges, DatasetSide, PackedCSR
-from .packing import distinct_rows
 from .reference import expand_rows
 from .tasks import NOT_MEASURED, Level
 from .tiles import BitRows, bit_rows

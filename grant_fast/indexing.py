@@ -110,3 +110,38 @@ def spans(
     """start_i, start_i + 1, …, start_i + size_i - 1 for every i, one after another, [total]."""
     out = repeat((starts - ptr[:-1]).to(dtype), sizes, total, device)
     return out.add_(torch.arange(total, device=device, dtype=dtype))
+
+
+def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of an integer matrix, [m, F], and which of them each row is, [N] int32."""
+    key = _row_keys(x)
+    known, start = key[:1], 0
+    while start < len(key):  # parts that double: of most there is nothing new
+        part = key[start : start + max(1 << 16, start)]
+        place = torch.searchsorted(known, part).clamp_(max=len(known) - 1)
+        new = part[known[place] != part]
+        if len(new):
+            known = torch.unique(torch.cat([known, new]))
+        start += len(part)
+    code = torch.searchsorted(known, key)
+    somewhere = torch.arange(len(key), device=x.device)  # of equal rows whichever comes last
+    return x[torch.empty_like(known).scatter_(0, code, somewhere)], code.to(torch.int32)
+
+
+def _row_keys(x: Tensor) -> Tensor:
+    """A number for each row of an integer matrix, [N] int64, the same for equal rows alone."""
+    key, below = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device), 1
+    low, high = (bound.tolist() for bound in torch.aminmax(x, dim=0))
+    for column, first, last in zip(x.unbind(1), low, high, strict=True):
+        span = last - first + 1
+        if below * span >= 2**62:  # their numbers would be too large: count what there is
+            (key, below), (column, span), first = _numbered(key), _numbered(column), 0
+        key.mul_(span).add_(column).sub_(first)
+        below *= span
+    return key
+
+
+def _numbered(values: Tensor) -> tuple[Tensor, int]:
+    """Which of the distinct values each one is, [N] int64, and how many there are."""
+    distinct, number = torch.unique(values, return_inverse=True)
+    return number, len(distinct)
