@@ -1,4 +1,4 @@
-"""Who computes a layer: the Triton kernels or PyTorch. The meaning is the same either way."""
+"""Who computes a layer: the Triton kernels, the CPU's, or PyTorch. The meaning is the same."""
 
 import os
 from importlib.util import find_spec
@@ -30,13 +30,13 @@ except ModuleNotFoundError:  # an import hook refuses it
 
 
 def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
-    """Whether the kernels compute what is asked of X: a layer, or a readout.
+    """Whether the Triton kernels compute what is asked of X: a layer, or a readout.
 
     Args:
         x: features, of any shape; device and dtype decide.
         backend: "triton" takes the kernels, "torch" never does: there the hops are the vendor's
             sparse products. "auto" chooses by what has been measured; no device has run the
-            kernels yet, so today it means "torch". None reads the environment variable
+            kernels yet, so today it never takes them. None reads the environment variable
             GRANT_FAST_BACKEND, "auto" where that is not set.
 
     Raises:

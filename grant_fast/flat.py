@@ -111,7 +111,7 @@ class FlatGraphs:
 
     @kept_property
     def bits(self) -> BitRows | None:
-        """The edges as bits, for the kernels; None where they are weighted."""
+        """The edges as bits, for the Triton kernels; None where `bit_rows` gives none."""
         return bit_rows(self.host_ptr, self.adj)
 
     @kept_property

@@ -2,8 +2,8 @@
 
 Each is registered with `torch.library`, with a fake and an autograd formula, so that
 `torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; the Triton
-kernels (`tiled.py`, `sparse.py`) stand beside it, `dispatch.py` chooses, and the choice never
-changes the meaning.
+kernels (`tiled.py`, `sparse.py`, `pooled.py`) and those for CPUs (`native/`) stand beside it,
+`dispatch.py` chooses, and the choice never changes the meaning.
 """
 
 from collections.abc import Callable

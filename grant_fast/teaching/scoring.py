@@ -113,7 +113,8 @@ class ScoringPass:
     Where the kernels are asked for and one of them takes the whole network, it scores the small
     graphs of a `PackedGraphs`. The others, and all graphs of wider networks, go layer by layer
     through the operators of inference, and one kernel takes pooling, head and residual behind them.
-    What neither takes (see `fused`) is left to PyTorch's operators.
+    What neither takes (see `fused`) is computed as in inference, and classes of nodes are scored
+    in the same pass where the CPU kernels take it (`one_pass.class_scores`).
 
     Args: as `score_graphs`; `whole` is the batch of all graphs at `positions`, if there is one.
     """

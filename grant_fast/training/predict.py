@@ -1,4 +1,4 @@
-"""Answers for new graphs from a finished (or interrupted) run."""
+"""Answers of a finished (or interrupted) run: for new graphs, and for those it was tested on."""
 
 import dataclasses
 import math
