@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from .order import DEALING, ORDER, arrange, permutation
+from .order import DEALING, arrange, permutation, serving_order
 from .scoring import Positions
 
 PRUNED = 0.5  # r, the share of the well-learned graphs to skip
@@ -73,10 +73,8 @@ class InfoBatchSampler:
         return False
 
     def __iter__(self) -> Any:
-        order = permutation(len(self.ids), self.seed, ORDER, self.epoch)
-        kept = torch.zeros(len(self.ids), dtype=torch.bool)
-        kept[self._kept] = True
-        for batch in arrange(self.ids[order[kept[order]]], self.batch_size):
+        served = serving_order(self._kept, len(self.ids), self.seed, self.epoch)
+        for batch in arrange(self.ids[served], self.batch_size):
             yield batch.tolist()
 
     def __len__(self) -> int:

@@ -35,6 +35,14 @@ def batch_sizes(size: int, batch_size: int) -> list[int]:
     return sizes
 
 
+def serving_order(picked: Tensor, size: int, seed: int, epoch: int) -> Tensor:
+    """What is picked of 0..size-1, as they come in a permutation of all, whatever is picked."""
+    order = permutation(size, seed, ORDER, epoch)
+    chosen = torch.zeros(size, dtype=torch.bool)
+    chosen[picked] = True
+    return order[chosen[order]]
+
+
 def deal(size: int, batch_size: int, seed: int, epoch: int) -> Tensor:
     """Deal 0..size-1 at random into batches of `batch_sizes`: int64 `[size]`, each one's batch,
     numbered from 0."""

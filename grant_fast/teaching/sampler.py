@@ -17,7 +17,7 @@ from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_index, count_graphs
 from ..tasks import Task, check_task
-from .order import DEALING, ORDER, arrange, deal, permutation, uniform
+from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Positions, Predict, ScoringPass
@@ -235,13 +235,11 @@ class GraNTSampler(Sampler[list[int]]):
                 "same order: call sampler.select(model, epoch) at the start of every epoch",
                 stacklevel=2,
             )
-        order = permutation(len(self.ids), self.seed, ORDER, self.epoch)
-        place = torch.full_like(self.ids, -1)
-        place[picked] = torch.arange(len(picked))
-        place = place[order]
-        place = place[place >= 0]  # places in `picked`, in the order to serve them
-        batch_of = None if self._batch_of is None else self._batch_of[place]
-        batches = arrange(self.ids[picked[place]], self.batch_size, batch_of)
+        served = serving_order(picked, len(self.ids), self.seed, self.epoch)
+        batch_of = self._batch_of
+        if batch_of is not None:
+            batch_of = torch.empty_like(self.ids).scatter_(0, picked, batch_of)[served]
+        batches = arrange(self.ids[served], self.batch_size, batch_of)
         for count, batch in enumerate(batches, start=1):
             self._served = count, len(batches)
             yield batch.tolist()
