@@ -104,8 +104,6 @@ class Adjacency:
         Raises:
             InputError: another type, a wrong shape or dtype, or indices outside the graph.
         """
-        if isinstance(edges, Adjacency):
-            return edges
         if edge_weight is not None and not edge_weight.is_floating_point():
             raise InputError(
                 f"edge_weight is {edge_weight.dtype}; did you mean batch=…? FlexGCN takes it by "

@@ -53,6 +53,8 @@ class LooseGraphs:
         return self._adjacency[normalize]
 
     def _propagation(self, normalize: bool) -> Adjacency:
+        if isinstance(self.edges, Adjacency):
+            return self.edges  # as it is, like a layer's
         out = Adjacency.from_any(self.edges, self.edge_weight, self.x.shape[0], self.dtype)
         return out.normalized() if normalize else out
 

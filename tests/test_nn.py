@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs, explain
+from grant_fast.adjacency import Adjacency
 from grant_fast.nn import ATOM_CARDINALITIES
 from grant_fast.nn.modules import BatchNorm
 from grant_fast.reference import dense_flex_conv
@@ -115,6 +116,15 @@ def test_every_form_of_edges_gives_the_same_answer():
     torch.testing.assert_close(conv(case.x, case.graphs.batch(slice(None))), want)
     edge_index = pyg_edge_index(case.edge_index, sparse_size=(n, n))
     torch.testing.assert_close(conv(case.x, edge_index, case.edge_weight), want)
+
+
+def test_a_ready_matrix_is_taken_as_it_is_by_layers_and_networks():
+    case = Case(sizes=(4, 1, 6))
+    args = (case.edge_index, case.edge_weight, case.num_nodes, torch.float32)
+    ready = Adjacency.from_edge_index(*args).normalized()
+    for model in (FlexConv(5, 3), FlexGCN(5, 4, 3, orders=[3, 2], pool=None)):
+        want = model(case.x, case.edge_index, case.edge_weight)
+        torch.testing.assert_close(model(case.x, ready), want)
 
 
 def test_torch_sparse_matrices_are_read_as_pyg_reads_them():
