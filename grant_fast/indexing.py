@@ -15,6 +15,9 @@ Positions = int | slice | range | Sequence[int] | np.ndarray | Tensor
 
 def count_graphs(dataset: Any) -> int:
     """The length of a dataset; InputError unless it has `len()` and can be indexed."""
+    if hasattr(dataset, "stores_as") and not hasattr(dataset, "to_data_list"):
+        # PyG's graphs have both: the number of their attributes, and those by name.
+        raise InputError(f"a {type(dataset).__name__} is one graph, no data set: give [data]")
     for name, method in (("length", "__len__"), ("positions", "__getitem__")):
         if not hasattr(dataset, method):
             kind = type(dataset).__name__

@@ -42,6 +42,13 @@ def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:
         )
 
 
+def test_one_graph_is_no_data_set() -> None:
+    # PyG's graphs have a length and []: how many attributes they have, and those by name.
+    data = pytest.importorskip("torch_geometric.data").Data(x=torch.ones(3, 1), y=torch.ones(3))
+    with pytest.raises(InputError, match=r"a Data is one graph, no data set: give \[data\]"):
+        GraNTSampler(data, REGRESSION, 4, epochs=5)
+
+
 def test_arguments_in_the_other_order_are_named(make_graphs) -> None:
     sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
     with pytest.raises(InputError, match="epoch is Identity: give a whole number from 0 to 4"):
