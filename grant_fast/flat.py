@@ -165,12 +165,17 @@ class FlatGraphs:
         return out
 
     def to(
-        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        device: torch.device | str | torch.dtype | None = None,
+        dtype: torch.dtype | None = None,
     ) -> "Self":
         """A copy on `device`, floating tensors as `dtype`; `self` where nothing changes.
 
-        Targets stay float32 where `dtype` is a shorter one, as losses and metrics take them.
+        `to(dtype)` is understood, as of PyTorch's modules. Targets stay float32 where `dtype` is a
+        shorter one, as losses and metrics take them.
         """
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype is {dtype}: give torch.float32, float64, float16 or bfloat16")
         unchanged = device is None or indexed(device) == self.device

@@ -211,6 +211,7 @@ def test_to_changes_dtype_and_device_and_nothing_else():
     double = case.graphs.to(dtype=torch.float64)
     assert double.x.dtype == double.adj.weight.dtype == double.scale.dtype == torch.float64
     assert double.ids.dtype == torch.int64
+    assert case.graphs.to(torch.float64).x.dtype == torch.float64  # as of a module
     assert case.graphs.to("cpu") is case.graphs
     meta = case.graphs.to("meta")
     assert meta.device.type == "meta" and meta.num_edges == case.graphs.num_edges
