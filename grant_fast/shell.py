@@ -105,7 +105,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and a doubt, if the task was guessed."""
     from .data.table import table_kind
     from .training.report import counted
-    from .training.targets import targets_of, unlabelled_targets
+    from .training.targets import constant_targets, targets_of, unlabelled_targets
 
     task = dataset.task
     words = [
@@ -118,19 +118,24 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     words.append(task.kind)
     if task.kind == "multiclass":
         words.append(f"{task.num_outputs} classes")
+    y = targets_of(dataset.graphs, dataset.split["train"])
     if task.kind == "binary":
-        y = targets_of(dataset.graphs, dataset.split["train"])
         words.append(f"{int((y == 1).sum()):,} positives in training")
     lines = [", ".join(words)]
     guessed = config.task == "auto" and table_kind(config.source) in (".csv", ".tsv")
-    if guessed and task.kind == "regression":
-        y = targets_of(dataset.graphs, dataset.split["train"])
-        if all(map(_looks_like_classes, y.T)):
-            lines.append("targets look like classes: for a classification give --task")
-    if unknown := unlabelled_targets(dataset.graphs, dataset.split["train"], task):
-        which = ", ".join(unknown[:_FEW_NAMES]) + (", …" if len(unknown) > _FEW_NAMES else "")
+    if guessed and task.kind == "regression" and all(map(_looks_like_classes, y.T)):
+        lines.append("targets look like classes: for a classification give --task")
+    if unknown := unlabelled_targets(y, task):
+        which = _few(unknown)
         lines.append(f"no label in training, so that predictions mean nothing: target {which}")
+    if constant := constant_targets(y, task):
+        only = f"one {_value(task)} only in training"
+        lines.append(f"{only}, so that there is nothing to learn: target {_few(constant)}")
     return lines
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:_FEW_NAMES]) + (", …" if len(names) > _FEW_NAMES else "")
 
 
 def described_share(config: RunConfig) -> list[str]:
@@ -172,7 +177,13 @@ def _why_unmeasured(dataset: Any, part: str) -> str:
     from .training.targets import targets_of
 
     labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
-    return f"the {part} split has {'labels of one class only' if labelled else 'no labels'}"
+    if not labelled:
+        return f"the {part} split has no labels"
+    return f"the {part} split has labels of one {_value(dataset.task)} only"
+
+
+def _value(task: Any) -> str:
+    return "value" if task.kind == "regression" else "class"
 
 
 def _looks_like_classes(column: Any) -> bool:

@@ -26,13 +26,23 @@ def targets_of(graphs: PackedGraphs, ids: Tensor) -> Tensor:
     return y
 
 
-def unlabelled_targets(graphs: PackedGraphs, ids: Tensor, task: Task) -> list[str]:
-    """Of several targets those without a single label at these positions: names, or numbers."""
-    labels = measured(targets_of(graphs, ids), task)
-    if labels.dim() < 2 or labels.shape[1] == 1:
+def unlabelled_targets(y: Tensor, task: Task) -> list[str]:
+    """Of several targets [rows, T] those without a single label: names, or numbers."""
+    return [] if y.dim() < 2 or y.shape[1] == 1 else _named(~measured(y, task).any(0), task)
+
+
+def constant_targets(y: Tensor, task: Task) -> list[str]:
+    """Of targets [rows, T] those whose labels, of which there are some, are all the same."""
+    if y.dim() < 2 or len(y) == 0:
         return []
-    names = task.names or tuple(map(str, range(labels.shape[1])))
-    return [name for name, known in zip(names, labels.any(0).tolist(), strict=True) if not known]
+    known = measured(y, task)
+    low, high = y.where(known, torch.inf).amin(0), y.where(known, -torch.inf).amax(0)
+    return _named(low == high, task)
+
+
+def _named(chosen: Tensor, task: Task) -> list[str]:
+    names = task.names or tuple(map(str, range(len(chosen))))
+    return [name for name, this in zip(names, chosen.tolist(), strict=True) if this]
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,23 @@ def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
         )
 
 
+def test_targets_that_never_vary_are_named(tmp_path):
+    pytest.importorskip("rdkit")
+    table = tmp_path / "flat.csv"
+    lines = [f"{smiles},{row / 7},3.5,0,{row % 2}" for row, smiles in enumerate(SMILES * 2)]
+    table.write_text("\n".join(["smiles,y,flat,never,label", *lines]))
+    few = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run", "--overwrite"]
+    tail = "only in training, so that there is nothing to learn: target"
+    result = run("train", table, "--target", "y,flat", *few)
+    assert f"one value {tail} flat\n" in result.stderr
+    assert (
+        f"one class {tail} never\n" in run("train", table, "--target", "never,label", *few).stderr
+    )
+    assert tail not in run("train", table, "--target", "y", *few).stderr
+    result = run("train", table, "--target", "flat", "--metric", "r2", *few)
+    assert "not measurable, as the test split has labels of one value only (" in result.stdout
+
+
 def test_compare_writes_table_numbers_and_picture(tmp_path):
     out = tmp_path / "all"
     words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
