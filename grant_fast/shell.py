@@ -5,7 +5,8 @@ import functools
 import os
 import shlex
 import sys
-import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,9 +202,20 @@ def again() -> str:
 def interrupt_again(lost: Any) -> None:
     """For `sys.unraisablehook`: an interrupt in a callback, where Python drops it, comes again."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        threading.Timer(0.01, _thread.interrupt_main).start()  # once the callback is over
+        here = _Here()  # until this returns; what comes before is dropped as the first was
+        _thread.start_new_thread(_interrupt_after, (weakref.ref(here),))
     else:
         sys.__unraisablehook__(lost)
+
+
+class _Here:
+    """Something local, which is gone with the call that it is local to."""
+
+
+def _interrupt_after(here: "weakref.ref[_Here]") -> None:
+    while here() is not None:
+        time.sleep(0.01)
+    _thread.interrupt_main()
 
 
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
