@@ -279,9 +279,11 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     matrix = pred.unsqueeze(1) if pred.dim() == 1 and outputs == 1 else pred
     target = y.unsqueeze(1) if y.dim() == 1 and columns == 1 else y
     if matrix.dim() != 2 or matrix.shape[1] != outputs:
+        two_logits = task.kind == "binary" and matrix.shape[1:] == (2,)
         raise InputError(
             f"predictions have shape {tuple(pred.shape)}, and this {task.kind} task needs "
             f"[rows, {outputs}]: check the network's out_channels"
+            + (", or make the task multiclass, with an output for each class" * two_logits)
         )
     if target.shape != (len(matrix), columns):
         raise InputError(

@@ -228,6 +228,7 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
     ("pred", "y", "task", "says"),
     [
         ((4, 2), (4, 1), TASKS["regression"], r"shape \(4, 2\).*\[rows, 1\].*out_channels"),
+        ((4, 2), (4,), TASKS["binary"], "out_channels, or make the task multiclass"),
         ((4, 3), (4, 1), TASKS["several targets"], r"shape \(4, 1\).*shape \(4, 3\).*\[4, 3\]"),
         (
             (4, 3),
