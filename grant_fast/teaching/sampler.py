@@ -51,6 +51,9 @@ class GraNTSampler(Sampler[list[int]]):
 
     An epoch's `len()` follows the curriculum; `total_batches` is the whole run's.
 
+    Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is. To rank
+    by scores s of your own (s >= 0), give `Task("regression")` and a `predict` that returns y + s.
+
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.

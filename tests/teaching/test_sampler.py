@@ -124,6 +124,22 @@ def test_any_pyg_model_is_taught_through_predict(make_graphs, name) -> None:
     assert any(not p.equal(b) for p, b in zip(model.parameters(), before, strict=True))
 
 
+def test_scores_of_ones_own_are_ranked_as_errors_of_a_regression(make_graphs) -> None:
+    def weighted(model: nn.Module, batch: Any) -> Tensor:
+        """y + s, where s is |∂L/∂f| at f = 0 of a cross entropy whose positives count five."""
+        return batch.y + torch.where(batch.y > 0, 5, 1) * (0.5 - batch.y).abs()
+
+    graphs = make_graphs(40)
+    for graph in graphs:
+        graph.y = (graph.y > 30).float()
+    sampler = GraNTSampler(
+        graphs, REGRESSION, 8, epochs=1, mode="global", start_ratio=0.25, predict=weighted
+    )
+    sampler.select(nn.Identity(), 0)
+    assert sampler.selected.tolist() == [i for i, graph in enumerate(graphs) if graph.y == 1]
+    assert sampler.scores.unique().tolist() == [0.5, 2.5]
+
+
 @pytest.mark.parametrize("num_graphs", [40, 43])
 @pytest.mark.parametrize("ratio", [0.05, 0.3, 0.8])
 def test_b_keeps_whole_the_batches_of_largest_mean_score(
