@@ -23,6 +23,7 @@ from .shell import (
     described_test,
     holds_run,
     holds_runs,
+    interrupt,
     interrupt_again,
     interrupted,
     load,
@@ -58,7 +59,9 @@ _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy o
 def main() -> None:
     """Entry point of `grant-fast`."""
     # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+        signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = interrupt_again
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ± and κ need not be in the terminal's alphabet

@@ -4,11 +4,12 @@ import _thread
 import functools
 import os
 import shlex
+import signal
 import sys
-import time
-import weakref
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .training.records import RunResult
 
 _NARROW, _FEW_THREADS = 32, 4
+_IMPORT = "<frozen importlib._bootstrap>"
 _FEW_NAMES = 3
 _MOST_CLASSES = 10
 _FEW_TARGETS = 20
@@ -199,23 +201,30 @@ def again() -> str:
     return shlex.join(["grant-fast", *words, "--resume"])
 
 
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """For `signal.signal`: KeyboardInterrupt, but once what is being imported is there.
+
+    C code that imports (PyTorch takes up NumPy so) drops an exception, aborts, or fails later on.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT or frame.f_code is interrupt_again.__code__:
+            return _interrupt_soon()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def interrupt_again(lost: Any) -> None:
-    """For `sys.unraisablehook`: an interrupt in a callback, where Python drops it, comes again."""
+    """For `sys.unraisablehook`: an interrupt in a callback, where Python drops it, comes again, but
+    once this has returned."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        here = _Here()  # until this returns; what comes before is dropped as the first was
-        _thread.start_new_thread(_interrupt_after, (weakref.ref(here),))
+        _interrupt_soon()
     else:
         sys.__unraisablehook__(lost)
 
 
-class _Here:
-    """Something local, which is gone with the call that it is local to."""
-
-
-def _interrupt_after(here: "weakref.ref[_Here]") -> None:
-    while here() is not None:
-        time.sleep(0.01)
-    _thread.interrupt_main()
+def _interrupt_soon() -> None:
+    # Not as SIGINT, which a shell's background jobs ignore.
+    threading.Timer(0.01, _thread.interrupt_main, [signal.SIGTERM]).start()
 
 
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:

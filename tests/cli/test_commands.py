@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -391,31 +392,69 @@ def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp
     assert results[0].test_metric == results[1].test_metric
 
 
-@pytest.mark.parametrize("busy", [False, True])
-def test_an_interrupt_that_a_callback_drops_comes_again(monkeypatch, busy):
-    class Deaf:
-        def __del__(self):
-            raise KeyboardInterrupt
+@pytest.fixture
+def ends(monkeypatch):
+    """Checks that what is done as the command line ends by an interrupt, within seconds."""
 
-    def command(**_):
-        Deaf()
-        for _ in range(2000):
-            time.sleep(0.01)
+    def check(work):
+        def command(**_):
+            work()
+            for _ in range(2000):
+                time.sleep(0.01)
 
-    def dawdle(frame, event, _):  # as where many processes want the processor
-        if busy and event == "return" and frame.f_code is shell.interrupt_again.__code__:
-            time.sleep(0.1)
-
-    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(cli, "app", command)
-    began = time.monotonic()
-    sys.setprofile(dawdle)
-    try:
+        monkeypatch.setattr(cli, "app", command)
+        began = time.monotonic()
         with pytest.raises(SystemExit) as end:
             cli.main()
+        assert end.value.code == 130 and time.monotonic() - began < 10
+
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield check
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+class Deaf:
+    """Its instances are interrupted where nobody hears it."""
+
+    def __del__(self):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_an_interrupt_that_a_callback_drops_comes_again(ends, ignored):
+    if ignored:  # as in a shell's background jobs
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ends(Deaf)
+    assert (signal.getsignal(signal.SIGINT) is signal.SIG_IGN) == ignored
+
+
+def test_an_interrupt_that_a_callback_drops_comes_again_on_a_busy_machine(ends):
+    def dawdle(frame, event, _):  # as where many processes want the processor
+        if event == "return" and frame.f_code is shell.interrupt_again.__code__:
+            time.sleep(0.1)
+
+    sys.setprofile(dawdle)
+    try:
+        ends(Deaf)
     finally:
         sys.setprofile(None)
-    assert end.value.code == 130 and time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_amid_an_import_waits_for_its_end(ends, monkeypatch, tmp_path, sent):
+    module = f"import_amid_{sent}"
+    (tmp_path / f"{module}.py").write_text(
+        "import signal\n"
+        "try:\n"
+        f"    signal.raise_signal(signal.{sent})\n"
+        "except KeyboardInterrupt:\n"
+        "    raise ImportError('half of it is there')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    ends(lambda: import_module(module))
+    del sys.modules[module]
 
 
 @pytest.mark.parametrize(
