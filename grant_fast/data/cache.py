@@ -48,7 +48,7 @@ def cached_graphs(
     if num_graphs < SMALLEST:
         return joined(draw())
     path = cache_folder() / f"{name}-{num_graphs}-seed{seed}-v{VERSION}.gfast"
-    if path.exists():
+    if os.path.exists(path):  # Path.exists raises in another user's folder
         try:
             return PackedGraphs.load(path)
         except InputError:

@@ -1,5 +1,7 @@
 """Generated sets are kept, found again, and never stand in the way."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -53,6 +55,20 @@ def test_a_damaged_file_is_drawn_again(folder):
 
 def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_result(folder):
     folder.write_text("a file where the folder should be")
+    with pytest.warns(UserWarning, match="gen-reg is not kept for the next time"):
+        dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
+    assert dataset.graphs.num_graphs == 10
+
+
+def test_a_folder_of_another_user_costs_a_warning_and_no_result(folder, monkeypatch):
+    stat = os.stat
+
+    def refuse_within(path, *args, **kwargs):
+        if str(path).startswith(str(folder)):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", refuse_within)
     with pytest.warns(UserWarning, match="gen-reg is not kept for the next time"):
         dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
     assert dataset.graphs.num_graphs == 10
