@@ -312,9 +312,9 @@ def _check_not_words(path: Path, column: str, cells: list[str], others: list[str
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is meant for one, if with a decimal comma."""
+    """Whether it is meant for one, if with a decimal comma or thousands set apart by commas."""
     try:
-        float(text.replace(",", "."))
+        float(text.replace(",", ""))
     except ValueError:
         return False
     return True

@@ -121,6 +121,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
         ("smiles;y\nC;1,5\n", "row 2, column 'y': '1,5' is not a number, as decimals take a point"),
+        ('smiles,y\nC,"1,000.5"\n', "'1,000.5' is not a number, as .* point and thousands nothing"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
