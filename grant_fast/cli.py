@@ -27,6 +27,8 @@ from .shell import (
     interrupt_again,
     interrupted,
     load,
+    lose_output,
+    open_streams,
     readable,
     report_skipped,
     say,
@@ -63,17 +65,23 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
         signal.signal(signal.SIGINT, interrupt)
     sys.unraisablehook = interrupt_again
+    open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # ± and κ need not be in the terminal's alphabet
             stream.reconfigure(errors="replace")
     try:
-        raise SystemExit(app(standalone_mode=False))
+        status = app(standalone_mode=False)
+        sys.stdout.flush()  # here, where its failure can be said
+        raise SystemExit(status)
     except _UsageError as error:
         if said := error.format_message():  # else it has shown the help
             say(f"error: {said}")
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, typer.Abort):
         raise SystemExit(130) from None
+    except OSError as error:  # commands say what is wrong with a file that has a name
+        lose_output(error)
+        raise SystemExit(1) from None
 
 
 @app.command()

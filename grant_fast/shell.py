@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
             _check_here()
             command(**values)
         except (InputError, MissingExtraError, OSError) as error:
+            if isinstance(error, OSError) and error.filename is None:
+                raise  # of what is printed, see `lose_output`
             say(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:
@@ -274,6 +277,27 @@ def check_free(out: Path, resume: bool, overwrite: bool) -> None:
 def stderr() -> Console:
     """A console for messages, 100 columns wide where no terminal says how wide it is."""
     return Console(stderr=True, width=None if sys.stderr.isatty() else 100)
+
+
+def open_streams() -> None:
+    """Put a null device where a standard stream is closed, which Python gives as None.
+
+    The first files that are opened would take its number, and get what C code prints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
+def lose_output(error: OSError) -> None:
+    """Say, if that can be said, that what is printed cannot be written, and print no more of it."""
+    with suppress(OSError):
+        say(
+            f"error: cannot write what is printed here: {error.strerror or error}; "
+            "let it go to a file or terminal that takes it"
+        )
+    with suppress(OSError), open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), sys.stdout.fileno())  # what waits to be written is tried again
 
 
 def say(line: str) -> None:

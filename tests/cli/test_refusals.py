@@ -1,5 +1,7 @@
 """What the command line refuses, in one line that names the culprit and the remedy."""
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -352,3 +354,29 @@ def test_usage_errors_are_one_line(words, message, module):
     said = subprocess.run(program, env=ENVIRONMENT, capture_output=True, text=True)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.startswith(f"error: {message}") and said.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [["--help"], ["pack", "gen-reg", "--graphs", "3", "-o"]])
+def test_a_full_disk_behind_the_output_is_one_line(tmp_path, words, unbuffered):
+    out = [tmp_path / "d.gfast"] * ("-o" in words)
+    program = [sys.executable, "-m", "grant_fast", *words, *out]
+    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            program, env=environment, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write what is printed here: No space left")
+    assert done.stderr.count("\n") == 1
+    assert all(path.exists() for path in out)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_ends_nothing(tmp_path, closed):
+    words = ["train", *SMALL, "--epochs", "1", "-o", tmp_path / "run"]
+    command = shlex.join(map(str, [sys.executable, "-m", "grant_fast", *words]))
+    assert subprocess.run(f"{command} {closed}", shell=True, env=ENVIRONMENT).returncode == 0
+    assert (tmp_path / "run" / "split.csv").exists()
