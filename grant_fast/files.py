@@ -6,10 +6,10 @@ import errno
 import gzip
 import io
 import os
-import tempfile
+import secrets
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +28,23 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             disk is full.
     """
     target = check_writable(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        remedy = "free some space" if error.errno == errno.ENOSPC else "give another folder"
-        raise InputError(f"cannot write {target}: {error.strerror}; {remedy}") from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:  # an interrupt may come as soon as there is a file
+        try:
+            temporary.touch(exist_ok=False)
+        except OSError as error:
+            remedy = "free some space" if error.errno == errno.ENOSPC else "give another folder"
+            raise InputError(f"cannot write {target}: {error.strerror}; {remedy}") from error
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        # mkstemp makes private files; a result should be as readable as any other new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         os.replace(temporary, target)
     except OSError as error:
         remedy = "; free some space" if error.errno == errno.ENOSPC else ""
         raise InputError(f"cannot write {target}: {error.strerror or error}{remedy}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:

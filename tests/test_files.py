@@ -26,6 +26,21 @@ def test_an_interruption_leaves_what_was_there(tmp_path, error):
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
+def test_an_interruption_as_soon_as_there_is_a_file_leaves_none(tmp_path, monkeypatch):
+    def interrupt(_handle):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "close", interrupt)
+        atomic_write_text(tmp_path / "a.txt", "")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_name_that_is_too_long_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot write .*a\.txt: File name too long"):
+        atomic_write_text(tmp_path / ("a" * 245 + "a.txt"), "")
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(
         InputError, match=r"cannot write .*nowhere/a\.txt: .*nowhere does not exist: make it first"
