@@ -75,13 +75,25 @@ def _end_with_parent() -> None:
 def _without_interrupts() -> Iterator[None]:
     """Start processes that Ctrl-C does not reach, even while they import: this one ends them.
 
-    A terminal sends it to all of them. What comes meanwhile is delivered here at the end.
+    A terminal sends it to all of them. What comes meanwhile, by whichever thread, is delivered
+    here at the end: one that is half started would complain.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    came: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(number)):
+                handlers[number] = handler
+                signal.signal(number, lambda number, _: came.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

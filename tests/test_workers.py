@@ -1,5 +1,6 @@
 """Work shared out among processes, one of which is killed."""
 
+import _thread
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 
 import pytest
 
+from grant_fast import workers
 from grant_fast.errors import InputError
 from grant_fast.workers import cores, share_out
 
@@ -55,6 +57,26 @@ def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_p
 def test_a_process_that_was_killed_is_one_line():
     with pytest.raises(InputError, match=r"one of 2 processes .* was killed, most likely for want"):
         list(share_out(2, signal.raise_signal, [signal.SIGKILL]))
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_until_the_processes_have_started(monkeypatch, sent):
+    started = []
+    start = workers.ProcessPoolExecutor.submit
+
+    def interrupted(*job):
+        _thread.interrupt_main(sent)  # as if another thread had got it
+        started.append(start(*job))
+        return started[-1]
+
+    monkeypatch.setattr(workers.ProcessPoolExecutor, "submit", interrupted)
+    before = signal.signal(sent, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(share_out(2, abs, [-1, -2]))
+    finally:
+        signal.signal(sent, before)
+    assert len(started) == 2
 
 
 def test_a_job_of_a_cluster_has_the_cores_that_it_was_given(monkeypatch):
