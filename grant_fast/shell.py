@@ -1,14 +1,15 @@
 """How the commands speak with whoever typed them: refusals, messages, what is written over."""
 
 import _thread
+import errno
 import functools
 import os
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,11 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**values: Any) -> None:
         try:
-            _check_here()
-            command(**values)
+            with _here():
+                command(**values)
         except (InputError, MissingExtraError, OSError) as error:
-            if isinstance(error, OSError) and error.filename is None:
-                raise  # of what is printed, see `lose_output`
+            if isinstance(error, OSError) and _is_of_output(error):
+                raise  # to `lose_output`
             say(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:
@@ -54,12 +55,22 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _check_here() -> None:
-    """Refuse to work in a folder that was deleted (InputError): PyTorch's kernels end there."""
+@contextmanager
+def _here() -> Iterator[None]:
+    """Refuse to work in a folder that was deleted (InputError), before or meanwhile: PyTorch's
+    kernels end there."""
     try:
         os.getcwd()
+        yield
     except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
         raise InputError("the current folder was deleted: go to another one (cd)") from error
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it is of what is printed: a pipe or a disk, and no file that has a name."""
+    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
