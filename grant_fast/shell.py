@@ -41,7 +41,10 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
         except (InputError, MissingExtraError, OSError) as error:
             if isinstance(error, OSError) and _is_of_output(error):
                 raise  # to `lose_output`
-            say(f"error: {' '.join(str(error).split())}")
+            said = " ".join(str(error).split())
+            if isinstance(error, PermissionError) and error.filename is not None:
+                said = f"{error.filename}: {error.strerror}; see to the rights of its folder"
+            say(f"error: {said}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):

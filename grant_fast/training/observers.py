@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import require
+from ..errors import InputError, require
 from .config import RunConfig
 from .records import EpochRecord, RunResult
 
@@ -52,6 +52,7 @@ class TensorBoard(Observer):
 
     Raises:
         MissingExtraError: the `tensorboard` extra is not installed.
+        InputError: the events cannot be written, for a full disk, say.
     """
 
     def __init__(self) -> None:
@@ -64,10 +65,16 @@ class TensorBoard(Observer):
         self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=epoch + 1)
 
     def epoch_done(self, record: EpochRecord) -> None:
-        for name, value in vars(record).items():
-            if name != "epoch" and value is not None:
-                self._writer.add_scalar(name, value, record.epoch)
-        self._writer.flush()  # an interrupt must not lose what the checkpoint remembers
+        try:
+            for name, value in vars(record).items():
+                if name != "epoch" and value is not None:
+                    self._writer.add_scalar(name, value, record.epoch)
+            self._writer.flush()  # an interrupt must not lose what the checkpoint remembers
+        except OSError as error:
+            raise InputError(
+                f"cannot write TensorBoard's events: {error.strerror or error}; "
+                "free some space, or go on without --tensorboard"
+            ) from error
 
     def finished(self, result: RunResult) -> None:
         self._writer.close()

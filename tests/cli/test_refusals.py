@@ -1,5 +1,6 @@
 """What the command line refuses, in one line that names the culprit and the remedy."""
 
+import errno
 import os
 import shlex
 import subprocess
@@ -315,6 +316,22 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
     line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "run")
     assert f"cannot write {tmp_path / 'run' / file}: No space left on device" in line
     assert {path.name for path in (tmp_path / "run").iterdir()} <= {"config.json"}
+
+
+def test_a_full_disk_under_tensorboard_is_one_line(tmp_path, full_disk):
+    pytest.importorskip("tensorboard")
+    full_disk("torch.utils.tensorboard.SummaryWriter.flush")
+    line = fails("train", *SMALL, "--epochs", 1, "--tensorboard", "-o", tmp_path / "run")
+    assert "cannot write TensorBoard's events: No space left on device; free some space" in line
+
+
+def test_a_folder_that_nobody_may_enter_is_named(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    line = fails("compare", *SMALL, "-o", tmp_path / "run")
+    assert f"{tmp_path / 'run'}: Permission denied; see to the rights of its folder" in line
 
 
 @pytest.mark.parametrize(
