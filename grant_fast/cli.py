@@ -1,9 +1,7 @@
 """The command line: train, compare, reproduce, pack, predict, doctor."""
 
 import dataclasses
-import io
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,18 +21,12 @@ from .shell import (
     described_test,
     holds_run,
     holds_runs,
-    interrupt,
-    interrupt_again,
     interrupted,
     load,
-    lose_output,
-    open_streams,
-    readable,
     report_skipped,
-    say,
-    stderr,
     use_fitting_threads,
 )
+from .terminal import lose_output, readable, say, set_up, stderr
 from .training.config import ARMS, DATA, ON_REQUEST, RunConfig
 
 app = typer.Typer(
@@ -60,15 +52,7 @@ _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy o
 
 def main() -> None:
     """Entry point of `grant-fast`."""
-    # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
-        signal.signal(signal.SIGINT, interrupt)
-    sys.unraisablehook = interrupt_again
-    open_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # ± and κ need not be in the terminal's alphabet
-            stream.reconfigure(errors="replace")
+    set_up()
     try:
         status = app(standalone_mode=False)
         sys.stdout.flush()  # here, where its failure can be said

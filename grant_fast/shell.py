@@ -1,86 +1,23 @@
-"""How the commands speak with whoever typed them: refusals, messages, what is written over."""
+"""What the commands say of their data and runs, and what they refuse to write over."""
 
-import _thread
-import errno
-import functools
 import os
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
-
-from .errors import InputError, MissingExtraError
+from .errors import InputError
+from .terminal import say
 from .training.config import INFOBATCH, RunConfig
 
 if TYPE_CHECKING:
     from .training.records import RunResult
 
 _NARROW, _FEW_THREADS = 32, 4
-_IMPORT = "<frozen importlib._bootstrap>"
 _FEW_NAMES = 3
 _MOST_CLASSES = 10
 _FEW_TARGETS = 20
-
-
-def readable(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn what a user can cause into one line on stderr and an exit code."""
-
-    @functools.wraps(command)
-    def run(**values: Any) -> None:
-        try:
-            with _here():
-                command(**values)
-        except (InputError, MissingExtraError, OSError) as error:
-            if isinstance(error, OSError) and _is_of_output(error):
-                raise  # to `lose_output`
-            said = " ".join(str(error).split())
-            if isinstance(error, PermissionError) and error.filename is not None:
-                said = f"{error.filename}: {error.strerror}; see to the rights of its folder"
-            say(f"error: {said}")
-            raise typer.Exit(1) from error
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            say("error: the memory is not enough: give a smaller batch size, narrower layers, …")
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt as interrupt:
-            say(str(interrupt) or "interrupted")
-            raise typer.Exit(130) from interrupt
-
-    return run
-
-
-@contextmanager
-def _here() -> Iterator[None]:
-    """Refuse to work in a folder that was deleted (InputError), before or meanwhile: PyTorch's
-    kernels end there."""
-    try:
-        os.getcwd()
-        yield
-    except FileNotFoundError as error:
-        if error.filename is not None:
-            raise
-        raise InputError("the current folder was deleted: go to another one (cd)") from error
-
-
-def _is_of_output(error: OSError) -> bool:
-    """Whether it is of what is printed: a pipe or a disk, and no file that has a name."""
-    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
-    words = str(error)
-    known = ("DefaultCPUAllocator", "out of memory")
-    return isinstance(error, MemoryError) or any(word in words for word in known)
 
 
 def use_fitting_threads(config: RunConfig) -> None:
@@ -218,32 +155,6 @@ def again() -> str:
     return shlex.join(["grant-fast", *words, "--resume"])
 
 
-def interrupt(_number: int, frame: FrameType | None) -> None:
-    """For `signal.signal`: KeyboardInterrupt, but once what is being imported is there.
-
-    C code that imports (PyTorch takes up NumPy so) drops an exception, aborts, or fails later on.
-    """
-    while frame is not None:
-        if frame.f_code.co_filename == _IMPORT or frame.f_code is interrupt_again.__code__:
-            return _interrupt_soon()
-        frame = frame.f_back
-    raise KeyboardInterrupt
-
-
-def interrupt_again(lost: Any) -> None:
-    """For `sys.unraisablehook`: an interrupt in a callback, where Python drops it, comes again, but
-    once this has returned."""
-    if isinstance(lost.exc_value, KeyboardInterrupt):
-        _interrupt_soon()
-    else:
-        sys.__unraisablehook__(lost)
-
-
-def _interrupt_soon() -> None:
-    # Not as SIGINT, which a shell's background jobs ignore.
-    threading.Timer(0.01, _thread.interrupt_main, [signal.SIGTERM]).start()
-
-
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
     """What to say at Ctrl-C: how to go on, if there is something to go on with."""
     return KeyboardInterrupt(f"interrupted; go on with: {command}" if can_go_on else "")
@@ -286,34 +197,3 @@ def check_free(out: Path, resume: bool, overwrite: bool) -> None:
         raise InputError(
             f"{out} is not empty: give --resume, --overwrite or another folder with -o"
         )
-
-
-def stderr() -> Console:
-    """A console for messages, 100 columns wide where no terminal says how wide it is."""
-    return Console(stderr=True, width=None if sys.stderr.isatty() else 100)
-
-
-def open_streams() -> None:
-    """Put a null device where a standard stream is closed, which Python gives as None.
-
-    The first files that are opened would take its number, and get what C code prints.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-
-
-def lose_output(error: OSError) -> None:
-    """Say, if that can be said, that what is printed cannot be written, and print no more of it."""
-    with suppress(OSError):
-        say(
-            f"error: cannot write what is printed here: {error.strerror or error}; "
-            "let it go to a file or terminal that takes it"
-        )
-    with suppress(OSError), open(os.devnull, "w") as null:
-        os.dup2(null.fileno(), sys.stdout.fileno())  # what waits to be written is tried again
-
-
-def say(line: str) -> None:
-    """A line for people, apart from a command's results."""
-    print(line, file=sys.stderr)
