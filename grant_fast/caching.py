@@ -25,8 +25,9 @@ def kept(compute: Callable[..., T]) -> Callable[..., T]:
         transformed = torch._C._are_functorch_transforms_active()
         if not (transformed or torch.is_inference_mode_enabled()):
             return compute(*args, **kwargs)
+        # First in and last out: inference_mode puts back what was switched off when it began.
         outside = torch._C._DisableFuncTorch() if transformed else nullcontext()
-        with torch.inference_mode(False), torch.no_grad(), outside:
+        with outside, torch.inference_mode(False), torch.no_grad():
             return compute(*args, **kwargs)
 
     return run

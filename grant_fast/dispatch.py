@@ -11,7 +11,8 @@ from .adjacency import Adjacency
 from .devices import is_before_ampere
 from .errors import InputError
 
-BACKENDS = ("auto", "triton", "torch")
+PYTORCH = ("torch", "reference")
+BACKENDS = ("auto", "triton", *PYTORCH)
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
 #: Whether "auto" takes the kernels on a GPU: True once a device has run them.
@@ -35,15 +36,15 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     Args:
         x: features, of any shape; device and dtype decide.
         backend: "triton" takes the kernels, "torch" never does: there the hops are the vendor's
-            sparse products. "auto" chooses by what has been measured; no device has run the
-            kernels yet, so today it never takes them. None reads the environment variable
-            GRANT_FAST_BACKEND, "auto" where that is not set.
+            sparse products. "reference" takes neither, see `is_reference`. "auto" chooses by what
+            has been measured; no device has run the kernels yet, so today it never takes them.
+            None reads the environment variable GRANT_FAST_BACKEND, "auto" where that is not set.
 
     Raises:
         InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
     """
     source, backend = _chosen(backend)
-    if backend == "torch" or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
+    if backend in PYTORCH or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
         return False
     reason = why_not(x)
     if backend == "auto":
@@ -68,9 +69,15 @@ def allows_native(backend: str | None) -> bool:
     return _chosen(backend)[1] == "auto"
 
 
+def is_reference(backend: str | None) -> bool:
+    """Whether PyTorch's own operators compute and differentiate: slow, and open to `create_graph`,
+    `torch.func` and forward mode, of which the operators of this package know nothing."""
+    return _chosen(backend)[1] == "reference"
+
+
 def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None) -> str:
     """Why PyTorch computes a layer, where it does; X has the device and dtype of the weights."""
-    if _chosen(backend)[1] == "torch":
+    if _chosen(backend)[1] in PYTORCH:
         return "the backend is chosen so"
     on_cpu = weight.device.type == "cpu"
     reason = native.why_not(weight, adjacency, weight) if on_cpu else why_not(weight)

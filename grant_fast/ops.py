@@ -136,11 +136,12 @@ def flex_conv(
         bias: b, [h_out], or None.
         adjacency: Â, [n, n], row = target. Its values may require gradients.
         relu: act is a ReLU instead of the identity.
-        backend: "auto", "triton" or "torch", see `dispatch.takes_kernels`.
+        backend: "auto", "triton", "torch" or "reference", see `dispatch.takes_kernels`.
 
     Returns:
         Y, [n, h_out]. Differentiable once in x, weight, bias and the adjacency's values; the only
-        activation kept for that is `x` itself (and with a ReLU the result).
+        activation kept for that is `x` itself (and with a ReLU the result). By "reference" it is
+        differentiable any number of times, and κ activations are kept.
 
     Raises:
         InputError: shapes or dtypes that do not fit, or a backend that cannot compute this.
@@ -186,6 +187,9 @@ def _flex_conv_by(
     relu: bool,
     backend: str | None,
 ) -> Tensor:
+    if dispatch.is_reference(backend):
+        out = reference.smooth_flex_conv(x, weight, bias, *adjacency.csr)
+        return out.relu() if relu else out
     if not dispatch.takes_kernels(x, backend):
         if dispatch.takes_native(x, adjacency, weight, backend):
             return native.flex_conv(x, weight, bias, adjacency, relu)
@@ -206,6 +210,8 @@ def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> boo
 
 def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
     """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
+    if dispatch.is_reference(backend):
+        return reference.smooth_spmm(*adjacency.csr, x)
     matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
     if not autocasts(x):
         return torch.ops.grant_fast.spmm(x, compiled, *matrix)

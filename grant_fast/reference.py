@@ -111,6 +111,30 @@ def flex_conv(
     return out
 
 
+def smooth_spmm(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor:
+    """`spmm` in operators that PyTorch differentiates any number of times, in both modes, and maps.
+
+    It holds a row of x for every stored entry: [nnz, h].
+    """
+    if _is_half(x):
+        return smooth_spmm(rowptr, col, value.float(), x.float()).to(x.dtype)
+    terms = value.to(x.dtype)[:, None] * x.index_select(0, col)
+    zeros = x.new_zeros(rowptr.shape[0] - 1, x.shape[1])
+    return zeros.index_add(0, expand_rows(rowptr, col.shape[0]), terms)
+
+
+def smooth_flex_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, rowptr: Tensor, col: Tensor, value: Tensor
+) -> Tensor:
+    """`flex_conv` over `smooth_spmm`. PyTorch keeps every Â^k X for the backward pass."""
+    z = x
+    out = x @ weight[0]
+    for k in range(1, weight.shape[0]):
+        z = smooth_spmm(rowptr, col, value, z)
+        out = out + z @ weight[k]
+    return out if bias is None else out + bias
+
+
 def backward_hops_at_output_width(h_in: int, h_out: int, needs_dx: bool) -> bool:
     """Whether the backward pass hops dY (κ-1 hops at h_out serve dX and dW both).
 

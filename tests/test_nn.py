@@ -50,14 +50,16 @@ def test_pyg_tensors_are_sorted_once_for_all_layers(monkeypatch):
     assert len(calls) == 4  # by target, and for the transpose
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
-def test_both_lanes_equal_the_definition(pool, normalize, symmetric, weighted):
+def test_both_lanes_equal_the_definition(pool, normalize, symmetric, weighted, backend):
     case = Case(symmetric=symmetric, weighted=weighted)
     assert case.graphs.is_symmetric == symmetric
-    model = FlexGCN(5, [7, 3], 2, orders=[3, 2, 4], pool=pool, normalize=normalize).double()
+    options = {"pool": pool, "normalize": normalize, "backend": backend}
+    model = FlexGCN(5, [7, 3], 2, orders=[3, 2, 4], **options).double()
     want = plain_forward(model, case)
     weight = None if case.edge_weight is None else case.edge_weight.double()
     fast = model(case.double().batch(range(case.num_graphs)))

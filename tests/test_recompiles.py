@@ -42,7 +42,7 @@ def compiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 @ONCE
-@pytest.mark.parametrize("backend", ["auto", "triton"])
+@pytest.mark.parametrize("backend", ["auto", "triton", "reference"])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_layer_compiles_once(weighted, backend):
     conv = FlexConv(5, 6, order=3, backend=backend)
