@@ -18,6 +18,7 @@ from ..graphs import PackedGraphs
 from ..indexing import as_index, count_graphs
 from ..tasks import Task, check_task
 from .order import DEALING, arrange, deal, permutation, serving_order, uniform
+from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Positions, Predict, ScoringPass
@@ -51,6 +52,11 @@ class GraNTSampler(Sampler[list[int]]):
 
     An epoch's `len()` follows the curriculum; `total_batches` is the whole run's.
 
+    Under `DistributedDataParallel` give each process its `num_replicas` and `rank`, as to PyTorch's
+    `DistributedSampler`: it scores its part of the graphs, all get all scores, and each serves
+    every `num_replicas`-th of the batches that one process would (of a last round that is short,
+    the first ones again). What is picked does not depend on the number of processes.
+
     Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is. To rank
     by scores s of your own (s >= 0), give `Task("regression")` and a `predict` that returns y + s.
 
@@ -76,6 +82,7 @@ class GraNTSampler(Sampler[list[int]]):
         collate: makes a batch of a list of graphs when scoring; PyG's own if None.
         score_batch_size: graphs in one scoring pass; None is what fits into the cache where
             `dataset` is a `PackedGraphs`, and else `batch_size`, which is known to fit.
+        num_replicas, rank: processes that train together, and which of them this one is, from 0.
 
     Attributes:
         ids: the training graphs' positions, int64, ascending.
@@ -104,6 +111,8 @@ class GraNTSampler(Sampler[list[int]]):
         seed: int = 0,
         collate: Collate | None = None,
         score_batch_size: int | None = None,
+        num_replicas: int = 1,
+        rank: int = 0,
     ) -> None:
         if mode not in MODES:
             known = ", ".join(f"{m} (the paper's {PAPERS[m]})" if m in PAPERS else m for m in MODES)
@@ -123,6 +132,12 @@ class GraNTSampler(Sampler[list[int]]):
         self.dataset, self.task, self.mode = dataset, task, mode
         self.predict, self.residual, self.collate = predict, residual, collate
         self.ids = _checked_ids(ids, count_graphs(dataset))
+        self.replicas = Replicas(num_replicas, rank)
+        if len(self.ids) < num_replicas:
+            raise InputError(
+                f"num_replicas is {num_replicas}, and there are {len(self.ids)} graphs: give each "
+                "process one or more"
+            )
         self.epoch = 0
         self.scores: Tensor | None = None
         # Within this class graphs are numbered by their place in `ids`.
@@ -212,7 +227,7 @@ class GraNTSampler(Sampler[list[int]]):
             self.select(None, epoch)
 
     def __len__(self) -> int:
-        """The number of batches in the current epoch, right before its selection is made too."""
+        """The number of batches in this process's current epoch, before its selection, too."""
         length = self._length(self.epoch)
         self._told = min(self._told, length)
         return length
@@ -243,6 +258,7 @@ class GraNTSampler(Sampler[list[int]]):
         if batch_of is not None:
             batch_of = torch.empty_like(self.ids).scatter_(0, picked, batch_of)[served]
         batches = arrange(self.ids[served], self.batch_size, batch_of)
+        batches = self.replicas.served(batches)
         for count, batch in enumerate(batches, start=1):
             self._served = count, len(batches)
             yield batch.tolist()
@@ -310,26 +326,33 @@ class GraNTSampler(Sampler[list[int]]):
         )
 
     def _score(self, model: Model | None) -> tuple[Tensor, Tensor | None]:
-        """Scores in the order of `ids`, and their histogram where a kernel made one."""
+        """Scores in the order of `ids`, and their histogram where a kernel made one of them all."""
         if model is None:
             raise InputError(f"mode {self.mode!r} scores graphs with the model: give select one")
         look = ScoringPass(
             self.dataset,
             self.task,
-            self.ids,
+            self._mine,
             self.predict,
             self.residual,
             self.score_batch_size,
             self.collate,
             self._whole,
         )
-        scores, counts, _ = look(model)
-        return scores, counts
+        if self.replicas.count == 1:
+            return look(model)[:2]
+        scores, _, _ = look(self.replicas.inner(model))
+        return self.replicas.joined(scores, len(self.ids)), None
+
+    @property
+    def _mine(self) -> Tensor:
+        """The positions of the graphs that this process scores."""
+        return self.ids[self.replicas.part(len(self.ids))]
 
     @cached_property
     def _whole(self) -> GraphBatch | None:
-        """All the graphs as one batch, of which the kernels keep how they share tiles."""
-        return self.dataset.batch(self.ids) if isinstance(self.dataset, PackedGraphs) else None
+        """All graphs to score as one batch, of which the kernels keep how they share tiles."""
+        return self.dataset.batch(self._mine) if isinstance(self.dataset, PackedGraphs) else None
 
     def _move_to(self, epoch: int) -> None:
         last = self.curriculum.epochs - 1
@@ -375,8 +398,10 @@ class GraNTSampler(Sampler[list[int]]):
 
     def _length(self, epoch: int) -> int:
         if self.mode == "batch":
-            return share_size(self._ratio(epoch), self._num_batches(len(self.ids)))
-        return self._num_batches(share_size(self._ratio(epoch), len(self.ids)))
+            total = share_size(self._ratio(epoch), self._num_batches(len(self.ids)))
+        else:
+            total = self._num_batches(share_size(self._ratio(epoch), len(self.ids)))
+        return self.replicas.rounds(total)
 
     def _num_batches(self, num_graphs: int) -> int:
         return -(-num_graphs // self.batch_size)

@@ -1,0 +1,82 @@
+"""Processes that train one model together: which graphs each scores, which batches each serves."""
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import InputError, whole_number
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """All processes, and which of them this one is.
+
+    Args:
+        count: how many there are.
+        rank: this one's number, from 0.
+
+    Raises:
+        InputError: no such number of processes, or no such rank among them.
+    """
+
+    count: int = 1
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        whole_number("num_replicas", self.count)
+        if whole_number("rank", self.rank, least=0) >= self.count:
+            raise InputError(
+                f"rank is {self.rank} of num_replicas={self.count}: give "
+                "torch.distributed.get_rank() and get_world_size()"
+            )
+
+    def part(self, size: int) -> slice:
+        """The neighbours among 0..size-1 that are this process's to score."""
+        return slice(self.rank * size // self.count, (self.rank + 1) * size // self.count)
+
+    def rounds(self, num_batches: int) -> int:
+        """How many batches each process serves: as many as the others, or their steps would wait
+        for one another for ever."""
+        return -(-num_batches // self.count)
+
+    def served(self, batches: list[T]) -> list[T]:
+        """Every `count`-th batch from `rank` on; where a last round is short, the first again."""
+        places = range(self.rank, self.rounds(len(batches)) * self.count, self.count)
+        return [batches[place % len(batches)] for place in places]
+
+    def inner(self, model: Any) -> Any:
+        """The module that `DistributedDataParallel` wraps, with process 0's buffers in all, as the
+        wrapper's own forward pass would have it; any other model as it is.
+
+        Raises:
+            InputError: PyTorch knows of no such processes.
+        """
+        self._check_group()
+        if not isinstance(model, DistributedDataParallel):
+            return model
+        if model.broadcast_buffers:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+        return model.module
+
+    def joined(self, part: Tensor, size: int) -> Tensor:
+        """[size], put together from every process's `part`: the same bits in all of them."""
+        out = part.new_zeros(size)
+        out[self.part(size)] = part
+        dist.all_reduce(out)  # each entry is one process's; the others add 0
+        return out
+
+    def _check_group(self) -> None:
+        there = dist.is_available() and dist.is_initialized()
+        found = dist.get_world_size() if there else None
+        if found != self.count:
+            raise InputError(
+                f"num_replicas is {self.count}, and "
+                + ("PyTorch knows of no process group" if found is None else f"there are {found}")
+                + ": call torch.distributed.init_process_group, and give its get_world_size()"
+            )

@@ -1,0 +1,146 @@
+"""Several processes that train one model, each on its share of the batches."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from grant_fast import FlexGCN, GraNTSampler, InputError, PackedGraphs, Task
+from grant_fast.teaching import loss
+from grant_fast.teaching.replicas import Replicas
+
+TASK = Task("regression")
+EPOCHS = 4
+SCORED = ("batch", "graph", "global", "proportional")
+
+
+def rings(count: int) -> PackedGraphs:
+    """Rings of 3 to 7 nodes, with features and targets drawn from a fixed seed."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.arange(count) % 5 + 3
+    batch = torch.repeat_interleave(torch.arange(count), sizes)
+    node = torch.arange(len(batch))
+    last = sizes.cumsum(0)[batch] - 1
+    following = torch.where(node == last, last - sizes[batch] + 1, node + 1)
+    x = torch.randn(len(batch), 3, generator=generator)
+    y = torch.randn(count, 1, generator=generator)
+    return PackedGraphs.from_arrays(x, torch.stack([node, following]), batch, y)
+
+
+def sampler_of(graphs: PackedGraphs, mode: str, replicas: int = 1, rank: int = 0) -> GraNTSampler:
+    return GraNTSampler(
+        graphs, TASK, 4, epochs=EPOCHS, mode=mode, start_ratio=0.3, interval=1,
+        ratio_schedule="linear", score_batch_size=8, num_replicas=replicas, rank=rank,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("num_batches", [1, 2, 5, 6, 7])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_process_serves_as_many_batches_and_together_all(count, num_batches):
+    processes = [Replicas(count, rank) for rank in range(count)]
+    shares = [process.served([*range(num_batches)]) for process in processes]
+    in_turns = [batch for turn in zip(*shares, strict=True) for batch in turn]
+    assert {len(share) for share in shares} == {processes[0].rounds(num_batches)}
+    assert in_turns[:num_batches] == [*range(num_batches)]
+    again = in_turns[num_batches:]
+    assert len(again) < count and again == [i % num_batches for i in range(len(again))]
+
+
+@pytest.mark.parametrize("size", [4, 5, 49])
+def test_every_graph_is_scored_by_one_process(size):
+    parts = [range(size)[Replicas(4, rank).part(size)] for rank in range(4)]
+    assert [i for part in parts for i in part] == [*range(size)]
+    assert all(len(part) in (size // 4, size // 4 + 1) for part in parts)
+
+
+@pytest.mark.parametrize("mode", ["random", "full"])
+def test_modes_without_scores_need_no_process_group(mode):
+    graphs = rings(49)
+    alone = sampler_of(graphs, mode)
+    both = [sampler_of(graphs, mode, 2, rank) for rank in range(2)]
+    for epoch in range(EPOCHS):
+        for sampler in (alone, *both):
+            sampler.set_epoch(epoch)
+        first, second = map(list, both)
+        assert len(first) == len(second) == len(both[0])
+        in_turns = [batch for turn in zip(first, second, strict=True) for batch in turn]
+        assert in_turns[: len(alone)] == list(alone)
+    assert both[0].total_batches == sum(-(-n // 2) for n in _lengths(graphs, mode))
+
+
+def _lengths(graphs: PackedGraphs, mode: str) -> list[int]:
+    sampler, found = sampler_of(graphs, mode), []
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        found.append(len(sampler))
+    return found
+
+
+def _train(rank: int, count: int, folder: str) -> None:
+    """What one process does; it writes down what it saw."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=count)
+    # 49 graphs for 2: one process scores in 3 passes, the other in 4.
+    graphs, seen = rings(49), []
+    for mode in SCORED:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(FlexGCN(3, 4, 1, orders=[3, 2], norm="batch_norm"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sampler, alone = sampler_of(graphs, mode, count, rank), sampler_of(graphs, mode)
+        for epoch in range(EPOCHS):
+            sampler.select(model, epoch)  # the norms have seen other batches in each process
+            alone.select(model.module, epoch)
+            assert torch.equal(sampler.scores, alone.scores)
+            batches = list(sampler)
+            seen.append({"served": batches, "expected": list(alone)})
+            for ids in batches:
+                batch = graphs.batch(ids)
+                optimizer.zero_grad()
+                loss(model(batch), batch.y, TASK).backward()
+                optimizer.step()
+        seen.append({"weights": [p.detach().clone() for p in model.parameters()]})
+    torch.save(seen, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="this PyTorch knows of one process only")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # gloo's, about the host's name
+def test_processes_pick_the_same_graphs_as_one_alone_and_share_the_batches(tmp_path, monkeypatch):
+    if sys.platform == "linux":  # elsewhere the loopback has other names
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.multiprocessing.spawn(_train, (2, str(tmp_path)), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    epochs = 0
+    for one, other in zip(first, second, strict=True):
+        if "weights" in one:
+            assert all(map(torch.equal, one["weights"], other["weights"]))
+            continue
+        in_turns = [b for turn in zip(one["served"], other["served"], strict=True) for b in turn]
+        assert one["expected"] == other["expected"] == in_turns[: len(one["expected"])]
+        epochs += 1
+    assert epochs == EPOCHS * len(SCORED)
+
+
+def test_what_cannot_be_is_refused():
+    graphs = rings(3)
+    with pytest.raises(InputError, match=r"rank is 2 of num_replicas=2.*get_rank"):
+        sampler_of(graphs, "batch", 2, 2)
+    with pytest.raises(InputError, match=r"num_replicas=0: give a whole number"):
+        sampler_of(graphs, "batch", 0)
+    with pytest.raises(InputError, match=r"num_replicas is 4, and there are 3 graphs"):
+        sampler_of(graphs, "batch", 4)
+    sampler = sampler_of(graphs, "global", 2, 1)
+    with pytest.raises(InputError, match=r"knows of no process group.*init_process_group"):
+        sampler.select(FlexGCN(3, 4, 1, orders=[2, 2]), 0)
+
+
+def test_a_run_may_go_on_in_another_number_of_processes():
+    graphs = rings(49)
+    sampler = sampler_of(graphs, "random")
+    sampler.set_epoch(2)
+    resumed = sampler_of(graphs, "random", 2, 1)
+    resumed.load_state_dict(sampler.state_dict())
+    assert torch.equal(resumed.selected, sampler.selected)
+    assert next(iter(resumed)) == list(sampler)[1]
