@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.machine import cpu_name
 from benchmarks.networks import forever, inference, shuffled, training
 from benchmarks.peers import pyg
 from benchmarks.report import WAYS
@@ -218,6 +219,7 @@ def main() -> None:
     if args.out is not None:
         facts = {
             "command": f"python -m benchmarks.cpu --threads {' '.join(map(str, args.threads))}",
+            "processor": cpu_name(),
             "torch": torch.__version__,
             "kernels": native.build(),
             "runs": runs,

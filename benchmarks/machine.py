@@ -25,7 +25,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         except PackageNotFoundError:
             versions[package] = None
     threads = f"{torch.get_num_threads()} threads"
-    out: dict[str, Any] = {"name": f"{_cpu_name()}, {threads}", "versions": versions}
+    out: dict[str, Any] = {"name": f"{cpu_name()}, {threads}", "versions": versions}
     out["cpu cores"] = os.cpu_count()
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
@@ -40,7 +40,8 @@ def describe(device: torch.device) -> dict[str, Any]:
     return out
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """The processor's model, as the system calls it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)

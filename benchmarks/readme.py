@@ -1,10 +1,11 @@
-"""The README's speed tables, made from benchmarks/results/ and nothing else.
+"""The speed tables of README.md and docs/speed.md, made from benchmarks/results/ and nothing else.
 
-python -m benchmarks.readme          writes them between the README's markers
+python -m benchmarks.readme          writes them between the markers of both
 python -m benchmarks.readme --check  says whether they are what the results say
 """
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,22 @@ LAYERS = [
 PEERS = ("torch", "TAGConv, edge_index", "TAGConv, compiled", "TAGConv, CSR", "vendor SpMM",
          "paper's formulation")  # fmt: skip
 
+#: The README's: (what a reader calls it, its work and ours in cpu-steps.json, the suite's peer and
+#: cases for the GPU).
+SHORT = (
+    ("training step / scoring pass, molhiv network", "molhiv, 9-27-18-18", WAYS[0],
+     "PyG, DataLoader", ("step/molhiv", "infer/molhiv")),
+    ("training step / scoring pass, widths 64", "molhiv, widths 64", WAYS[0],
+     "PyG, DataLoader", ("step/molhiv, widths 64", "infer/molhiv, widths 64")),
+    ("training step / scoring pass, gen-cls network", "gen-cls, 40-10-10", WAYS[0],
+     "PyG, DataLoader", ("step/gen-cls", "infer/gen-cls")),
+    ("paper-mode epoch, molhiv network", "molhiv, an epoch", WAYS[0],
+     "paper's formulation, DataLoader", ("epoch/ogbg-molhiv",)),
+    ("training step / scoring pass, molhiv, `FlexConv` for `TAGConv`", "molhiv, 9-27-18-18",
+     WAYS[2], "PyG, DataLoader", ()),
+)  # fmt: skip
+THREADS = (1, 2)
+
 Results = dict[str, Any]
 
 
@@ -58,6 +75,67 @@ def load_steps() -> Results | None:
     """What `python -m benchmarks.cpu` measured."""
     file = ROOT / "benchmarks" / "results" / "cpu-steps.json"
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def short(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = None) -> str:
+    """The README's section: a row a network, then where we gain least or lose, and the commands."""
+    suites = [*(cpu if _threads(cpu) == count else None for count in THREADS), gpu]
+    rows = []
+    for what, work, way, peer, cases in SHORT:
+        found = [_gain(cpu_steps, count, work, way) for count in THREADS]
+        rows.append([what, peer.split(",")[0], *found, _suite_gain(gpu, peer, *cases)])
+    what = "one layer, where we gain least (graphs, width, peer)"
+    rows.append([what, "any peer", *map(_least, suites)])
+    found = [_suite_gain(suite, "PyG", "pack/molecules", "pack/graphon") for suite in suites]
+    rows.append(["packing a list of PyG's molecules / graphon graphs, once", "PyG", *found])
+    head = ["the work", "beside", *(f"CPU, {count} thread{'s' * (count > 1)}" for count in THREADS)]
+    made = NOT_MEASURED if cpu_steps is None else _made(cpu_steps)
+    where = [f"CPU, networks: {made}.", _where("CPU, last two rows", cpu), _where("GPU", gpu)]
+    return f"{table([*head, 'GPU'], rows)}\n\n{' '.join(where)}\n"
+
+
+def _threads(document: Results | None) -> int | None:
+    """How many the suite ran on: a CPU's name ends with them, as in "AMD EPYC, 1 threads"."""
+    found = re.search(r", (\d+) threads$", document["device"]["name"]) if document else None
+    return int(found[1]) if found else None
+
+
+def _made(document: Results) -> str:
+    """The processor, where `benchmarks.cpu` has kept it, and the command."""
+    on = f"{document['processor']}, " if "processor" in document else ""
+    return f"{on}`{document['command']}`"
+
+
+def _gain(document: Results | None, threads: int, work: str, way: str) -> str:
+    """The ratios that `benchmarks.cpu` found: an epoch's, or a training step's and a pass's."""
+    runs = [] if document is None else document["runs"]
+    names = ("ratio", f"train {way}, ratio", f"score {way}, ratio")
+    for figure in (f for run in runs if run["threads"] == threads for f in run["figures"]):
+        if figure["work"].startswith(work):
+            return " / ".join(ratio(figure[name]) for name in names if name in figure)
+    return NOT_MEASURED
+
+
+def _suite_gain(document: Results | None, peer: str, *cases: str) -> str:
+    """The suite's ratios to a peer in these cases, if it has them all."""
+    found = [result for name in cases if (result := _result(document, name)) is not None]
+    cells = [_ratio(result, peer) for result in found if peer in result["sides"]]
+    return " / ".join(cells) if cells and len(cells) == len(cases) else NOT_MEASURED
+
+
+def _least(document: Results | None) -> str:
+    """The least ratio of all `LAYERS` to all `PEERS`, and where it is."""
+    found = [
+        (result["ratios"][peer], f"{what}, {peer}")
+        for what, name in LAYERS
+        if (result := _result(document, name)) is not None
+        for peer in PEERS
+        if peer in result["ratios"]
+    ]
+    if not found:
+        return NOT_MEASURED
+    least, where = min(found)
+    return f"{ratio(least)} ({where})"
 
 
 def steps(document: Results | None) -> str:
@@ -90,7 +168,7 @@ def steps(document: Results | None) -> str:
 
 
 def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = None) -> str:
-    """The README's section: steps on the CPU; then where the suite ran, the networks, one layer."""
+    """The page's section: steps on the CPU; then where the suite ran, the networks, one layer."""
     there = [(place, found) for place, found in (("CPU", cpu), ("GPU", gpu)) if found is not None]
     parts = [steps(cpu_steps), "The suite:", _where("CPU", cpu), _where("GPU", gpu)]
     if not there:
@@ -125,8 +203,8 @@ def _where(place: str, document: Results | None) -> str:
     return f"{place}: {document['device']['name']}, {document['date']}, `{document['command']}`."
 
 
-def _result(document: Results, name: str) -> Results | None:
-    return document["cases"].get(name, {}).get("result")
+def _result(document: Results | None, name: str) -> Results | None:
+    return None if document is None else document["cases"].get(name, {}).get("result")
 
 
 def _race(document: Results, name: str, peer: str) -> list[str]:
@@ -167,21 +245,26 @@ def merged(text: str, section: str) -> str:
         ValueError: the markers are not there, each once and in order.
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"the README must have {BEGIN.strip()!r} and {END!r}, once each")
+        raise ValueError(f"a page must have {BEGIN.strip()!r} and {END!r}, once each")
     before, rest = text.split(BEGIN)
     return before + BEGIN + "\n" + section + "\n" + END + rest.split(END)[1]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the README's section, or with --check compare it; 1 where they differ."""
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    wanted = merged(text, speed(load("cpu"), load("gpu"), load_steps()))
+    """Write both pages' sections, or with --check compare them; 1 where one differs."""
+    results = load("cpu"), load("gpu"), load_steps()
+    stale = []
+    for page, section in (("README.md", short), ("docs/speed.md", speed)):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        wanted = merged(text, section(*results))
+        if "--check" not in arguments:
+            atomic_write_text(ROOT / page, wanted)
+        elif text != wanted:
+            stale.append(page)
     if "--check" in arguments:
-        print("README.md is up to date" if text == wanted else "run python -m benchmarks.readme")
-        return int(text != wanted)
-    atomic_write_text(readme, wanted)
-    return 0
+        names = " and ".join(stale)
+        print(f"{names}: run python -m benchmarks.readme" if stale else "both pages are up to date")
+    return int(bool(stale))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from functools import partial
 from pathlib import Path
 
@@ -195,7 +196,7 @@ def test_the_picture_takes_the_trained_layers_of_the_central_order(tmp_path):
     assert (tmp_path / "ratio.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_the_readme_says_what_was_not_measured():
+def test_the_page_of_speed_says_what_was_not_measured():
     sides = {"auto": side(0.004), "PyG, DataLoader": side(0.012)}
     step = {"group": "step", "result": race("auto", **sides)}
     step["result"]["facts"] = {"graphs": 3198, "batch size": 500}
@@ -210,6 +211,48 @@ def test_the_readme_says_what_was_not_measured():
     assert f"{what} | GPU | {none} | {none} | {none} |" in readme.speed(cpu, document())
     empty = readme.speed(None, None)
     assert f"CPU: {none}." in empty and "×" not in empty
+
+
+def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
+    none = readme.NOT_MEASURED
+    figures = [
+        {
+            "work": "molhiv, 9-27-18-18",
+            **{f"train {way}, ratio": 6.5 - n for n, way in enumerate(report.WAYS)},
+            **{f"score {way}, ratio": 0.5 for way in report.WAYS},
+        },
+        {"work": "molhiv, an epoch in the paper's mode (5 graphs)", "ratio": 12.34},
+    ]
+    steps = {"command": "python -m benchmarks.cpu", "runs": [{"threads": 2, "figures": figures}]}
+    loses = {"torch": side(9), "TAGConv, CSR": side(0.5), "another": side(0.1)}
+    found = {
+        "pack/molecules": {"result": race("a", a=side(4), PyG=side(1))},
+        "pack/graphon": {"result": race("a", a=side(2), PyG=side(1))},
+        "layer/big/9/3/forward+backward": {"result": race("a", a=side(1), **loses)},
+        "step/gen-cls": {"result": race("a", a=side(1), **{"PyG, DataLoader": side(3)})},
+    }
+    cpu = document(**found) | {"device": {"name": "a machine, 1 threads"}}
+    text = readme.short(cpu, None, steps)
+    both = "| training step / scoring pass, molhiv"
+    assert f"{both} network | PyG | {none} | 6.5× / 0.50× | {none} |" in text
+    assert f"{both}, `FlexConv` for `TAGConv` | PyG | {none} | 4.5× / 0.50× | {none} |" in text
+    assert f"| paper's formulation | {none} | 12.3× | {none} |" in text
+    assert f"| any peer | 0.50× (big, width 9, TAGConv, CSR) | {none} | {none} |" in text
+    assert f"graphon graphs, once | PyG | 0.25× / 0.50× | {none} | {none} |" in text
+    assert f"networks: `{steps['command']}`." in text and f"GPU: {none}." in text
+    assert "networks: a Zen, `python" in readme.short(cpu, None, steps | {"processor": "a Zen"})
+
+    found["infer/gen-cls"] = found["step/gen-cls"]
+    text = readme.short(None, document(**found), None)
+    assert f"gen-cls network | PyG | {none} | {none} | 3.0× / 3.0× |" in text
+    assert f"molhiv network | PyG | {none} | {none} | {none} |" in text
+    assert f"networks: {none}. CPU, last two rows: {none}. GPU: a machine" in text
+
+
+def test_the_readmes_gpu_column_is_empty_before_a_gpu_was_measured():
+    text = readme.short(readme.load("cpu"), None, readme.load_steps())
+    rows = text.split("\n\n")[0].splitlines()[2:]
+    assert 5 <= len(rows) <= 7 and all(row.endswith(f"| {readme.NOT_MEASURED} |") for row in rows)
 
 
 def test_a_peer_that_was_left_out_is_explained_and_no_other():
@@ -258,8 +301,32 @@ def test_the_section_goes_between_its_markers_only():
         merged("no markers")
 
 
-def test_the_readme_is_what_the_results_say():
+def test_the_pages_are_what_the_results_say():
     assert readme.main(["--check"]) == 0
+
+
+def test_both_pages_are_written_and_checked(tmp_path, monkeypatch, capsys):
+    empty = f"a\n{readme.BEGIN}{readme.END}\nb\n"
+    pages = [tmp_path / "README.md", tmp_path / "docs" / "speed.md"]
+    pages[1].parent.mkdir()
+    for page in pages:
+        page.write_text(empty)
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    assert readme.main(["--check"]) == 1
+    assert "README.md and docs/speed.md: run" in capsys.readouterr().out
+    assert readme.main([]) == readme.main(["--check"]) == 0
+    pages[1].write_text(empty)
+    assert readme.main(["--check"]) == 1 and "README" not in pages[1].read_text()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("docs/speed.md: run")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/speed.md"])
+def test_a_page_of_speed_links_to_files_that_are_there(page):
+    file = readme.ROOT / page
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", file.read_text(encoding="utf-8"))
+    assert links and not [
+        link for link in links if ":" not in link and not (file.parent / link).exists()
+    ]
 
 
 @pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
