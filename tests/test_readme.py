@@ -1,8 +1,10 @@
-"""The README's examples run as they stand."""
+"""What the README and the pages of docs/ say: examples run, links lead somewhere, tables are true."""
 
 import csv
 import re
 import shlex
+import socket
+import sys
 import warnings
 from pathlib import Path
 
@@ -10,10 +12,17 @@ import pytest
 
 from tests.cli.runs import SMILES, run
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")))
+}
+EXAMPLES = [
+    pytest.param(page, example, id=f"{page}:{number}")
+    for page, text in PAGES.items()
+    for number, example in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), start=1)
+]
 TRAIN = re.search(r"^grant-fast (train +hiv\.csv .*)$", README, re.MULTILINE)
 
 
@@ -31,18 +40,58 @@ def hiv(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
 
 
+@pytest.fixture
+def one_process(monkeypatch):
+    """What a launcher tells a process, here the only one."""
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        facts = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": port.getsockname()[1]}
+    for name, value in {**facts, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+    if sys.platform == "linux":
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
 def test_there_are_examples():
-    assert len(EXAMPLES) >= 3
+    assert sum(example.id.startswith("README") for example in EXAMPLES) >= 3
+    assert len(EXAMPLES) >= 9
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: text.split("\n")[0])
-def test_an_example_runs_word_for_word(example, request):
+@pytest.mark.parametrize(("page", "example"), EXAMPLES)
+def test_an_example_runs_word_for_word(page, example, request):
     pytest.importorskip("ogb")
     if "runs/hiv" in example:
         request.getfixturevalue("hiv")
+    if "init_process_group" in example:
+        request.getfixturevalue("one_process")
     with warnings.catch_warnings():  # PyG's own, at its import
         warnings.simplefilter("ignore")
         pytest.importorskip("torch_geometric")
-        names: dict = {}
-        exec(compile(example, "README.md", "exec"), names)
-    assert "sampler" in names
+        exec(compile(example, f"an example of {page}", "exec"), {})
+
+
+def anchors(text: str) -> set[str]:
+    """What a heading can be linked by, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", PAGES[page])
+    for file, _, anchor in (link.partition("#") for link in links if ":" not in link):
+        target = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+        assert target.exists(), file
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{file}#{anchor}"
+
+
+@pytest.mark.parametrize("name", ["compare-demo", "compare-hiv"])
+def test_tables_of_results_are_those_of_the_results(name):
+    """Each arm's row in docs/results.md, and its metric in the README's summary."""
+    for row in (ROOT / f"benchmarks/results/{name}.md").read_text().splitlines():
+        if re.match(r"\| (full|random|grant)", row):
+            arm, seconds, saved, seen, loss, metric = row.split(" | ")[:6]
+            assert " | ".join((arm, seconds, saved, seen, loss, metric)) in PAGES["docs/results.md"]
+            assert metric in README, arm
+            assert saved in README or name == "compare-demo"
