@@ -1,5 +1,7 @@
 # `make demo` and `make test` need Python 3.10 or newer and nothing else.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+IS_NEW := import sys; sys.exit(sys.version_info < (3, 10))
+PYTHON ?= $(shell for name in python3.11 python3 python3.13 python3.12 python3.10; do \
+	$$name -c '$(IS_NEW)' 2>/dev/null && echo $$name && break; done)
 BIN := .venv/bin
 # One thread a test process: two processes with two threads each only get in each other's way.
 TEST_WORKERS ?= 2
@@ -27,6 +29,9 @@ lint: .venv/development
 
 # constraints.txt pins what a fresh install gets to the versions that were tested together.
 .venv/package: pyproject.toml constraints.txt $(wildcard kernels/cpu/*)
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(IS_NEW)' || { echo \
+		"error: Python 3.10 or newer is needed: install it, or name it, as make demo PYTHON=python3.12" \
+		>&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@

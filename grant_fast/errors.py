@@ -11,7 +11,8 @@ class InputError(ValueError):
 
 
 class MissingExtraError(ImportError):
-    """A feature needs a package that is not installed; the message gives the install command."""
+    """A feature needs a package that cannot be imported; the message gives the install command,
+    or what is in the way."""
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
@@ -25,11 +26,15 @@ def require(module: str, extra: str) -> ModuleType:
     """Import an optional module, or say which extra of grant_fast brings it.
 
     Raises:
-        MissingExtraError: the module, or something it needs, is not installed.
+        MissingExtraError: the module, or something it needs, is not installed or is broken.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError):
+            raise MissingExtraError(
+                f"{module} is needed here and is installed, but cannot be imported: {error}"
+            ) from error
         raise MissingExtraError(
             f"{error.name or module} is needed here and is not installed: "
             f'pip install "grant_fast[{extra}]"'

@@ -56,6 +56,14 @@ def test_a_missing_package_names_the_extra():
         require("no_such_thing.mol", "smiles")
 
 
+def test_a_package_that_is_there_and_broken_is_not_called_missing(tmp_path, monkeypatch):
+    (tmp_path / "broken_thing.py").write_text("raise ImportError('libXrender.so.1 is not there')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingExtraError, match=r"cannot be imported: libXrender") as found:
+        require("broken_thing", "smiles")
+    assert "pip install" not in str(found.value)
+
+
 def test_a_link_stays_a_link_to_the_new_content(tmp_path):
     (tmp_path / "target.csv").write_text("old")
     (tmp_path / "link.csv").symlink_to(tmp_path / "target.csv")

@@ -1,4 +1,4 @@
-"""What the README and the pages of docs/ say: examples run, links lead somewhere, tables are true."""
+"""What README and docs/ say: examples run, links lead somewhere, tables are those of results."""
 
 import csv
 import re

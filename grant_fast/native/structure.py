@@ -40,8 +40,9 @@ def why_not(
         return "the call is being traced"
     if loading.library() is None:
         return (
-            "the CPU kernels were not compiled: install grant_fast where there is a C compiler, "
-            "and leave the folder of its sources"
+            "the CPU kernels were not compiled: where there is a C compiler, "
+            "pip install --force-reinstall --no-deps --no-cache-dir grant_fast (in a checkout of "
+            "its sources, pip install .), and leave the folder of the sources"
         )
     for name, t in (("x", x), ("the weight", x if weight is None else weight)):
         if t.device.type != "cpu" or type(t) not in (Tensor, nn.Parameter):

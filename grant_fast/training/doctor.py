@@ -13,6 +13,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from .. import native
 from ..data.progress import track
 from ..devices import clock
 from ..dispatch import ENVIRONMENT, why_not
@@ -26,6 +27,7 @@ from .checkpoints import load_checkpoint, load_weights, save_checkpoint
 from .model import resolve_device
 
 _PACKAGES = {
+    "grant_fast": None,
     "torch": None,
     "numpy": None,
     "safetensors": None,
@@ -34,6 +36,12 @@ _PACKAGES = {
     "ogb": "SMILES and ogbg-mol*",
     "torch-geometric": "PyG models and data",
     "tensorboard": "--tensorboard",
+}
+_BUILDS = {
+    "_cpu_v4": "compiled for AVX-512",
+    "_cpu_v3": "compiled for AVX2",
+    "_cpu": "compiled for any processor, slower than for AVX2 or AVX-512",
+    None: "not compiled",
 }
 
 
@@ -52,6 +60,7 @@ def examine() -> list[Check]:
     for package, purpose in _PACKAGES.items():
         checks.append(Check(None, package, _version(package, purpose)))
     checks.append(Check(None, "cpu", f"{torch.get_num_threads()} threads"))
+    checks.append(Check(None, "cpu kernels", _BUILDS[native.build()]))
     names = ["cpu"]
     for index in range(torch.cuda.device_count()):
         names.append(f"cuda:{index}")

@@ -79,7 +79,7 @@ def recording_device(model: FlexGCN) -> torch.device | None:
     """The GPU on which kernels compute `model`, never waiting for it, as a recording asks."""
     weight = model.convs[0].weight
     assert isinstance(weight, torch.Tensor)
-    return weight.device if weight.is_cuda and takes_kernels(weight, model.backend) else None
+    return weight.device if takes_kernels(weight, model.backend) and weight.is_cuda else None
 
 
 def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> PaddedBatch | None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from functools import partial
 from pathlib import Path
 

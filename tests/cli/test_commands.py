@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import grant_fast
 from grant_fast import PackedGraphs, shell
 from grant_fast.data.load import load_dataset, save_dataset
 from grant_fast.training.checkpoints import load_checkpoint
@@ -312,9 +313,16 @@ def test_pack_train_and_predict_on_a_packed_file(tmp_path):
     assert sum(float(value) for value in list(rows[0].values())[2:]) == pytest.approx(1, abs=1e-5)
 
 
+def test_version_is_that_of_the_package():
+    result = run("--version")
+    assert result.exit_code == 0 and result.stdout == f"grant-fast {grant_fast.__version__}\n"
+
+
 def test_doctor_checks_this_machine():
     result = run("doctor")
     assert result.exit_code == 0
+    assert re.search(rf"grant_fast +{re.escape(grant_fast.__version__)}\n", result.stdout)
+    assert re.search(r"cpu kernels +(not )?compiled", result.stdout)
     assert "✓ FlexGCN on cpu" in result.stdout and "✗" not in result.stdout
 
 

@@ -136,7 +136,11 @@ def test_explain_takes_what_the_model_takes(pool):
 @pytest.mark.parametrize(
     ("dtype", "compiled", "reason"),
     [
-        (torch.float32, False, "the CPU kernels were not compiled: install grant_fast where there"),
+        (
+            torch.float32,
+            False,
+            "the CPU kernels were not compiled: where there is a C compiler, pip",
+        ),
         (torch.float64, True, "x is torch.float64, not float32"),
         (torch.float32, True, "the graphs are no GraphBatch, and PyG's tensors"),
     ],
