@@ -247,18 +247,17 @@ class GraNTSampler(Sampler[list[int]]):
             self._served = count, len(batches)
             yield batch.tolist()
 
-    def weights(self, ids: Positions) -> Tensor | None:
-        """What the losses of the selected graphs at `ids` count, float32 [len(ids)]; None: 1 each.
+    def weights(self, ids: Positions) -> Tensor:
+        """What the losses of the selected graphs at `ids` count, float32 [len(ids)] on the CPU.
 
         A batch's loss is the mean that they weight, (w·l).sum() / w.sum(): over all that is
-        selected they sum to the number of all graphs, in expectation.
+        selected they sum to the number of all graphs, in expectation. Each counts 1 in all modes
+        but "proportional", and there too where everything is selected.
 
         Raises:
             InputError: nothing has been selected yet, or a graph is not among the selected.
         """
         picked = self._picked_or_raise()
-        if self._weights is None:
-            return None
         asked = torch.as_tensor(ids).cpu()
         # Asked for in every step, where `selected` would be gathered each time.
         among = torch.searchsorted(self.ids, asked)
@@ -269,7 +268,7 @@ class GraNTSampler(Sampler[list[int]]):
                 f"position {int(strange[0])} is not selected, so nothing says what it counts: "
                 "ask for positions that the sampler serves"
             )
-        return self._weights[place]
+        return torch.ones(len(asked)) if self._weights is None else self._weights[place]
 
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: int64 tensors, ints, and the settings as plain values."""

@@ -342,8 +342,7 @@ def test_a_step_asks_for_its_weights_alone(make_graphs, zero, mode, monkeypatch)
     sampler.select(zero, 0)
     ids = sampler.selected[:2]
     monkeypatch.setattr(GraNTSampler, "selected", None)  # as long as the dataset, for each batch
-    weights = sampler.weights(ids)
-    assert (weights is None) == (mode == "global") and (weights is None or len(weights) == 2)
+    assert len(sampler.weights(ids)) == 2
 
 
 def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zero) -> None:
@@ -361,6 +360,20 @@ def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zer
     for strange in (0, unselected, 29):
         with pytest.raises(InputError, match=f"position {strange} is not selected"):
             sampler.weights([int(sampler.selected[0]), strange])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_selected_graph_counts_one_where_nothing_weights_them(make_graphs, zero, mode) -> None:
+    share = 1.0 if mode == "proportional" else 0.3
+    sampler = GraNTSampler(
+        make_graphs(10), REGRESSION, 4, epochs=1, mode=mode, start_ratio=share, predict=zero
+    )
+    sampler.select(zero, 0)
+    for ids in (*sampler, sampler.selected):
+        weights = sampler.weights(ids)
+        assert weights.dtype == torch.float32 and weights.tolist() == [1.0] * len(ids)
+    with pytest.raises(InputError, match="position 10 is not selected"):
+        sampler.weights([10])
 
 
 @pytest.mark.parametrize("mode", SCORED)
