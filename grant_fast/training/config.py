@@ -178,8 +178,9 @@ class RunConfig:
             value = getattr(self, spec.name)
             if isinstance(value, list):  # as JSON gives it; a frozen config holds tuples
                 object.__setattr__(self, spec.name, tuple(value))
-            if isinstance(spec.default, tuple) != isinstance(value, (list, tuple)):
-                self._reject(spec.name, "it must be a list" if spec.default else "not a list")
+            is_list = isinstance(spec.default, tuple)
+            if is_list != isinstance(value, (list, tuple)):
+                self._reject(spec.name, "it must be a list" if is_list else "not a list")
             limit: Limit = spec.metadata["limit"]
             absent = value is None and spec.default is None
             values = value if isinstance(value, (list, tuple)) else [value]
