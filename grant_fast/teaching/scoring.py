@@ -1,5 +1,6 @@
 """The teacher's look at the learner: one inference pass, one score for each graph."""
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -176,7 +177,7 @@ class ScoringPass:
                 continue
             if mine is not None and scores.add_in_one_pass(mine, batch):
                 continue
-            pred = model(batch) if self.predict is None else self.predict(model, batch)
+            pred = _called(model, batch) if self.predict is None else self.predict(model, batch)
             if mine is None and isinstance(pred, Tensor):
                 pred = pred.clone()  # a model may write all its outputs into the same memory
             scores.add(pred, batch, chunk.stop - start)
@@ -306,6 +307,27 @@ class _Scores:
             self._result = scores.new_empty(self._total)
         self._result[self._done : self._done + len(scores)] = scores
         self._done += len(scores)
+
+
+def _called(model: Model, batch: Any) -> Any:
+    """`model(batch)`; InputError where the model does not take a batch alone, as PyG's do not."""
+    try:
+        return model(batch)
+    except TypeError as error:
+        if _is_of_the_model(error):
+            raise
+        raise InputError(
+            f"the model does not take a batch alone ({error}): give predict=, a function of both "
+            "that returns the raw outputs, as predict=lambda model, batch: "
+            "model(batch.x, batch.edge_index, …)"
+        ) from error
+
+
+def _is_of_the_model(error: TypeError) -> bool:
+    """Whether code of the model itself raised it, and not the call by PyTorch's or ours."""
+    assert error.__traceback__ is not None
+    frames = traceback.walk_tb(error.__traceback__.tb_next)
+    return any(f.f_globals.get("__name__", "").partition(".")[0] != "torch" for f, _ in frames)
 
 
 @contextmanager
