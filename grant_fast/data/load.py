@@ -84,7 +84,8 @@ def load_dataset(
             published split. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
-        workers: processes that read SMILES or draw 10,000 graphs and more, see `share_out`.
+        workers: processes that read SMILES or draw 10,000 graphs and more, see
+            `grant_fast.workers.share_out`.
         progress: show progress bars.
 
     Raises:

@@ -51,8 +51,16 @@ class GraNTSampler(Sampler[list[int]]):
 
     An epoch's `len()` follows the curriculum; `total_batches` is the whole run's.
 
-    Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is. To rank
-    by scores s of your own (s >= 0), give `Task("regression")` and a `predict` that returns y + s.
+    The share stays below 1, as the last selection comes before the last epoch: by the defaults
+    it ends at 0.66 in a run of 50 epochs, at 0.96 in one of 300.
+
+    Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is, and by
+    raw outputs: logits, or values in the units of y. By probabilities, or by the outputs of a
+    network that learns standardised targets, it would rank wrongly: `predict` must undo that.
+
+    To rank by scores s of your own (s >= 0), give `Task("regression")` and a `predict` that returns
+    y + s, in the shape of y. With T target columns give `Task("regression", num_outputs=T)` and
+    return y + s·√k, s and k `[num_graphs, 1]`, k how many targets of a graph are not NaN.
 
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
@@ -64,14 +72,17 @@ class GraNTSampler(Sampler[list[int]]):
             the batches with the largest mean score are kept, whole. "graph" (S): the largest scores
             within each such batch. "global": the largest of all. "proportional": as many, drawn
             with odds that grow with the score, for a loss weighted with `weights`, which keeps its
-            expectation (`selection.sample_graphs`). "random": as many, drawn uniformly: the
+            expectation (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses`
+            gives the loss of each graph). "random": as many, drawn uniformly: the
             control. "full": every graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
-        ratio_schedule: "step", "linear", "cosine" or "constant"; see `schedules.ratio_at`.
-        interval: "curriculum", or a number of epochs; see `schedules.selection_epochs`.
+        ratio_schedule: "step", "linear", "cosine" or "constant"; see
+            `grant_fast.teaching.ratio_at`.
+        interval: "curriculum", or a number of epochs; see
+            `grant_fast.teaching.selection_epochs`.
         ids: positions of the training graphs in `dataset`, in any order; all of them if None.
         predict: `predict(model, batch)` gives the raw outputs; `model(batch)` if None.
-        residual: "gradient" or "raw"; see `residuals.residual`.
+        residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
         seed: of the order and of the dealing into batches.
         collate: makes a batch of a list of graphs when scoring; PyG's own if None.
         score_batch_size: graphs in one scoring pass; None is what fits into the cache where
@@ -284,6 +295,8 @@ class GraNTSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state: from here on, the same batches as from the saved sampler.
+
+        A state that was saved within an epoch begins that epoch again.
 
         Raises:
             InputError: the state is of a sampler with other settings or other graphs.

@@ -140,6 +140,24 @@ def test_scores_of_ones_own_are_ranked_as_errors_of_a_regression(make_graphs) ->
     assert sampler.scores.unique().tolist() == [0.5, 2.5]
 
 
+@pytest.mark.parametrize("columns", [2, 9])
+def test_scores_of_ones_own_are_ranked_beside_several_targets_with_gaps(
+    make_graphs, columns
+) -> None:
+    def own(model: nn.Module, batch: Any) -> Tensor:
+        return batch.y + batch.uid[:, None] * (~batch.y.isnan()).sum(1, keepdim=True).sqrt()
+
+    graphs = make_graphs(40)
+    for graph in graphs:
+        graph.y = torch.randn(1, columns)
+        graph.y[0, 1:][torch.rand(columns - 1) < 0.3] = math.nan
+    task = Task("regression", num_outputs=columns)
+    sampler = GraNTSampler(graphs, task, 8, epochs=1, mode="global", predict=own)
+    sampler.select(nn.Identity(), 0)
+    torch.testing.assert_close(sampler.scores, torch.arange(40.0))
+    assert sampler.selected.tolist() == [36, 37, 38, 39]
+
+
 @pytest.mark.parametrize("num_graphs", [40, 43])
 @pytest.mark.parametrize("ratio", [0.05, 0.3, 0.8])
 def test_b_keeps_whole_the_batches_of_largest_mean_score(
