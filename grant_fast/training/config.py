@@ -155,7 +155,7 @@ class RunConfig:
     arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "who picks the graphs")
     start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
     ratio_schedule: str = _setting(
-        "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"
+        "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows towards 1"
     )
     interval: int | str = _setting(
         "curriculum", _INTERVAL, "epochs between selections; 'curriculum' lets them grow"
