@@ -62,6 +62,20 @@ class GraphBatch:
             raise InputError(CHANGED.format(name))
         super().__setattr__(name, value)
 
+    if not TYPE_CHECKING:  # to whom every name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """What is not there: of PyG's attributes, those that packing leaves out."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return self.__getattribute__(name)  # fails again, and says what is wrong
+            raise AttributeError(
+                f"a GraphBatch has no {name!r}: packed graphs carry x, edges, one weight an edge "
+                "and y only; where a model needs more, give the sampler and the loader PyG's data "
+                "set as it is",
+                name=name,
+                obj=self,
+            )
+
     def check_unchanged(self) -> None:
         """Refuse features that were written to, or that a gradient is asked of: no model would see
         it (InputError)."""

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from . import __version__
 from .errors import InputError
 from .files import check_apart, check_writable, unzipped_name
 from .options import config_of, with_settings
@@ -40,6 +39,8 @@ app = typer.Typer(
 
 
 def _show_version(asked: bool) -> None:
+    from . import __version__
+
     if asked:
         typer.echo(f"grant-fast {__version__}")
         raise typer.Exit

@@ -75,6 +75,30 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
     return index
 
 
+def distinct_positions(ids: Tensor | Sequence[int] | None, total: int) -> Tensor:
+    """The positions of some of `total` graphs, each once, int64 ascending; of all for None.
+
+    Raises:
+        InputError: none, one that is not there, one twice, or something that is no positions.
+    """
+    given = torch.arange(total) if ids is None else as_index(ids).cpu()
+    if given.numel() == 0:
+        raise InputError("there are no graphs to teach: ids, or the dataset, is empty")
+    if given.dim() != 1 or given.dtype == torch.bool or given.is_floating_point():
+        raise InputError(
+            f"ids must be positions, int64 [num_graphs], not {given.dtype} {list(given.shape)}: "
+            "for a mask, give mask.nonzero().squeeze(1)"
+        )
+    positions = given.long().sort().values
+    outside = positions[(positions < 0) | (positions >= total)]
+    if len(outside):
+        raise InputError(f"ids has {int(outside[0])}: this dataset has positions 0..{total - 1}")
+    repeated = positions[1:][positions.diff() == 0]
+    if len(repeated):
+        raise InputError(f"ids has {int(repeated[0])} more than once: give each graph once")
+    return positions
+
+
 def sizes_to_ptr(sizes: Tensor) -> Tensor:
     """[0, s_0, s_0 + s_1, …], [len(sizes) + 1] int64."""
     ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64, device=sizes.device)

@@ -24,7 +24,7 @@ class Task:
         kind: the family of loss and residual.
         level: whether a target belongs to a graph or to a node.
         num_outputs: columns of the network's output: targets, 1, classes, or labels.
-        names: the targets' (or classes') names, for people.
+        names: the targets' (or classes') names, for people; a string is one name.
     """
 
     kind: Kind
@@ -33,6 +33,8 @@ class Task:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            object.__setattr__(self, "names", (self.names,))
         if self.kind not in get_args(Kind):
             raise InputError(
                 f"unknown task {self.kind!r}: choose one of {', '.join(get_args(Kind))}"

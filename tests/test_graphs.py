@@ -303,6 +303,27 @@ def test_what_a_model_writes_into_a_batch_stays_there(where):
     assert torch.equal(case.graphs.x, x) and torch.equal(case.graphs.y, y)
 
 
+@pytest.mark.parametrize("name", ["edge_attr", "pos", "edge_type", "smiles"])
+def test_what_packing_leaves_out_of_a_batch_is_named_with_a_remedy(name):
+    batch = Case().graphs.batch([0, 2])
+    says = (
+        f"has no '{name}': packed graphs carry x, edges, .* give the sampler and the loader PyG's"
+    )
+    with pytest.raises(AttributeError, match=says):
+        getattr(batch, name)
+    for one in (batch, copy.copy(batch), pickle.loads(pickle.dumps(batch))):
+        assert not hasattr(one, name) and getattr(one, name, None) is None
+
+
+def test_a_mistake_within_an_attribute_of_a_batch_is_not_hidden(monkeypatch):
+    def fail(self):
+        return self.graphs.nowhere
+
+    monkeypatch.setattr(GraphBatch, "sizes", property(fail))
+    with pytest.raises(AttributeError, match="'PackedGraphs' object has no attribute 'nowhere'"):
+        _ = Case().graphs.batch([0]).sizes
+
+
 def test_integer_features_index_embeddings():
     graphs = PackedGraphs.from_arrays(torch.arange(6).view(3, 2), [[0], [1]], [0, 0, 1])
     assert graphs.x.dtype == graphs[[1]].x.dtype == torch.uint8

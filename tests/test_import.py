@@ -1,12 +1,15 @@
 """Importing costs little, needs little, and says what it offers."""
 
 import ast
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import grant_fast
+from grant_fast import teaching
 
 ROOT = Path(grant_fast.__file__).parents[1]
 
@@ -83,6 +86,20 @@ def imported(path: Path, package: str) -> set[str]:
             names = [node.module] if node.module else [alias.name for alias in node.names]
             found |= {".".join([*inside, str(name)]).split(".")[0] for name in names}
     return found
+
+
+def test_what_help_refers_to_can_be_imported():
+    """Where a docstring names a function of another module, it does so by a path that imports."""
+    promised = [getattr(home, name) for home in (grant_fast, teaching) for name in home.__all__]
+    members = [
+        member for each in promised if isinstance(each, type) for member in vars(each).values()
+    ]
+    texts = [inspect.getdoc(each) or "" for each in (*promised, *members)]
+    modules = {path.stem for path in Path(teaching.__file__).parent.glob("*.py")}
+    for path in re.findall(r"`([a-z_]+\.[\w.]+)`", "\n".join(texts)):
+        assert path.split(".")[0] not in modules, f"`{path}` cannot be imported as it stands"
+        if path.startswith("grant_fast."):
+            assert pkgutil.resolve_name(path) is not None
 
 
 def test_each_module_has_a_room_and_imports_none_below_its_own():

@@ -12,7 +12,11 @@ from tests.cases import Case
 
 def test_nonsense_arguments_name_themselves():
     cases = [
-        ({"hidden_channels": [4]}, "hidden_channels has 1 entries for 3 hidden layers"),
+        ({"hidden_channels": [4]}, "hidden_channels has 1 entry for 3 hidden layers \\("),
+        (
+            {"hidden_channels": [4, 4], "orders": [2, 2]},
+            "hidden_channels has 2 entries for 1 hidden layer \\(",
+        ),
         ({"hidden_channels": 0}, "out_channels=0: give a whole number of at least 1"),
         ({"orders": []}, "orders must be a list"),
         ({"orders": [2, 0, 2, 2]}, "order=0: give a whole number"),

@@ -1,8 +1,12 @@
-"""What cannot be a task is refused when it is made."""
+"""What a task is made of, and that what cannot be one is refused when it is made."""
 
 import pytest
 
 from grant_fast import InputError, Task
+
+
+def test_a_string_is_one_name_and_not_its_letters():
+    assert Task("regression", names="logS").names == ("logS",)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def load_dataset(
     source: str | os.PathLike[str],
     *,
     smiles_column: str | None = None,
-    target: Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
     task: Kind | None = None,
     split: Split | None = None,
     split_column: str | None = None,
@@ -73,7 +73,7 @@ def load_dataset(
             downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
             their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
-        target: columns of a CSV file, `["all"]` for all; by default the only other one.
+        target: a column of a CSV file, or several; "all" for all. By default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0.
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
@@ -84,7 +84,8 @@ def load_dataset(
             published split. Default: all; 50,000 generated.
         seed: of generated graphs and of random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
-        workers: processes that read SMILES or draw 10,000 graphs and more, see `share_out`.
+        workers: processes that read SMILES or draw 10,000 graphs and more, see
+            `grant_fast.workers.share_out`.
         progress: show progress bars.
 
     Raises:

@@ -81,7 +81,7 @@ def table_kind(path: str | os.PathLike[str]) -> str:
 def read_table(
     path: str | os.PathLike[str],
     smiles_column: str | None = None,
-    target: Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
     *,
     split_column: str | None = None,
     require_target: bool = True,
@@ -92,9 +92,9 @@ def read_table(
         path: the file, or a *.gz of it. Its header says what stands between cells: tabs, commas or
             semicolons. A byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
-        target: the target columns, or several names in one, separated by commas; `["all"]` stands
-            for every column with a name but the SMILES (and the split's). By default the only
-            other one.
+        target: the target columns, or several names in one, separated by commas; "all" stands for
+            every column with a name but the SMILES (and the split's). By default the only other
+            one.
         split_column: the column that says train, valid (val, validation) or test, in any case.
         require_target: if False and no `target` is given, targets are not read.
 
@@ -117,6 +117,7 @@ def read_table(
         None if split_column is None else _position(path, header, split_column, "--split-column")
     )
     taken = [smiles_at] if split_at is None else [smiles_at, split_at]
+    target = [target] if isinstance(target, str) else target
     targets_at = _target_positions(path, header, taken, target, require_target)
     for row, cells in body:
         if len(cells) != len(header):

@@ -14,8 +14,9 @@ def per_layer(name: str, value: Any, layers: int) -> list[Any]:
     """One value for each of `layers` hidden layers."""
     values = [value] * layers if isinstance(value, Real) else list(value)
     if len(values) != layers:
+        entries = "1 entry" if len(values) == 1 else f"{len(values)} entries"
         raise InputError(
-            f"{name} has {len(values)} entries for {layers} hidden layers "
+            f"{name} has {entries} for {layers} hidden layer{'s' * (layers != 1)} "
             "(one fewer than orders, whose last entry is the output layer's)"
         )
     return values

@@ -1,6 +1,6 @@
 """GraNT: the teacher that picks the graphs which the learner gets most wrong."""
 
-from .residuals import graph_residuals, loss, residual
+from .residuals import graph_losses, graph_residuals, loss, residual
 from .sampler import GraNTSampler
 from .schedules import ratio_at, selection_epochs, share_size
 from .scoring import score_graphs
@@ -8,6 +8,7 @@ from .selection import sample_graphs, select_graphs
 
 __all__ = [
     "GraNTSampler",
+    "graph_losses",
     "graph_residuals",
     "loss",
     "ratio_at",

@@ -1,5 +1,6 @@
 """The teacher's look at the learner: one inference pass, one score for each graph."""
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -67,7 +68,17 @@ def score_graphs(
     collate: Collate | None = None,
     return_predictions: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Score graphs by the size of the learner's error on them (`graph_residuals`, Algorithm 1).
+    """Score graphs by the size of the learner's error on them (Algorithm 1).
+
+    With f the raw outputs and y the targets, a graph scores
+
+    - regression: |f − y|, or ‖f − y‖₂ / k over the k of several targets that were measured;
+    - binary: |σ(f) − y|; multilabel: ‖σ(f) − y‖₂ / k over the k labels that were measured;
+    - multiclass: ‖softmax(f) − onehot(y)‖₂;
+    - at node level the norm of all these differences of its nodes, divided by how many of the
+      nodes have a label;
+
+    and 0 where it has no label at all (`grant_fast.teaching.graph_residuals`).
 
     The model runs in evaluation mode and without gradients; afterwards every submodule is back in
     its own mode and PyTorch's random state is as before, so that scoring leaves no trace in
@@ -79,9 +90,9 @@ def score_graphs(
         graphs: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.
         ids: positions in `graphs` to score, in the order of the result; all of them if None.
-        predict: `predict(model, batch)` gives the raw outputs, `[num_graphs, C]`, or
-            `[num_nodes, C]` at node level; `model(batch)` if None.
-        residual: "gradient" or "raw", as in `residuals.residual`.
+        predict: `predict(model, batch)` gives the raw outputs (logits, or values in the units of
+            y), `[num_graphs, C]`, or `[num_nodes, C]` at node level; `model(batch)` if None.
+        residual: "gradient" or "raw", as in `grant_fast.teaching.residual`.
         batch_size: graphs in one forward pass. None fits the pass into the processor's cache where
             `graphs` is a `PackedGraphs`, and is 1024 elsewhere.
         collate: makes a batch of a list of graphs; it must have `y`, and `ptr` or `batch` for
@@ -94,7 +105,8 @@ def score_graphs(
 
     Raises:
         InputError: NaN predictions (the first such graph is named), no graphs, a position that is
-            not there, a batch without targets, no `Task`, or shapes that do not fit it.
+            not there, a batch without targets, no `Task`, shapes that do not fit it, or a model
+            that takes no batch and no `predict` that says how to call it.
     """
     size = count_graphs(graphs)
     positions = None if ids is None else _positions(ids, size)
@@ -176,7 +188,7 @@ class ScoringPass:
                 continue
             if mine is not None and scores.add_in_one_pass(mine, batch):
                 continue
-            pred = model(batch) if self.predict is None else self.predict(model, batch)
+            pred = _called(model, batch) if self.predict is None else self.predict(model, batch)
             if mine is None and isinstance(pred, Tensor):
                 pred = pred.clone()  # a model may write all its outputs into the same memory
             scores.add(pred, batch, chunk.stop - start)
@@ -306,6 +318,27 @@ class _Scores:
             self._result = scores.new_empty(self._total)
         self._result[self._done : self._done + len(scores)] = scores
         self._done += len(scores)
+
+
+def _called(model: Model, batch: Any) -> Any:
+    """`model(batch)`; InputError where the model does not take a batch alone, as PyG's do not."""
+    try:
+        return model(batch)
+    except TypeError as error:
+        if _is_of_the_model(error):
+            raise
+        raise InputError(
+            f"the model does not take a batch alone ({error}): give predict=, a function of both "
+            "that returns the raw outputs, as predict=lambda model, batch: "
+            "model(batch.x, batch.edge_index, …)"
+        ) from error
+
+
+def _is_of_the_model(error: TypeError) -> bool:
+    """Whether code of the model itself raised it, and not the call by PyTorch's or ours."""
+    assert error.__traceback__ is not None
+    frames = traceback.walk_tb(error.__traceback__.tb_next)
+    return any(f.f_globals.get("__name__", "").partition(".")[0] != "torch" for f, _ in frames)
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def functional_gradient(kernel: Tensor, residuals: Tensor) -> Tensor:
 
     Args:
         kernel: K, [G, H, C, C], from `tangent_kernel`.
-        residuals: ∂L/∂f(G_i), [G, C], from `residuals.residual`.
+        residuals: ∂L/∂f(G_i), [G, C], from `grant_fast.teaching.residual`.
 
     Raises:
         InputError: the shapes do not fit.

@@ -49,8 +49,8 @@ def compare(
         dataset: what to train on; its split is the same for all.
         config: the settings shared by all; `arm`, `seed` and `visits` are set here.
         out: a folder; runs go to `out/ARM/seed-S`.
-        arms: which arms.
-        controls: what is added to them.
+        arms: which arms; a string is one.
+        controls: what is added to them, likewise.
         equal_budget: stop all arms but full and infobatch after equally many graph visits;
             otherwise each runs for all epochs, as the paper's do.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
@@ -153,6 +153,7 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
     if not arms and not controls:
         raise InputError("there are no arms to compare: give one or more")
     known = (*ARMS, *ON_REQUEST, EQUAL_BUDGET)
+    arms, controls = ([named] if isinstance(named, str) else named for named in (arms, controls))
     for name in (*arms, *controls):
         if name not in known:
             raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")

@@ -155,7 +155,7 @@ class RunConfig:
     arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "who picks the graphs")
     start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
     ratio_schedule: str = _setting(
-        "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows to 1"
+        "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows towards 1"
     )
     interval: int | str = _setting(
         "curriculum", _INTERVAL, "epochs between selections; 'curriculum' lets them grow"
@@ -178,8 +178,9 @@ class RunConfig:
             value = getattr(self, spec.name)
             if isinstance(value, list):  # as JSON gives it; a frozen config holds tuples
                 object.__setattr__(self, spec.name, tuple(value))
-            if isinstance(spec.default, tuple) != isinstance(value, (list, tuple)):
-                self._reject(spec.name, "it must be a list" if spec.default else "not a list")
+            is_list = isinstance(spec.default, tuple)
+            if is_list != isinstance(value, (list, tuple)):
+                self._reject(spec.name, "it must be a list" if is_list else "not a list")
             limit: Limit = spec.metadata["limit"]
             absent = value is None and spec.default is None
             values = value if isinstance(value, (list, tuple)) else [value]

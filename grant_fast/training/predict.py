@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..batch import GraphBatch
 from ..data.dataset import Dataset
 from ..data.smiles import featurize
 from ..data.table import read_smi, read_table, table_kind
@@ -18,6 +19,7 @@ from ..files import atomic_write_csv
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task, measured
+from ..teaching.scoring import Positions, score_graphs
 from .checkpoints import load_checkpoint, load_weights
 from .config import RunConfig
 from .folder import (
@@ -35,7 +37,14 @@ from .targets import targets_of
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network with what turns its outputs into answers."""
+    """A trained network with what turns its outputs into answers, in the targets' own units.
+
+    Args:
+        model: the network. Its own outputs are logits of classes; of a regression they are of
+            standardised targets, not to be compared with the targets as they are: `score` does it.
+        config: the settings of the run.
+        spec: the task, and how the network's outputs relate to the targets.
+    """
 
     model: FlexGCN
     config: RunConfig
@@ -48,24 +57,47 @@ class Predictor:
             InputError: it is not given a `PackedGraphs`, or one with other features than the run
                 was trained on.
         """
+        ids = torch.arange(len(graphs))
+        pred = predictions(self.model, batches_of(self._taken(graphs), ids))
+        if self.spec.task.kind == "regression":
+            return self.spec.decode(pred).cpu()
+        if self.spec.task.kind == "multiclass":
+            return pred.softmax(dim=1).cpu()
+        return pred.sigmoid().cpu()
+
+    def score(self, graphs: PackedGraphs, ids: Positions | None = None) -> Tensor:
+        """The teacher's score of each graph, float32 [len(ids)] on the CPU: its error, as
+        `score_graphs` has it, for the run's own task; of a regression in the targets' own units.
+
+        Args:
+            graphs: with targets as the run was trained on.
+            ids: positions in `graphs`, in the order of the result; all of them if None.
+
+        Raises:
+            InputError: as a call, and as `score_graphs`.
+        """
+
+        def in_own_units(model: FlexGCN, batch: GraphBatch) -> Tensor:
+            return self.spec.decode(model(batch))
+
+        predict = None if self.spec.scaling is None else in_own_units
+        graphs = self._taken(graphs)
+        return score_graphs(self.model, graphs, self.spec.task, ids=ids, predict=predict).cpu()
+
+    def _taken(self, graphs: PackedGraphs) -> PackedGraphs:
+        """Graphs that the network can take, on its device."""
         if not isinstance(graphs, PackedGraphs):
             raise InputError(
                 f"a prediction is for a PackedGraphs, not a {type(graphs).__name__}: make one, "
-                "with PackedGraphs.from_smiles or from_data_list, say"
+                "with PackedGraphs.from_smiles or from_data_list, say; to score its graphs, call "
+                "score(graphs) of this predictor in place of score_graphs"
             )
         if graphs.num_features != self.spec.num_features:
             raise InputError(
                 f"these graphs have {graphs.num_features} features a node, the run was trained on "
                 f"{self.spec.num_features}: give graphs of the same kind"
             )
-        device = next(self.model.parameters()).device
-        ids = torch.arange(graphs.num_graphs)
-        pred = predictions(self.model, batches_of(graphs.to(device), ids))
-        if self.spec.task.kind == "regression":
-            return self.spec.decode(pred).cpu()
-        if self.spec.task.kind == "multiclass":
-            return pred.softmax(dim=1).cpu()
-        return pred.sigmoid().cpu()
+        return graphs.to(next(self.model.parameters()).device)
 
 
 def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:

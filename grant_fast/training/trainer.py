@@ -267,13 +267,12 @@ class Trainer:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
         assert y is not None  # `_check_learnable` has seen to that
-        weights = self._sampler.weights(ids)
-        if weights is None:
+        if self.config.arm not in ON_REQUEST:
             return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
         losses, labels = graph_losses(pred, y, self.task, batch.ptr)
         if isinstance(self._sampler, InfoBatchSampler):
             self._sampler.observe(ids, losses.detach() / labels.clamp(min=1))
-        weights = upload(weights, self._device)
+        weights = upload(self._sampler.weights(ids), self._device)
         return (weights * losses).sum(), (weights * labels).sum()
 
     def _step(self, grads: Gradients) -> None:

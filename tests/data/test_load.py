@@ -142,6 +142,14 @@ class TestMolecules:
         assert dataset.graphs.y is not None
         assert int(dataset.graphs.y.isnan().sum()) == 5
 
+    @pytest.mark.parametrize(("target", "names"), [("all", ("logS", "S")), ("S", ("S",))])
+    def test_a_string_is_one_target_or_all(
+        self, csv_file: Callable, target: str, names: tuple[str, ...]
+    ) -> None:
+        path = csv_file([f"{'C' * i},{i},{i}" for i in range(1, 11)], header="smiles,logS,S")
+        dataset = load_dataset(path, target=target, split="random", progress=False)
+        assert dataset.task.names == names
+
     def test_classes_when_asked_for(self, csv_file: Callable) -> None:
         path = csv_file([f"{ring},{i % 3}" for i, ring in enumerate(RINGS)])
         dataset = load_dataset(path, task="multiclass", split="random", progress=False)

@@ -79,8 +79,9 @@ def test_targets_are_taken_in_the_order_asked_for(csv_file) -> None:
     assert columns(table) == [[2.0], [1.0]]
 
 
-def test_all_stands_for_every_column_but_the_smiles(csv_file) -> None:
-    table = read_table(csv_file("a,smiles,b\n1,C,2\n"), target=["all"])
+@pytest.mark.parametrize("target", [["all"], "all"])
+def test_all_stands_for_every_column_but_the_smiles(csv_file, target) -> None:
+    table = read_table(csv_file("a,smiles,b\n1,C,2\n"), target=target)
     assert table.target_names == ("a", "b")
 
 
@@ -88,6 +89,11 @@ def test_names_are_separated_by_commas_unless_they_hold_some(csv_file) -> None:
     path = csv_file('smiles,"a, b",a,b\nC,1,2,3\n')
     assert read_table(path, target=["a, b"]).target_names == ("a, b",)
     assert read_table(path, target=["b,a"]).target_names == ("b", "a")
+
+
+def test_a_string_is_one_column_and_not_its_letters(csv_file) -> None:
+    path = csv_file("a,smiles,logS,S\n1,C,2,3\n")
+    assert read_table(path, target="logS").target_names == ("logS",)
 
 
 def test_a_column_called_all_is_just_that(csv_file) -> None:

@@ -140,6 +140,24 @@ def test_scores_of_ones_own_are_ranked_as_errors_of_a_regression(make_graphs) ->
     assert sampler.scores.unique().tolist() == [0.5, 2.5]
 
 
+@pytest.mark.parametrize("columns", [2, 9])
+def test_scores_of_ones_own_are_ranked_beside_several_targets_with_gaps(
+    make_graphs, columns
+) -> None:
+    def own(model: nn.Module, batch: Any) -> Tensor:
+        return batch.y + batch.uid[:, None] * (~batch.y.isnan()).sum(1, keepdim=True).sqrt()
+
+    graphs = make_graphs(40)
+    for graph in graphs:
+        graph.y = torch.randn(1, columns)
+        graph.y[0, 1:][torch.rand(columns - 1) < 0.3] = math.nan
+    task = Task("regression", num_outputs=columns)
+    sampler = GraNTSampler(graphs, task, 8, epochs=1, mode="global", predict=own)
+    sampler.select(nn.Identity(), 0)
+    torch.testing.assert_close(sampler.scores, torch.arange(40.0))
+    assert sampler.selected.tolist() == [36, 37, 38, 39]
+
+
 @pytest.mark.parametrize("num_graphs", [40, 43])
 @pytest.mark.parametrize("ratio", [0.05, 0.3, 0.8])
 def test_b_keeps_whole_the_batches_of_largest_mean_score(
@@ -342,8 +360,7 @@ def test_a_step_asks_for_its_weights_alone(make_graphs, zero, mode, monkeypatch)
     sampler.select(zero, 0)
     ids = sampler.selected[:2]
     monkeypatch.setattr(GraNTSampler, "selected", None)  # as long as the dataset, for each batch
-    weights = sampler.weights(ids)
-    assert (weights is None) == (mode == "global") and (weights is None or len(weights) == 2)
+    assert len(sampler.weights(ids)) == 2
 
 
 def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zero) -> None:
@@ -361,6 +378,20 @@ def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zer
     for strange in (0, unselected, 29):
         with pytest.raises(InputError, match=f"position {strange} is not selected"):
             sampler.weights([int(sampler.selected[0]), strange])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_selected_graph_counts_one_where_nothing_weights_them(make_graphs, zero, mode) -> None:
+    share = 1.0 if mode == "proportional" else 0.3
+    sampler = GraNTSampler(
+        make_graphs(10), REGRESSION, 4, epochs=1, mode=mode, start_ratio=share, predict=zero
+    )
+    sampler.select(zero, 0)
+    for ids in (*sampler, sampler.selected):
+        weights = sampler.weights(ids)
+        assert weights.dtype == torch.float32 and weights.tolist() == [1.0] * len(ids)
+    with pytest.raises(InputError, match="position 10 is not selected"):
+        sampler.weights([10])
 
 
 @pytest.mark.parametrize("mode", SCORED)

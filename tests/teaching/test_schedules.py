@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 
 from grant_fast.errors import InputError
+from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.teaching.schedules import Curriculum, ratio_at, selection_epochs, share_size
 
 
@@ -51,6 +52,12 @@ def test_the_curriculum_selects_at_first_always_and_then_ever_more_rarely(
 def test_the_first_epoch_is_a_selection_even_without_a_startup() -> None:
     assert selection_epochs(3, 0.1) == (0,)
     assert selection_epochs(12, 0.01) == (0, 5)
+
+
+@pytest.mark.parametrize(("epochs", "share"), [(50, 0.66), (300, 0.96)])
+def test_the_last_share_is_what_the_sampler_s_help_says(epochs: int, share: float) -> None:
+    assert round(Curriculum(epochs).ratio(epochs - 1), 2) == share
+    assert f"{share} in" in (GraNTSampler.__doc__ or "")
 
 
 def test_a_fixed_interval() -> None:

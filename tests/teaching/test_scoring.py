@@ -15,6 +15,7 @@ from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Task
 from grant_fast.teaching.residuals import graph_residuals
+from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.teaching.scoring import score_graphs
 from tests.cases import AWKWARD_SIZES, dense_graphs
 
@@ -413,6 +414,38 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         graph.y = graph.x[:, 0]
     with pytest.raises(InputError, match=r"4 graphs gave \d+ predictions.*level to 'node'"):
         score_graphs(lambda batch: batch.x[:, :1], graphs, REGRESSION)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_pyg_model_without_predict_is_told_of_it(make_graphs, compiled) -> None:
+    from torch_geometric.nn import GIN
+
+    model = GIN(3, 4, 2, out_channels=1)
+    model = torch.compile(model, backend="eager") if compiled else model
+    says = (
+        r"missing 1 required .*'edge_index'\): give predict=.*lambda model, batch: model\(batch\.x"
+    )
+    with pytest.raises(InputError, match=says) as caught:
+        score_graphs(model, make_graphs(5), REGRESSION)
+    assert isinstance(caught.value.__cause__, TypeError)
+    packed = PackedGraphs.from_data_list(make_graphs(5))
+    with pytest.raises(InputError, match=says):
+        GraNTSampler(packed, REGRESSION, 2, epochs=1).select(model, 0)
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Linear(3, 1)), lambda x, edge_index: x])
+def test_a_model_of_tensors_without_predict_is_told_of_it(make_graphs, model) -> None:
+    with pytest.raises(InputError, match="does not take a batch alone"):
+        score_graphs(model, make_graphs(5), REGRESSION)
+
+
+def test_a_mistake_within_a_model_stays_what_it_is(make_graphs) -> None:
+    class Mistaken(nn.Module):
+        def forward(self, batch: Any) -> Tensor:
+            return nn.Linear(3, 1)(batch.x, batch.edge_index)
+
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
+        score_graphs(Mistaken(), make_graphs(5), REGRESSION)
 
 
 def test_a_model_may_give_all_its_outputs_in_the_same_memory(make_graphs, model) -> None:

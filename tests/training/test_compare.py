@@ -124,3 +124,7 @@ def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
         with pytest.raises(InputError, match=f"seeds={seeds} cannot be used"):
             compare(make_dataset(), config(), tmp_path, seeds=seeds)
     assert with_controls(["grant-s"]) == ("full-equal-budget", "random", "grant-s")
+
+
+def test_a_string_is_one_arm_and_not_its_letters():
+    assert with_controls("grant-s", "random") == ("random", "grant-s")

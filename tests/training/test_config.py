@@ -48,6 +48,7 @@ NONSENSE = [
     ("orders", (), "each layer"),
     ("orders", (3, 0), "at least 1"),
     ("orders", 3, "list"),
+    ("target", "logS", "must be a list"),
     ("seed", (1, 2), "list"),
     ("strict", "yes", "true or false"),
 ]

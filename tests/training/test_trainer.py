@@ -10,8 +10,9 @@ from rings import NUM_GRAPHS, make_dataset
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.errors import InputError
-from grant_fast.teaching.residuals import graph_losses, loss
+from grant_fast.teaching.residuals import graph_losses, graph_residuals, loss
 from grant_fast.teaching.sampler import GraNTSampler
+from grant_fast.teaching.scoring import score_graphs
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
 from grant_fast.training.observers import Observer
@@ -309,6 +310,33 @@ def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, con
     for wrong in (["CCO"], dataset.graphs[0]):
         with pytest.raises(InputError, match=f"not a {type(wrong).__name__}: make one"):
             predict(wrong)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_predictor_scores_in_the_targets_own_units(tmp_path, config, kind, level, standardize):
+    dataset = make_dataset(kind, level)
+    Trainer(dataset, config(epochs=1, standardize=standardize), tmp_path).fit()
+    predict = load_predictor(tmp_path)
+    graphs, task = dataset.graphs, dataset.task
+    answers = predict(graphs)
+    if kind != "regression":  # as if the probabilities' logarithms, or log odds, were the outputs
+        answers = answers.log() if kind == "multiclass" else answers.logit()
+    expected = graph_residuals(answers, graphs.y, task, graphs.ptr)
+    torch.testing.assert_close(predict.score(graphs), expected, rtol=1e-4, atol=1e-5)
+    ids = [7, 3, 3]
+    torch.testing.assert_close(predict.score(graphs, ids), expected[ids], rtol=1e-4, atol=1e-5)
+
+
+def test_who_scores_with_a_predictor_is_told_of_its_own_method(tmp_path, config):
+    dataset = make_dataset()
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    predict = load_predictor(tmp_path)
+    with pytest.raises(InputError, match=r"call score\(graphs\) of this predictor in place of sco"):
+        score_graphs(predict, dataset.graphs, dataset.task)
+    with pytest.raises(InputError, match="not a list: make one"):
+        predict.score(["CCO"])
 
 
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
