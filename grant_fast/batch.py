@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .flat import FlatGraphs
     from .layout import PackedCSR
 
-READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "ids"})
+READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
 CHANGED = (
     "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
     "tensors of your own, model(x, batch.edge_index, batch=batch.batch, batch_size=len(batch))"
@@ -47,7 +47,9 @@ class GraphBatch:
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
-        ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B]
+        ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B] ·
+        edge_weight [e] and edge_attr [e, D] (or [e], int64 where the dataset holds integers), or
+        None where the dataset has none
     """
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
@@ -69,9 +71,9 @@ class GraphBatch:
             if name.startswith("_") or hasattr(type(self), name):
                 return self.__getattribute__(name)  # fails again, and says what is wrong
             raise AttributeError(
-                f"a GraphBatch has no {name!r}: packed graphs carry x, edges, one weight an edge "
-                "and y only; where a model needs more, give the sampler and the loader PyG's data "
-                "set as it is",
+                f"a GraphBatch has no {name!r}: packed graphs carry x, edge_index, edge_weight, "
+                "edge_attr and y only; where a model needs more, give the sampler and the loader "
+                "PyG's data set as it is",
                 name=name,
                 obj=self,
             )
@@ -213,11 +215,13 @@ class GraphBatch:
 
     @kept_property
     def x(self) -> Tensor:
-        x = take(self.graphs.x, self.nodes)
-        # Embeddings want int64 for their indices.
-        x = self._own(x, x.dtype if x.is_floating_point() else torch.int64)
+        x = self._own_features(take(self.graphs.x, self.nodes))
         self._x_writes = _writes(x)
         return x
+
+    def _own_features(self, rows: Tensor) -> Tensor:
+        # Embeddings want int64 for their indices.
+        return self._own(rows, rows.dtype if rows.is_floating_point() else torch.int64)
 
     def _own(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """A copy where they are a view of the dataset's, which nobody shall write into: a model
@@ -340,6 +344,12 @@ class GraphBatch:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
         return None if weight is None else take(weight, self.edges)
+
+    @kept_property
+    def edge_attr(self) -> Tensor | None:
+        """A row for each column of `edge_index`, [e, D] or [e], or None. `FlexGCN` reads none."""
+        attr = self.graphs.edge_attr
+        return None if attr is None else self._own_features(take(attr, self.edges))
 
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""

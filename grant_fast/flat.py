@@ -40,8 +40,10 @@ class FlatGraphs:
         ids: Tensor | None = None,
         y_level: Level = "graph",
         meta: dict[str, Any] | None = None,
+        edge_attr: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.ptr, self.adj, self.adj_t = x, y, ptr, adj, adj_t
+        self.edge_attr = edge_attr
         self.ids = torch.arange(self.num_graphs, device=x.device) if ids is None else ids
         self.y_level: Level = y_level
         self.meta = dict(meta or {})
@@ -159,6 +161,7 @@ class FlatGraphs:
             adj_t=None if self.adj_t is None else part.local_csr(self.adj_t),
             y_level=self.y_level,
             meta=self.meta,
+            edge_attr=None if self.edge_attr is None else take(self.edge_attr, part.edges),
         )
         if "scale" in vars(self):  # whose dtype nothing else says where X is categorical
             out.scale = take(self.scale, part.nodes)
@@ -199,6 +202,7 @@ class FlatGraphs:
             adj_t=adj_t,
             y_level=self.y_level,
             meta=self.meta,
+            edge_attr=move(self.edge_attr),
         )
         # What is known on the host stays known: reading it back would stop the device.
         moved.host_ptr, moved.host_edge_ptr = self.host_ptr, self.host_edge_ptr

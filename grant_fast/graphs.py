@@ -47,6 +47,8 @@ class PackedGraphs(FlatGraphs):
         ptr [G + 1] int64, graph i owns nodes ptr[i] … ptr[i+1]-1 ·
         ids [G] int64, the identity of each graph, kept through indexing and reordering ·
         adj, adj_t: the edges by target and by source; adj_t is None where all is symmetric ·
+        edge_attr [E, D] or [E] float32 or a narrow integer dtype, in the order of adj, or None: for
+        models of your own, as `FlexGCN` reads none ·
         scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is 0).
 
     `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
@@ -107,6 +109,7 @@ class PackedGraphs(FlatGraphs):
         edge_weight: Any = None,
         num_graphs: int | None = None,
         *,
+        edge_attr: Any = None,
         y_level: Level | None = None,
         missing_labels: bool = False,
         meta: dict[str, Any] | None = None,
@@ -121,6 +124,7 @@ class PackedGraphs(FlatGraphs):
                 become float32 [rows, T]; one column of integers becomes int64 [rows] (classes).
             edge_weight: [E], or None for 1 everywhere.
             num_graphs: G, needed where the last graphs are empty.
+            edge_attr: [E] or [E, D], a row for each edge, or None.
             y_level: "graph" or "node"; needed only where G = N.
             missing_labels: NaN in `y` means "not measured" instead of being an error.
             meta: JSON-able facts that travel with the dataset and its file.
@@ -136,6 +140,7 @@ class PackedGraphs(FlatGraphs):
             y,
             edge_weight,
             num_graphs,
+            edge_attr=edge_attr,
             y_level=y_level,
             missing_labels=missing_labels,
         )
@@ -150,10 +155,10 @@ class PackedGraphs(FlatGraphs):
         y_level: Level | None = None,
         missing_labels: bool = False,
     ) -> "PackedGraphs":
-        """From PyG `Data` objects: anything with `x`, `edge_index`, maybe `y` and `edge_weight`.
+        """From PyG `Data` objects: anything with `x`, `edge_index`, and as they have them `y`,
+        `edge_weight` and `edge_attr`.
 
-        `edge_attr`, `edge_type` and `train_mask` are not carried, which a warning says (of the
-        first only where there is no `edge_weight` beside it).
+        `edge_type` and `train_mask` are not carried, which a warning says.
         """
         from .data.pyg import from_data_list
 
@@ -166,7 +171,7 @@ class PackedGraphs(FlatGraphs):
     ) -> "PackedGraphs":
         """From an OGB or PyG graph dataset: anything indexable that yields graphs.
 
-        Warns as `from_data_list`; OGB's own `edge_feat` is left out silently.
+        Warns as `from_data_list`; OGB's own `edge_feat` becomes `edge_attr`.
         """
         from .data.pyg import from_dataset
 
@@ -234,7 +239,10 @@ class PackedGraphs(FlatGraphs):
             raise InputError(
                 "some parts have targets and some have none: give all of them y, or none"
             )
-        for name, tensors in (("x", [p.x for p in parts]), ("y", [p.y for p in parts])):
+        if any((p.edge_attr is None) != (first.edge_attr is None) for p in parts):
+            raise InputError("some parts have edge_attr and some have none: give it to all or none")
+        for name in ("x", "y", "edge_attr"):
+            tensors = [getattr(p, name) for p in parts]
             kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
             if len(kinds) > 1:
                 raise InputError(f"the parts differ in the width or kind of {name}: convert it")
@@ -244,13 +252,14 @@ class PackedGraphs(FlatGraphs):
             ids = torch.arange(ids.numel(), device=ids.device)
         return cls(
             x=torch.cat([p.x for p in parts]),
-            y=None if first.y is None else torch.cat([p.y for p in parts if p.y is not None]),
+            y=_joined([p.y for p in parts]),
             ptr=joined_ptr([p.ptr for p in parts]),
             ids=ids,
             adj=joined_csr([p.adj for p in parts]),
             adj_t=None if symmetric else joined_csr([p.adj_t or p.adj for p in parts]),
             y_level=first.y_level,
             meta=first.meta,
+            edge_attr=_joined([p.edge_attr for p in parts]),
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -271,6 +280,12 @@ class PackedGraphs(FlatGraphs):
             InputError: no such file, or one that is truncated, foreign, or of another version.
         """
         return storage.load(cls, path)
+
+
+def _joined(tensors: list[Tensor | None]) -> Tensor | None:
+    """One after another, if they are there: all of them or none."""
+    there = [t for t in tensors if t is not None]
+    return torch.cat(there) if there else None
 
 
 def _apart(packed: Any, given: Any) -> Any:

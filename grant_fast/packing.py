@@ -23,6 +23,7 @@ class Packed(NamedTuple):
     adj: PackedCSR
     adj_t: PackedCSR | None
     y_level: Level
+    edge_attr: Tensor | None
 
 
 def pack_arrays(
@@ -33,6 +34,7 @@ def pack_arrays(
     edge_weight: Any,
     num_graphs: int | None,
     *,
+    edge_attr: Any,
     y_level: Level | None,
     missing_labels: bool,
 ) -> Packed:
@@ -46,8 +48,11 @@ def pack_arrays(
         y, y_level = pack_targets(
             as_tensor("y", y), num_graphs, x.shape[0], y_level, missing_labels
         )
-    adj, adj_t = _pack_edges(edge_index, edge_weight, batch, ptr)
-    return Packed(x, y, ptr, adj, adj_t, y_level or "graph")
+    edges = _checked_edges(as_tensor("edge_index", edge_index), x.shape[0])
+    if edge_attr is not None:
+        edge_attr = _edge_rows(as_tensor("edge_attr", edge_attr), edges, batch, num_graphs)
+    adj, adj_t = _pack_edges(edges, edge_weight, batch, ptr, edge_attr is None)
+    return Packed(x, y, ptr, adj, adj_t, y_level or "graph", edge_attr)
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -71,19 +76,21 @@ def as_tensor(name: str, value: Any) -> Tensor:
         raise InputError(f"{name} is not an array of numbers: {error}") from error
 
 
-def pack_features(x: Tensor) -> Tensor:
-    """[N, F] float32, or integers in the narrowest dtype that holds them."""
+def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:
+    """[N, F] float32, or integers in the narrowest dtype that holds them; a row a `thing`."""
     x = x[:, None] if x.dim() == 1 else x
     if x.dim() != 2:
-        raise InputError(f"x has shape {tuple(x.shape)}: it must be [num_nodes, num_features]")
+        raise InputError(
+            f"{name} has shape {tuple(x.shape)}: it must be [num_{thing}s, num_features]"
+        )
     if x.is_complex():
-        raise InputError("x is complex: split it into real columns")
+        raise InputError(f"{name} is complex: split it into real columns")
     if x.is_floating_point():
         x = x.to(torch.float32)  # before the check: what overflows is not finite either
         if not all_finite(x):
-            node, column = (~torch.isfinite(x)).nonzero()[0].tolist()
+            row, column = (~torch.isfinite(x)).nonzero()[0].tolist()
             raise InputError(
-                f"x is {x[node, column].item()} at node {node}, column {column}: "
+                f"{name} is {x[row, column].item()} at {thing} {row}, column {column}: "
                 "impute or drop it before packing"
             )
         return x
@@ -172,15 +179,44 @@ def pack_targets(
     return y, level
 
 
-def _pack_edges(
-    edge_index: Any, edge_weight: Any, batch: Tensor, ptr: Tensor
-) -> tuple[PackedCSR, PackedCSR | None]:
-    num_nodes, num_graphs = batch.shape[0], ptr.shape[0] - 1
-    edge_index = as_tensor("edge_index", edge_index)
+def _checked_edges(edge_index: Tensor, num_nodes: int) -> Tensor:
     if edge_index.numel() == 0 and edge_index.dim() == 2 and edge_index.shape[0] == 2:
         edge_index = edge_index.long()  # an empty list of edges has no dtype of its own
     check_edge_index(edge_index, num_nodes)
-    edges, weight = edge_index.long(), None
+    return edge_index.long()
+
+
+def _edge_rows(attr: Tensor, edges: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+    """`edge_attr` as `PackedGraphs` holds it: [E] or [E, D], in the order of the packed edges."""
+    if attr.dim() not in (1, 2) or attr.shape[0] != edges.shape[1]:
+        raise InputError(
+            f"edge_attr has shape {tuple(attr.shape)}: it needs one row for each of the "
+            f"{edges.shape[1]} edges"
+        )
+    rows = pack_features(attr, "edge_attr", "edge").view(attr.shape)
+    num_nodes = batch.shape[0]
+    # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
+    places = torch.arange(edges.shape[1], dtype=torch.int32).view(torch.float32)
+    found = native.sort_edges(edges, places, batch, num_nodes, num_graphs, num_nodes)
+    if found is not None and found.adj.weight is not None:
+        return rows[found.adj.weight.view(torch.int32).long()]
+    source, target = edges
+    return rows[_stable_order(target * num_nodes + source)]
+
+
+def _stable_order(key: Tensor) -> Tensor:
+    return torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
+
+
+def _pack_edges(
+    edges: Tensor, edge_weight: Any, batch: Tensor, ptr: Tensor, may_exchange: bool
+) -> tuple[PackedCSR, PackedCSR | None]:
+    """The edges by target and by source; None for the latter where it is the same.
+
+    Args:
+        may_exchange: whether edges between the same two nodes may change places.
+    """
+    num_nodes, num_graphs, weight = batch.shape[0], ptr.shape[0] - 1, None
     if edge_weight is not None:
         weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
         weight = check_edge_weight(weight, edges.shape[1])
@@ -191,9 +227,9 @@ def _pack_edges(
     if found is not None:
         adj, adj_t = found.adj, found.adj_t
     else:
-        _check_within_graphs(edge_index, batch)
+        _check_within_graphs(edges, batch)
         adj, adj_t = _sorted_by_numpy(edges, weight, batch, ptr)
-    if weight is not None:
+    if weight is not None and may_exchange:
         adj, adj_t = _with_repeated_ordered(adj), adj_t and _with_repeated_ordered(adj_t)
     return adj, None if adj_t is None or _equal(adj, adj_t) else adj_t
 
@@ -218,8 +254,8 @@ def _with_repeated_ordered(csr: PackedCSR) -> PackedCSR:
     return PackedCSR(rowptr, col, weight)
 
 
-def _check_within_graphs(edge_index: Tensor, batch: Tensor) -> None:
-    source, target = edge_index.long()
+def _check_within_graphs(edges: Tensor, batch: Tensor) -> None:
+    source, target = edges
     crossing = batch[source] != batch[target]
     if crossing.any():
         edge = int(crossing.nonzero()[0])
@@ -236,8 +272,7 @@ def _sorted_by_numpy(
     num_nodes, first_node = batch.shape[0], ptr[batch]
 
     def csr(row: Tensor, col: Tensor) -> PackedCSR:
-        key = (row * num_nodes + col).numpy()
-        order = torch.from_numpy(np.argsort(key, kind="stable"))
+        order = _stable_order(row * num_nodes + col)
         local = (col - first_node[col]).to(torch.int32)[order]
         rowptr = count_to_ptr(row, num_nodes, torch.int64)
         return PackedCSR(rowptr, local, None if weight is None else weight[order])

@@ -39,7 +39,8 @@ _KINDS = {
 
 def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
     """Write `graphs` to `path`, whole or not at all."""
-    tensors = {"x": graphs.x, "y": graphs.y, "ptr": graphs.ptr, "ids": graphs.ids}
+    names = ("x", "y", "ptr", "ids", "edge_attr")
+    tensors = {name: getattr(graphs, name) for name in names}
     for name, csr in (("adj", graphs.adj), ("adj_t", graphs.adj_t)):
         if csr is not None:
             tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
@@ -169,8 +170,10 @@ def _assemble(
     if (y is not None and y.shape[0] != rows) or tensors["ids"].shape != (num_graphs,):
         raise ValueError("y or ids do not fit the graphs")
     meta = json.loads(metadata["meta"])
-    adj, adj_t = csrs["adj"], csrs.get("adj_t")
-    return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta)
+    adj, adj_t, attr = csrs["adj"], csrs.get("adj_t"), tensors.get("edge_attr")
+    if attr is not None and attr.shape[0] != adj.col.shape[0]:
+        raise ValueError("edge_attr does not fit the edges")
+    return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta, attr)
 
 
 def _within_graphs(csr: PackedCSR, ptr: Tensor) -> bool:

@@ -303,12 +303,10 @@ def test_what_a_model_writes_into_a_batch_stays_there(where):
     assert torch.equal(case.graphs.x, x) and torch.equal(case.graphs.y, y)
 
 
-@pytest.mark.parametrize("name", ["edge_attr", "pos", "edge_type", "smiles"])
+@pytest.mark.parametrize("name", ["pos", "edge_type", "smiles"])
 def test_what_packing_leaves_out_of_a_batch_is_named_with_a_remedy(name):
     batch = Case().graphs.batch([0, 2])
-    says = (
-        f"has no '{name}': packed graphs carry x, edges, .* give the sampler and the loader PyG's"
-    )
+    says = f"has no '{name}': packed graphs carry x, .* give the sampler and the loader PyG's"
     with pytest.raises(AttributeError, match=says):
         getattr(batch, name)
     for one in (batch, copy.copy(batch), pickle.loads(pickle.dumps(batch))):

@@ -25,6 +25,7 @@ class GraphArrays:
         y: targets, one row a graph or a node (see `y_level`), or None.
         y_level: "graph" or "node".
         edge_weight: float32 `[E]` or None where every edge counts 1.
+        edge_attr: `[E]` or `[E, D]` float32 or integers, or None.
     """
 
     x: Tensor
@@ -34,6 +35,7 @@ class GraphArrays:
     y: Tensor | None = None
     y_level: Level = "graph"
     edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     def first(self, num_graphs: int) -> GraphArrays:
         """The first `num_graphs` graphs. Assumes that edges stay within their graph."""
@@ -50,6 +52,7 @@ class GraphArrays:
             y=None if self.y is None else self.y[:rows],
             y_level=self.y_level,
             edge_weight=None if self.edge_weight is None else self.edge_weight[kept],
+            edge_attr=None if self.edge_attr is None else self.edge_attr[kept],
         )
 
 
@@ -82,9 +85,10 @@ def concatenate(parts: Iterable[GraphArrays]) -> GraphArrays:
     The parts are consumed one at a time and their edges wait as int32, half their final size.
 
     Raises:
-        ValueError: there are no parts, or only some of them have targets or edge weights.
+        ValueError: there are no parts, or only some of them have targets, or weights or features
+            of edges.
     """
-    xs, ys, weights, edges, batches = [], [], [], [], []
+    xs, ys, weights, attrs, edges, batches = [], [], [], [], [], []
     num_nodes = num_graphs = 0
     level: Level = "graph"
     for part in parts:
@@ -95,13 +99,15 @@ def concatenate(parts: Iterable[GraphArrays]) -> GraphArrays:
             ys.append(part.y)
         if part.edge_weight is not None:
             weights.append(part.edge_weight)
+        if part.edge_attr is not None:
+            attrs.append(part.edge_attr)
         num_nodes += len(part.x)
         num_graphs += part.num_graphs
         level = part.y_level
     if not xs:
         raise ValueError("nothing to concatenate")
-    if any(len(some) not in (0, len(xs)) for some in (ys, weights)):
-        raise ValueError("only some of the parts have targets or edge weights")
+    if any(len(some) not in (0, len(xs)) for some in (ys, weights, attrs)):
+        raise ValueError("only some of the parts have targets, edge weights or edge features")
 
     edge_index = torch.empty(2, sum(local.size(1) for _, local in edges), dtype=torch.int64)
     start = 0
@@ -118,6 +124,7 @@ def concatenate(parts: Iterable[GraphArrays]) -> GraphArrays:
         y=torch.cat(ys) if ys else None,
         y_level=level,
         edge_weight=torch.cat(weights) if weights else None,
+        edge_attr=torch.cat(attrs) if attrs else None,
     )
 
 

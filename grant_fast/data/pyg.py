@@ -1,7 +1,6 @@
 """Graphs from lists and data sets of PyG `Data` objects, or of anything shaped like them.
 
-What `LEFT_OUT` names is not carried, which a warning says. OGB's `edge_feat` is left
-out silently: its dictionaries come as they are, so that users could do nothing about it.
+What `LEFT_OUT` names is not carried, which a warning says.
 """
 
 from __future__ import annotations
@@ -29,15 +28,17 @@ def from_data_list(
     """Pack graphs, keeping their order, edges (directed, repeated, self loops) and empty graphs.
 
     Args:
-        data_list: objects with `x` `[n, F]`, `edge_index` `[2, e]`, and as they have them `y` and
-            `edge_weight` `[e]`; whatever one graph has, all must have.
+        data_list: objects with `x` `[n, F]`, `edge_index` `[2, e]`, and as they have them `y`,
+            `edge_weight` `[e]` and `edge_attr` `[e]` or `[e, D]`; whatever one graph has, all must
+            have.
         y_level: whether a row of `y` belongs to a graph or to a node. By default graph, unless
             every `y` has one row a node and some graph has more than one.
         stacklevel: of the warning that a graph has what is left out (`LEFT_OUT`).
 
     Returns:
-        x float32 or the integer type given; y float32 `[rows, T]`, or int64 `[rows]` where every
-        `y` is an integer vector: class numbers. (OGB's integer `[1, T]` are labels: float32.)
+        x and edge_attr float32 or the integer type given; y float32 `[rows, T]`, or int64 `[rows]`
+        where every `y` is an integer vector: class numbers. (OGB's integer `[1, T]` are labels:
+        float32.)
 
     Raises:
         InputError: naming the graph and its attribute, for what is missing, of a wrong shape or
@@ -70,13 +71,14 @@ def _arrays(rows: GraphRows, y_level: Level | None, stacklevel: int) -> GraphArr
     num_nodes = rows.x.sizes
     y, level = _targets(rows.y, num_nodes, y_level)
     arrays = GraphArrays(
-        x=_features(rows.x),
+        x=_features("x", "node", rows.x),
         edge_index=_edges(rows.edge_index, num_nodes),
         batch=batch_vector(num_nodes),
         num_graphs=len(num_nodes),
         y=y,
         y_level=level,
         edge_weight=None if rows.edge_weight is None else _weights(rows.edge_weight),
+        edge_attr=rows.edge_attr and _features("edge_attr", "edge", rows.edge_attr),
     )
     for name, graph in rows.left_out.items():
         warnings.warn(
@@ -89,13 +91,13 @@ def _arrays(rows: GraphRows, y_level: Level | None, stacklevel: int) -> GraphArr
 # Each of these checks one attribute of all graphs together; then the first culprit is looked up.
 
 
-def _features(x: Rows) -> Tensor:
+def _features(name: str, thing: str, x: Rows) -> Tensor:
     if not x.values.is_floating_point():
         return x.values
     values = x.values.float()
     if not all_finite(values) and (found := _first(~values.isfinite(), x.sizes)) is not None:
         raise InputError(
-            f"graph {found[0]}: x is NaN or infinite at node {found[1]}: clean the features"
+            f"graph {found[0]}: {name} is NaN or infinite at {thing} {found[1]}: clean the features"
         )
     return values
 

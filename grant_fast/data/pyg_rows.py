@@ -1,7 +1,7 @@
 """What graphs hold, by PyG's names: of each attribute all rows in one tensor, graph after graph.
 
-Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `num_nodes`), so torch_geometric
-need not be installed. OGB's own pairs of (graph dictionary, label) are read as well.
+Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `edge_attr`, `num_nodes`), so
+torch_geometric need not be installed. OGB's own pairs of (graph dictionary, label) are read, too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from ..errors import InputError
 
 #: What graphs may have and a packed dataset does not, and what to do about it.
 LEFT_OUT = {
-    "edge_attr": "put it into edge_weight where it is one number an edge (more are not carried, "
-    "see the README's Limits)",
     "edge_type": "give the edges of one type alone where types matter",
     "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
     "and give missing_labels=True",
 }
-_ALWAYS = ("x", "edge_index", "y", "edge_weight")
+_ALWAYS = ("x", "edge_index", "y", "edge_weight", "edge_attr")
 _MAYBE = ("num_nodes", *LEFT_OUT)
 _NAMES = (*_ALWAYS, *_MAYBE)
 INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
@@ -48,6 +46,7 @@ class GraphRows(NamedTuple):
     x: Rows
     edge_index: Rows
     edge_weight: Rows | None
+    edge_attr: Rows | None
     y: Rows | None
     left_out: dict[str, int]
 
@@ -68,6 +67,7 @@ def rows_of_graphs(data_list: Iterable[Any]) -> GraphRows:
         x=_features(graphs),
         edge_index=edges,
         edge_weight=_weights(graphs, edges.sizes),
+        edge_attr=_edge_rows(graphs, edges.sizes),
         y=_targets(graphs),
         left_out={name: index for name, index in first.items() if index is not None},
     )
@@ -80,7 +80,8 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
             raise InputError(f"graph {index} is a tuple: give the Data alone, with its y")
         graph, label = data  # OGB's GraphPropPredDataset
         labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
-        data = {**graph, "x": graph.get("node_feat"), "y": labels}
+        named = {"x": graph.get("node_feat"), "edge_attr": graph.get("edge_feat")}
+        data = {**graph, **named, "y": labels}
     if isinstance(data, Mapping):  # its owner may use it again for the next graph
         return {name: data[name] for name in _NAMES if name in data}
     # PyG's own take long to say what is not there: they are asked for what they have stored.
@@ -113,8 +114,6 @@ def _is_left_out(name: str, graph: Mapping[str, Any]) -> bool:
     value = graph.get(name)
     if value is None:
         return False
-    if name == "edge_attr":
-        return graph.get("edge_weight") is None
     return name != "edge_type" or len(torch.as_tensor(value).unique()) > 1
 
 
@@ -169,6 +168,23 @@ def _weights(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Rows
                 "one for each edge"
             )
         every.append(weight.reshape(edges).float())
+    return _joined(every)
+
+
+def _edge_rows(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Rows | None:
+    every = []
+    for i, (attr, edges) in enumerate(
+        zip(_all_or_none(graphs, "edge_attr"), num_edges.tolist(), strict=True)
+    ):
+        if attr is None:
+            return None
+        if attr.dim() not in (1, 2) or attr.shape[0] != edges:
+            raise InputError(
+                f"graph {i}: edge_attr has shape {list(attr.shape)}: give one row for each of its "
+                f"{edges} edges, or set it to None"
+            )
+        every.append(attr)
+    _check_alike("edge_attr", every)
     return _joined(every)
 
 

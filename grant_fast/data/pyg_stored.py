@@ -17,7 +17,7 @@ from ..indexing import sizes_to_ptr, spans
 from .pyg_rows import INTEGERS, LEFT_OUT, USUAL, GraphRows, Rows, as_targets
 
 #: The axis along which PyG joins the graphs' attributes.
-_AXES = {"x": 0, "edge_index": 1, "edge_weight": 0, "y": 0}
+_AXES = {"x": 0, "edge_index": 1, "edge_weight": 0, "edge_attr": 0, "y": 0}
 
 
 def stored_rows(dataset: Any) -> GraphRows | None:
@@ -41,19 +41,18 @@ def stored_rows(dataset: Any) -> GraphRows | None:
         for name, axis in _AXES.items()
         if name in store
     }
-    x, edges, weight, y = (rows.get(name) for name in _AXES)
+    x, edges, weight, attr, y = (rows.get(name) for name in _AXES)
     assert x is not None and edges is not None, "_store looked for them"
-    if weight is not None and (weight.sizes != edges.sizes).any():
+    if any(of is not None and (of.sizes != edges.sizes).any() for of in (weight, attr)):
         return None
     told = getattr(dataset._data.stores[0], "_num_nodes", None)
     if not len(where) or (told is not None and (np.asarray(told)[where] != x.sizes).any()):
         return None
     left_out = {name: 0 for name in LEFT_OUT if name in store}
     if weight is not None:
-        left_out.pop("edge_attr", None)
         weight = Rows(weight.sizes, weight.values.reshape(-1).float())
     y = None if y is None else Rows(y.sizes, as_targets(y.values))
-    return GraphRows(x, edges, weight, y, left_out)
+    return GraphRows(x, edges, weight, attr, y, left_out)
 
 
 def _store(dataset: Any) -> dict[str, Tensor] | None:

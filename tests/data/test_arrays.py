@@ -19,6 +19,7 @@ def example(y_level: str = "graph") -> GraphArrays:
         y=torch.arange(float(rows))[:, None],
         y_level=y_level,  # type: ignore[arg-type]
         edge_weight=torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        edge_attr=torch.tensor([5, 6, 7, 8]),
     )
 
 
@@ -33,8 +34,9 @@ def test_first_keeps_whole_graphs_and_their_targets(y_level: str, rows: int) -> 
     assert part.num_graphs == 2
     assert part.x.tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert part.edge_index.tolist() == [[0, 1, 0], [1, 0, 1]]
-    assert part.edge_weight is not None
+    assert part.edge_weight is not None and part.edge_attr is not None
     assert part.edge_weight.tolist() == [1.0, 2.0, 4.0]
+    assert part.edge_attr.tolist() == [5, 6, 8]
     assert part.y is not None
     assert len(part.y) == rows
 
@@ -52,8 +54,9 @@ def test_concatenate_renumbers_nodes_and_graphs() -> None:
     assert joined.edge_index.tolist() == [[0, 1, 2, 0, 3, 4, 5, 3], [1, 0, 2, 1, 4, 3, 5, 4]]
     assert joined.y is not None
     assert joined.y[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert joined.edge_weight is not None
+    assert joined.edge_weight is not None and joined.edge_attr is not None
     assert joined.edge_weight.tolist() == [1.0, 2.0, 3.0, 4.0] * 2
+    assert joined.edge_attr.tolist() == [5, 6, 7, 8] * 2
 
 
 def test_concatenate_wants_parts_that_match() -> None:

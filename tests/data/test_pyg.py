@@ -157,24 +157,38 @@ def test_ogbs_pairs_of_graph_and_label() -> None:
     molecule = {
         "node_feat": np.array([[5, 0], [7, 1]]),
         "edge_index": np.array([[0, 1], [1, 0]]),
-        "edge_feat": np.ones((2, 3)),  # left out without a word
+        "edge_feat": np.array([[0, 1, 0], [3, 0, 1]]),
         "num_nodes": 2,
     }
     packed = from_dataset([(molecule, np.array([1, 0])), (molecule, np.array([0, 1]))])
     assert packed.x.tolist() == [[5, 0], [7, 1]] * 2
-    assert packed.y is not None
+    assert packed.y is not None and packed.edge_attr is not None
+    assert packed.edge_attr.tolist() == [[0, 1, 0], [3, 0, 1]] * 2
     assert packed.y.tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-@pytest.mark.parametrize("make", [PackedGraphs.from_data_list, PackedGraphs.from_dataset])
-def test_edge_attr_is_left_out_with_one_warning_that_points_at_the_call(make: Any) -> None:
+def test_features_of_edges_are_those_of_all_graphs_and_each_edge() -> None:
     bonds = graph(2, edge_attr=torch.ones(2, 3))
-    message = "graph 1 has edge_attr, which is left out: put it into edge_weight"
-    with pytest.warns(UserWarning, match=message) as caught:
-        make([graph(2), bonds, bonds])
+    assert from_data_list([bonds, bonds]).edge_attr.tolist() == [[1.0] * 3] * 4  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="graph 1 has edge_attr, unlike graph 0"):
+        from_data_list([graph(2), bonds])
+    with pytest.raises(
+        InputError, match=r"graph 1: edge_attr has shape \[3, 3\].* its 2 edges, or"
+    ):
+        from_data_list([bonds, graph(2, edge_attr=torch.ones(3, 3))])
+    with pytest.raises(InputError, match="graph 1: edge_attr has 2 columns and graph 0 has 3"):
+        from_data_list([bonds, graph(2, edge_attr=torch.ones(2, 2))])
+    with pytest.raises(InputError, match="graph 1: edge_attr is NaN or infinite at edge 0"):
+        from_data_list([bonds, graph(2, edge_attr=torch.full((2, 3), torch.nan))])
+
+
+@pytest.mark.parametrize("make", [PackedGraphs.from_data_list, PackedGraphs.from_dataset])
+def test_what_is_left_out_is_said_once_and_of_the_call(make: Any) -> None:
+    masked = graph(2, y=torch.tensor([0, 1]), train_mask=torch.tensor([True, False]))
+    plain = graph(2, y=torch.tensor([0, 1]))
+    with pytest.warns(UserWarning, match="graph 1 has train_mask, which is left out") as caught:
+        make([plain, masked, masked])
     assert [warning.filename for warning in caught] == [__file__]
-    bonds.edge_weight = torch.ones(2)
-    make([bonds, bonds])  # whoever gives weights has chosen
 
 
 def test_types_of_edges_are_left_out_with_a_warning() -> None:

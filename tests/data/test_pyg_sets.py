@@ -44,7 +44,6 @@ def qm9_root(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.filterwarnings("ignore:graph 0 has edge_attr")
 def test_qm9_is_what_pyg_makes_of_the_same_files(qm9_root):
     datasets = pytest.importorskip("torch_geometric.datasets")
     transforms = pytest.importorskip("torch_geometric.transforms")
@@ -173,7 +172,6 @@ def zinc_root(tmp_path, monkeypatch, write_pickle):
     return tmp_path
 
 
-@pytest.mark.filterwarnings("ignore:graph 0 has edge_attr")
 def test_zinc_is_what_pyg_makes_of_the_same_files(zinc_root):
     datasets = pytest.importorskip("torch_geometric.datasets")
     found = load_pyg("ZINC", zinc_root)

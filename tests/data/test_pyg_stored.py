@@ -66,6 +66,8 @@ def assert_same(dataset: Any, level: Any = None) -> None:
         {"y": lambda n, _: torch.arange(n)},
         {"y": lambda n, _: torch.ones(n, 2)},
         {"edge_weight": lambda _, e: torch.rand(e)},
+        {"edge_attr": lambda _, e: torch.rand(e, 2), "edge_weight": lambda _, e: torch.rand(e)},
+        {"edge_attr": lambda _, e: torch.arange(e)},
         {"edge_weight": lambda _, e: torch.arange(e)[:, None]},
         {"num_nodes": lambda n, _: n},
         {"pos": lambda n, _: torch.rand(n, 3), "name": lambda n, _: f"graph of {n}"},
@@ -101,16 +103,10 @@ def test_what_is_packed_is_apart_from_the_data_set() -> None:
 
 @pytest.mark.parametrize("make", [PackedGraphs.from_data_list, PackedGraphs.from_dataset])
 def test_a_data_set_is_a_list_of_graphs_and_says_what_it_leaves_out(make: Any) -> None:
-    dataset = InMemory(graphs(edge_attr=lambda _, e: torch.rand(e, 2)))
-    with pytest.warns(UserWarning, match="graph 0 has edge_attr, which is left out") as caught:
+    dataset = InMemory(graphs(train_mask=lambda n, _: torch.ones(n, dtype=torch.bool)))
+    with pytest.warns(UserWarning, match="graph 0 has train_mask, which is left out") as caught:
         assert make(dataset).num_graphs == len(SIZES)
     assert [warning.filename for warning in caught] == [__file__]
-
-
-def test_weights_are_given_for_what_edges_have(recwarn: pytest.WarningsRecorder) -> None:
-    both = {name: lambda _, e: torch.rand(e) for name in ("edge_attr", "edge_weight")}
-    from_dataset(InMemory(graphs(**both)))
-    assert not recwarn
 
 
 class Shifted(InMemory):
