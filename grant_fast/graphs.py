@@ -184,6 +184,7 @@ class PackedGraphs(FlatGraphs):
         smiles: Sequence[str],
         y: Any = None,
         *,
+        edge_attr: bool = False,
         strict: bool = True,
         missing_labels: bool = False,
         workers: int | None = None,
@@ -194,6 +195,8 @@ class PackedGraphs(FlatGraphs):
         Args:
             smiles: one string a molecule.
             y: [G], [G, T] targets, or None.
+            edge_attr: keep OGB's three categorical columns of each bond, too, for models of your
+                own that read them (`FlexGCN` does not).
             strict: an unparsable SMILES is an error; otherwise it is left out with a warning, and
                 `ids` holds the rows that remain.
             missing_labels: NaN in `y` means "not measured".
@@ -211,7 +214,7 @@ class PackedGraphs(FlatGraphs):
         check_list(smiles)
         if y is not None and len(y) != len(smiles):
             raise InputError(f"there are {len(smiles)} SMILES but {len(y)} rows of y")
-        arrays, failures = featurize(smiles, workers=workers, progress=progress)
+        arrays, failures = featurize(smiles, workers, progress, edge_attr)
         if failures:
             row, text = failures[0]
             first = f"row {row}: {text!r} is not a valid SMILES"

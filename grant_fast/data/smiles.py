@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +22,10 @@ T = TypeVar("T")
 CHUNK = 1000
 
 Failure = tuple[int, str]
-# Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, nodes of each molecule.
-_Chunk = tuple[np.ndarray, np.ndarray, np.ndarray, list[Failure]]
+# Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, their rows [e, 3] uint8
+# or None, nodes of each molecule.
+_Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[Failure]]
+_BOND_COLUMNS = 3
 
 
 def import_rdkit() -> tuple[Any, Any]:
@@ -49,9 +52,11 @@ def _without_version_check() -> Iterator[None]:
             sys.modules["outdated"] = before
 
 
-def _atom_featurizer() -> Callable[[Any], list[int]]:
+def _featurizers() -> tuple[Callable[[Any], list[int]], Callable[[Any], list[int]]]:
+    """OGB's, of an atom and of a bond."""
     with _without_version_check():
-        return require("ogb.utils.features", "smiles").atom_to_feature_vector
+        features = require("ogb.utils.features", "smiles")
+    return features.atom_to_feature_vector, features.bond_to_feature_vector
 
 
 def _looks(atom: Any) -> tuple[Any, ...]:
@@ -69,12 +74,19 @@ def _looks(atom: Any) -> tuple[Any, ...]:
     )
 
 
-def _featurize_chunk(first_row: int, smiles: Sequence[str]) -> _Chunk:
+def _bond_looks(bond: Any) -> tuple[Any, ...]:
+    """All that OGB's features of a bond are made of."""
+    return bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated()
+
+
+def _featurize_chunk(edge_attr: bool, first_row: int, smiles: Sequence[str]) -> _Chunk:
     chem, rd_base = import_rdkit()
-    atom_features = _atom_featurizer()
-    features: dict[tuple[Any, ...], bytes] = {}  # the atoms of a chunk are of some 100 kinds
+    atom_features, bond_features = _featurizers()
+    # The atoms of a chunk are of some 100 kinds, its bonds of a dozen.
+    features: dict[tuple[Any, ...], bytes] = {}
     atoms: list[bytes] = []
     bonds: list[tuple[int, int]] = []
+    rows: list[bytes] = []
     sizes: list[int] = []
     failures: list[Failure] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
@@ -93,13 +105,23 @@ def _featurize_chunk(first_row: int, smiles: Sequence[str]) -> _Chunk:
             for bond in map(molecule.GetBondWithIdx, range(molecule.GetNumBonds())):
                 i, j = start + bond.GetBeginAtomIdx(), start + bond.GetEndAtomIdx()
                 bonds += ((i, j), (j, i))
+                if edge_attr:
+                    looks = _bond_looks(bond)
+                    if looks not in features:
+                        features[looks] = bytes(bond_features(bond))
+                    rows += (features[looks],) * 2
             sizes.append(len(atoms) - start)
     return (
-        np.frombuffer(bytearray().join(atoms), np.uint8).reshape(-1, len(ATOM_CARDINALITIES)),
+        _table(atoms, len(ATOM_CARDINALITIES)),
         np.array(bonds, dtype=np.int32).reshape(-1, 2).T,
+        _table(rows, _BOND_COLUMNS) if edge_attr else None,
         np.array(sizes, dtype=np.int64),
         failures,
     )
+
+
+def _table(rows: list[bytes], columns: int) -> np.ndarray:
+    return np.frombuffer(bytearray().join(rows), np.uint8).reshape(-1, columns)
 
 
 def check_list(smiles: Sequence[str]) -> None:
@@ -126,12 +148,15 @@ def by_chunks(
 
 
 def featurize(
-    smiles: Sequence[str], workers: int | None = None, progress: bool = False
+    smiles: Sequence[str],
+    workers: int | None = None,
+    progress: bool = False,
+    edge_attr: bool = False,
 ) -> tuple[GraphArrays, list[Failure]]:
     """Turn SMILES into graphs: atoms are nodes, each bond is an edge in both directions.
 
-    The numbers are those of `ogb.utils.mol.smiles2graph`, without bond features. What RDKit cannot
-    parse, or has no atoms, is left out and reported; a single atom is a graph without edges.
+    The numbers are those of `ogb.utils.mol.smiles2graph`. What RDKit cannot parse, or has no
+    atoms, is left out and reported; a single atom is a graph without edges.
 
     Args:
         smiles: one molecule each.
@@ -139,10 +164,11 @@ def featurize(
             More of them start by importing the main module, so a script needs
             `if __name__ == "__main__":`, as for any multiprocessing.
         progress: show a progress bar.
+        edge_attr: give the features of bonds, too.
 
     Returns:
-        The graphs, x uint8 `[N, 9]` and no y, in the order of `smiles` without the failures; and
-        the failures as (index into `smiles`, text).
+        The graphs, x uint8 `[N, 9]`, edge_attr uint8 `[E, 3]` if asked for and no y, in the order
+        of `smiles` without the failures; and the failures as (index into `smiles`, text).
 
     Raises:
         InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
@@ -152,18 +178,20 @@ def featurize(
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")
-    _atom_featurizer()  # a missing package is reported once, here, and not by every worker
-    chunks = by_chunks(_featurize_chunk, smiles, workers, "reading molecules", progress)
+    _featurizers()  # a missing package is reported once, here, and not by every worker
+    work = partial(_featurize_chunk, edge_attr)
+    chunks = by_chunks(work, smiles, workers, "reading molecules", progress)
     failures: list[Failure] = []
 
     def molecules() -> Iterator[GraphArrays]:
-        for atoms, bonds, sizes, failed in chunks:
+        for atoms, bonds, rows, sizes, failed in chunks:
             failures.extend(failed)
             yield GraphArrays(
                 x=torch.from_numpy(atoms),
                 edge_index=torch.from_numpy(bonds).long(),
                 batch=batch_vector(sizes),
                 num_graphs=len(sizes),
+                edge_attr=None if rows is None else torch.from_numpy(rows),
             )
 
     return concatenate(molecules()), failures

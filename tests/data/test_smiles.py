@@ -38,21 +38,33 @@ def test_graphs_are_those_of_ogb() -> None:
     # Among these there are atoms that differ in one feature alone, for nearly each of the nine.
     smiles += ["CCBr", "II", "CC[C@@H](N)CO", "CC(C)C", "COC=O", "O=C[O-]", "CO", "NC=O", "NO"]
     smiles += ["C1=CCCC1", "c1ccoc1", "C1CS1", "CCO", "[CH3]"]
-    graphs, failures = featurize(smiles)
+    graphs, failures = featurize(smiles, edge_attr=True)
     assert failures == []
     assert graphs.num_graphs == len(smiles)
     assert graphs.x.dtype == torch.uint8
     assert graphs.edge_index.dtype == torch.int64
+    assert graphs.edge_attr is not None and graphs.edge_attr.dtype == torch.uint8
     start = 0
     for i, text in enumerate(smiles):
         expected = mol.smiles2graph(text)
         nodes = (graphs.batch == i).nonzero()[:, 0]
         assert nodes.tolist() == list(range(start, start + expected["num_nodes"]))
         np.testing.assert_array_equal(graphs.x[nodes].numpy(), expected["node_feat"])
-        mine = graphs.edge_index[:, graphs.batch[graphs.edge_index[0]] == i] - start
+        edges = graphs.batch[graphs.edge_index[0]] == i
+        mine = graphs.edge_index[:, edges] - start
         np.testing.assert_array_equal(mine.numpy(), expected["edge_index"])
+        np.testing.assert_array_equal(graphs.edge_attr[edges].numpy(), expected["edge_feat"])
         start += expected["num_nodes"]
     assert start == len(graphs.x)
+    assert featurize(smiles)[0].edge_attr is None
+
+
+def test_packed_molecules_keep_the_features_of_bonds_where_asked_to() -> None:
+    bare = PackedGraphs.from_smiles(["CC=O", "C"])
+    graphs = PackedGraphs.from_smiles(["CC=O", "C"], edge_attr=True)
+    assert bare.edge_attr is None and graphs.edge_attr is not None
+    assert graphs.edge_attr[:, 0].tolist() == [0, 0, 1, 1]  # by target: C, C, C, O
+    assert torch.equal(bare.adj.col, graphs.adj.col)
 
 
 def test_a_single_atom_is_a_graph_without_edges() -> None:
