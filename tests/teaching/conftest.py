@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 MakeGraphs = Callable[..., list[Any]]
 
@@ -42,3 +42,25 @@ def make_graphs() -> MakeGraphs:
 def zero() -> Callable[[Any, Any], Tensor]:
     """A `predict` that answers 0 for each graph, so that a graph's score is its |y|."""
     return lambda model, batch: torch.zeros(batch.num_graphs, 1)
+
+
+class Noisy(nn.Module):
+    """A model of a node at a time with every state that scoring must leave alone."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.drop = nn.Dropout(0.5)
+        self.last = nn.Linear(8, outputs)
+
+    def forward(self, batch: Any) -> Tensor:
+        torch.rand(1)  # some models draw random numbers in evaluation mode too
+        nodes = self.last(self.drop(self.norm(self.first(batch.x)).relu()))
+        return nodes.new_zeros(batch.num_graphs, nodes.shape[1]).index_add(0, batch.batch, nodes)
+
+
+@pytest.fixture
+def model() -> Noisy:
+    torch.manual_seed(0)
+    return Noisy()
