@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
-from grant_fast import FlexConv, FlexGCN
+from grant_fast import AtomEncoder, FlexConv, FlexGCN, PackedGraphs
 from tests.cases import Case
 
 # Forward mode compiles its decompositions by torch.jit when it is first used.
@@ -49,6 +49,25 @@ def test_every_derivative_of_the_weights_is_the_one_that_autograd_takes(norm, po
     twice = {name: torch.stack([w, 2 * w]) for name, w in plain.items()}
     each = torch.stack([loss(plain), loss({name: 2 * w for name, w in plain.items()})])
     torch.testing.assert_close(vmap(loss)(twice), each)
+
+
+@pytest.mark.parametrize("form", ["packed", "loose"])
+@pytest.mark.parametrize("sizes", [(3, 1, 4), (3, 1, 4) * 40], ids=["few", "many"])
+def test_a_network_with_an_encoder_has_second_derivatives_too(sizes, form):
+    case = Case(sizes=sizes, num_features=2)
+    x = (case.x > 0).long()
+    graphs = PackedGraphs.from_arrays(x, case.edge_index, case.batch, num_graphs=len(sizes))
+    options = {"encoder": AtomEncoder(3, (2, 2)), "act": "tanh", "backend": "reference"}
+    model = FlexGCN(3, [2], 1, [2, 2], **options).double()
+    given = (graphs.to(torch.float64).batch(slice(None)),)
+    if form == "loose":
+        given = (x, case.edge_index, None, case.batch, len(sizes))
+
+    def run(*weights: Tensor) -> Tensor:
+        named = dict(zip(dict(model.named_parameters()), weights, strict=True))
+        return functional_call(model, named, given).exp().mean()
+
+    assert torch.autograd.gradgradcheck(run, tuple(model.parameters()), fast_mode=True)
 
 
 def test_hessian_of_a_layer_is_symmetric_and_not_0():

@@ -9,7 +9,6 @@ from torch import nn
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs, explain
 from grant_fast.adjacency import Adjacency
-from grant_fast.nn import ATOM_CARDINALITIES
 from grant_fast.nn.modules import BatchNorm
 from grant_fast.reference import dense_flex_conv
 from tests.cases import Case
@@ -142,68 +141,6 @@ def test_torch_sparse_matrices_are_read_as_pyg_reads_them():
     torch.testing.assert_close(conv(case.x, matrix), want)
     unweighted = torch_sparse.SparseTensor(row=target, col=source, sparse_sizes=(n, n))
     torch.testing.assert_close(conv(case.x, unweighted), conv(case.x, case.edge_index))
-
-
-def test_the_atom_encoder_is_ogbs():
-    encoders = pytest.importorskip("ogb.graphproppred.mol_encoder")
-    theirs, ours = encoders.AtomEncoder(6), AtomEncoder(6)
-    assert tuple(e.num_embeddings for e in theirs.atom_embedding_list) == ATOM_CARDINALITIES
-    with torch.no_grad():
-        ours.weight.copy_(torch.cat([e.weight for e in theirs.atom_embedding_list]))
-    x = torch.stack([torch.randint(size, (20,)) for size in ATOM_CARDINALITIES], 1)
-    torch.testing.assert_close(ours(x.to(torch.uint8)), theirs(x))
-
-
-def test_encoder_checks_its_input():
-    encoder = AtomEncoder(4, cardinalities=(3, 2))
-    with pytest.raises(InputError, match="category 2 in column 1, which has 0 to 1"):
-        encoder(torch.tensor([[0, 0], [2, 2]]))
-    with pytest.raises(InputError, match=r"integers \[num_nodes, 2\], not torch.float32"):
-        encoder(torch.zeros(3, 2))
-
-
-@pytest.mark.parametrize("how", ["assigned", "loaded", "reset"])
-def test_an_encoder_may_begin_without_memory(how):
-    filled, x = AtomEncoder(4, (3, 2, 5)), torch.tensor([[2, 1, 4], [0, 0, 0]])
-    with torch.device("meta"):
-        empty = AtomEncoder(4, (3, 2, 5))
-    if how != "assigned":
-        empty.to_empty(device="cpu").offset.fill_(-7)
-    if how == "reset":
-        empty.reset_parameters()
-        filled.load_state_dict(empty.state_dict())
-    else:
-        empty.load_state_dict(filled.state_dict(), assign=how == "assigned")
-    assert torch.equal(empty(x), filled(x))
-
-
-def test_an_encoder_made_for_inference_can_be_loaded():
-    with torch.inference_mode():
-        made = AtomEncoder(4, (3, 2))
-    filled, x = AtomEncoder(4, (3, 2)), torch.tensor([[2, 1]])
-    made.load_state_dict(filled.state_dict(), assign=True)
-    assert torch.equal(made(x), filled(x))
-
-
-def test_kinds_of_atoms_stand_for_the_atoms():
-    x = torch.stack([torch.randint(min(size, 3), (400,)) for size in (3, 2)], 1)
-    empty = torch.empty(2, 0)
-    graphs = PackedGraphs.from_arrays(x, empty, torch.arange(400) // 40)
-    kinds, code = graphs.kinds
-    assert kinds.shape == (6, 2)
-    assert torch.equal(kinds[code], graphs.x)
-    model = FlexGCN(4, 3, 2, orders=[1, 1], encoder=AtomEncoder(4, (3, 2))).double()
-    want = model(x, empty.long(), batch=torch.arange(400) // 40)
-    got = model(graphs.to(dtype=torch.float64).batch(slice(None)))
-    torch.testing.assert_close(got, want)
-    grads = [torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in (got, want)]
-    for g, w in zip(*grads, strict=True):
-        torch.testing.assert_close(g, w)
-    many = PackedGraphs.from_arrays(torch.arange(8).view(4, 2), empty, torch.zeros(4).long())
-    assert many.kinds is None  # every row is its own kind: nothing to gain
-    wide = torch.tensor([[2**40, -(2**40)] * 2, [0, 5] * 2] * 8)  # codes must not overflow
-    kinds, code = PackedGraphs.from_arrays(wide, empty, torch.zeros(16).long()).kinds
-    assert torch.equal(kinds[code], wide)
 
 
 def test_dropout_drops_the_right_share_and_keeps_the_mean():
@@ -349,21 +286,6 @@ def test_an_exported_model_takes_graphs_of_other_sizes():
     program = torch.export.export(model, (case.x, case.edge_index), named, dynamic_shapes=shapes)
     out = program.module()(other.x, other.edge_index, batch=other.batch, batch_size=3)
     torch.testing.assert_close(out, model(other.x, other.edge_index, batch=other.batch))
-
-
-def test_kinds_of_nodes_are_embedded_as_their_rows_are():
-    rows = torch.tensor([[0, 1], [2, 1], [2, 0]], dtype=torch.uint8)
-    case = Case()
-    x = rows[torch.arange(case.num_nodes) % 3]
-    graphs = PackedGraphs(x, None, case.graphs.ptr, case.graphs.adj, case.graphs.adj_t)
-    encoder = AtomEncoder(4, (3, 2))
-    grads = []
-    for out in (encoder.of_kinds(graphs), encoder(graphs.kinds[0])):
-        torch.testing.assert_close(out, encoder(graphs.kinds[0]))
-        grads.append(torch.autograd.grad(out.square().sum(), encoder.weight)[0])
-    torch.testing.assert_close(*grads)
-    with pytest.raises(InputError, match="category 2 in column 0, which has 0 to 1"):
-        AtomEncoder(4, (2, 2)).of_kinds(graphs)
 
 
 class Squared(nn.ReLU):

@@ -13,11 +13,14 @@ from ..caching import kept
 from ..dispatch import takes_kernels
 from ..errors import InputError, whole_number
 from ..flat import FlatGraphs
+from ..indexing import distinct_rows
 from ..normed import batch_norm
 from ..ops import autocasts
 
-#: Up to so many kinds of nodes, `AtomEncoder.of_kinds` is a product.
+#: Up to so many kinds of nodes, `AtomEncoder` embeds kinds by a product.
 MOST_KINDS = 1024
+#: Of fewer nodes on a CPU each is embedded by itself: finding their kinds would take longer.
+FEW_NODES = 256
 #: From so many rows on a GPU should gain more by a batch norm's kernels than Python loses by
 #: starting five of them: an estimate, since no device has run them.
 MANY_ROWS = 1 << 16
@@ -143,16 +146,26 @@ class AtomEncoder(nn.Module):
                 f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
                 f"not {x.dtype} of shape {tuple(x.shape)}"
             )
-        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-        if x.device.type == "cpu" and not traced and x.numel():
+        mapped = torch._C._are_functorch_transforms_active()
+        seen = x.device.type == "cpu" and not mapped and not torch.compiler.is_compiling()
+        learns = seen and torch.is_grad_enabled() and not autocasts(x)
+        if learns and len(x) >= FEW_NODES:
+            rows, kind = distinct_rows(x)
+            if len(rows) <= min(MOST_KINDS, len(x) // 4):
+                return (self._count(rows) @ self.weight).index_select(0, kind)
+        if seen and x.numel():
             self._check_categories(x)
-        return F.embedding_bag(x.long() + self.offset, self.weight, mode="sum")
+        row = x.long() + self.offset
+        if mapped or (learns and len(x) < FEW_NODES):
+            return F.embedding(row, self.weight).sum(1)
+        # In a third of the memory traffic; but it has no second derivative, and a slow first one.
+        return F.embedding_bag(row, self.weight, mode="sum")
 
     def of_kinds(self, graphs: FlatGraphs) -> Tensor:
         """The rows of a dataset's kinds of nodes, [m, out_channels], as `self(graphs.kinds[0])`.
 
         A few hundred kinds are one product with a constant matrix, and its gradient is another:
-        the gradient of a gathered sum would sort.
+        the gradient of a gathered sum would sort. The matrix is kept for a dataset.
         """
         assert graphs.kinds is not None, "the dataset has kinds of nodes"
         x, transformed = graphs.kinds[0], torch._C._are_functorch_transforms_active()
