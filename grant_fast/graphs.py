@@ -158,7 +158,8 @@ class PackedGraphs(FlatGraphs):
         """From PyG `Data` objects: anything with `x`, `edge_index`, and as they have them `y`,
         `edge_weight` and `edge_attr`.
 
-        `edge_type` and `train_mask` are not carried, which a warning says.
+        `edge_type` and `train_mask` are not carried, which a warning says. Where `edge_attr` serves
+        nobody, set it to None before: it is kept in memory, and in files.
         """
         from .data.pyg import from_data_list
 

@@ -49,10 +49,13 @@ def pack_arrays(
             as_tensor("y", y), num_graphs, x.shape[0], y_level, missing_labels
         )
     edges = _checked_edges(as_tensor("edge_index", edge_index), x.shape[0])
+    weight = attr = None
+    if edge_weight is not None:
+        weight = _checked_weight(edge_weight, edges.shape[1])
     if edge_attr is not None:
-        edge_attr = _edge_rows(as_tensor("edge_attr", edge_attr), edges, batch, num_graphs)
-    adj, adj_t = _pack_edges(edges, edge_weight, batch, ptr, edge_attr is None)
-    return Packed(x, y, ptr, adj, adj_t, y_level or "graph", edge_attr)
+        attr = _checked_rows(as_tensor("edge_attr", edge_attr), edges.shape[1])
+    adj, adj_t, attr = _pack_edges(edges, weight, attr, batch, ptr)
+    return Packed(x, y, ptr, adj, adj_t, y_level or "graph", attr)
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
@@ -186,52 +189,56 @@ def _checked_edges(edge_index: Tensor, num_nodes: int) -> Tensor:
     return edge_index.long()
 
 
-def _edge_rows(attr: Tensor, edges: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-    """`edge_attr` as `PackedGraphs` holds it: [E] or [E, D], in the order of the packed edges."""
-    if attr.dim() not in (1, 2) or attr.shape[0] != edges.shape[1]:
+def _checked_rows(attr: Tensor, num_edges: int) -> Tensor:
+    """edge_attr, [E] or [E, D], in the dtypes of features."""
+    if attr.dim() not in (1, 2) or attr.shape[0] != num_edges:
         raise InputError(
             f"edge_attr has shape {tuple(attr.shape)}: it needs one row for each of the "
-            f"{edges.shape[1]} edges"
+            f"{num_edges} edges"
         )
-    rows = pack_features(attr, "edge_attr", "edge").view(attr.shape)
-    num_nodes = batch.shape[0]
-    # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
-    places = torch.arange(edges.shape[1], dtype=torch.int32).view(torch.float32)
-    found = native.sort_edges(edges, places, batch, num_nodes, num_graphs, num_nodes)
-    if found is not None and found.adj.weight is not None:
-        return rows[found.adj.weight.view(torch.int32).long()]
-    source, target = edges
-    return rows[_stable_order(target * num_nodes + source)]
+    return pack_features(attr, "edge_attr", "edge").view(attr.shape)
 
 
-def _stable_order(key: Tensor) -> Tensor:
-    return torch.from_numpy(np.argsort(key.numpy(), kind="stable"))
+def _checked_weight(edge_weight: Any, num_edges: int) -> Tensor:
+    weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
+    weight = check_edge_weight(weight, num_edges)
+    if not all_finite(weight):
+        edge = int((~torch.isfinite(weight)).nonzero()[0])
+        raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
+    return weight
 
 
 def _pack_edges(
-    edges: Tensor, edge_weight: Any, batch: Tensor, ptr: Tensor, may_exchange: bool
-) -> tuple[PackedCSR, PackedCSR | None]:
-    """The edges by target and by source; None for the latter where it is the same.
-
-    Args:
-        may_exchange: whether edges between the same two nodes may change places.
-    """
-    num_nodes, num_graphs, weight = batch.shape[0], ptr.shape[0] - 1, None
-    if edge_weight is not None:
-        weight = as_tensor("edge_weight", edge_weight).to(torch.float32)
-        weight = check_edge_weight(weight, edges.shape[1])
-        if not all_finite(weight):
-            edge = int((~torch.isfinite(weight)).nonzero()[0])
-            raise InputError(f"edge_weight is {weight[edge].item()} at edge {edge}: drop that edge")
-    found = native.sort_edges(edges, weight, batch, num_nodes, num_graphs, num_nodes)
+    edges: Tensor, weight: Tensor | None, attr: Tensor | None, batch: Tensor, ptr: Tensor
+) -> tuple[PackedCSR, PackedCSR | None, Tensor | None]:
+    """The edges by target, by source (None where that is the same), and `attr` by target."""
+    num_nodes, num_graphs, carried = batch.shape[0], ptr.shape[0] - 1, weight
+    if attr is not None:
+        # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
+        carried = torch.arange(edges.shape[1], dtype=torch.int32).view(torch.float32)
+    found = native.sort_edges(edges, carried, batch, num_nodes, num_graphs, num_nodes)
     if found is not None:
         adj, adj_t = found.adj, found.adj_t
     else:
         _check_within_graphs(edges, batch)
-        adj, adj_t = _sorted_by_numpy(edges, weight, batch, ptr)
-    if weight is not None and may_exchange:
+        adj, adj_t = _sorted_by_numpy(edges, carried, batch, ptr)
+    if attr is not None:
+        attr = attr[_places(adj)]
+        adj, adj_t = _at_places(adj, weight), adj_t and _at_places(adj_t, weight)
+    elif weight is not None:
         adj, adj_t = _with_repeated_ordered(adj), adj_t and _with_repeated_ordered(adj_t)
-    return adj, None if adj_t is None or _equal(adj, adj_t) else adj_t
+    return adj, None if adj_t is None or _equal(adj, adj_t) else adj_t, attr
+
+
+def _places(csr: PackedCSR) -> Tensor:
+    """The places that edges were sorted with."""
+    assert csr.weight is not None
+    return csr.weight.view(torch.int32).long()
+
+
+def _at_places(csr: PackedCSR, weight: Tensor | None) -> PackedCSR:
+    """Edges that were sorted with their places, with the weights from there."""
+    return csr._replace(weight=None if weight is None else weight[_places(csr)])
 
 
 def _equal(one: PackedCSR, other: PackedCSR) -> bool:
@@ -272,7 +279,7 @@ def _sorted_by_numpy(
     num_nodes, first_node = batch.shape[0], ptr[batch]
 
     def csr(row: Tensor, col: Tensor) -> PackedCSR:
-        order = _stable_order(row * num_nodes + col)
+        order = torch.from_numpy(np.argsort((row * num_nodes + col).numpy(), kind="stable"))
         local = (col - first_node[col]).to(torch.int32)[order]
         rowptr = count_to_ptr(row, num_nodes, torch.int64)
         return PackedCSR(rowptr, local, None if weight is None else weight[order])

@@ -171,7 +171,7 @@ def _assemble(
         raise ValueError("y or ids do not fit the graphs")
     meta = json.loads(metadata["meta"])
     adj, adj_t, attr = csrs["adj"], csrs.get("adj_t"), tensors.get("edge_attr")
-    if attr is not None and attr.shape[0] != adj.col.shape[0]:
+    if attr is not None and (attr.dim() not in (1, 2) or attr.shape[0] != adj.col.shape[0]):
         raise ValueError("edge_attr does not fit the edges")
     return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta, attr)
 

@@ -98,6 +98,7 @@ def _features(name: str, thing: str, x: Rows) -> Tensor:
     if not all_finite(values) and (found := _first(~values.isfinite(), x.sizes)) is not None:
         raise InputError(
             f"graph {found[0]}: {name} is NaN or infinite at {thing} {found[1]}: clean the features"
+            + (", or set it to None" if name == "edge_attr" else "")
         )
     return values
 

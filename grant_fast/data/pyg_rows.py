@@ -184,8 +184,10 @@ def _edge_rows(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Ro
                 f"{edges} edges, or set it to None"
             )
         every.append(attr)
+    first = next((attr for attr in every if len(attr)), every[0])
+    every = [attr if len(attr) else first[:0] for attr in every]  # none say nothing of their kind
     _check_alike("edge_attr", every)
-    return _joined(every)
+    return _joined([attr.reshape(len(attr), *first.shape[1:]) for attr in every])
 
 
 def _targets(graphs: Sequence[Mapping[str, Any]]) -> Rows | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..batch import GraphBatch
-from ..dispatch import check_backend
+from ..dispatch import check_backend, is_reference
 from ..errors import InputError
 from ..loose import LooseGraphs
 from ..on_the_fly import packed
@@ -171,10 +171,12 @@ class FlexGCN(nn.Module):
         return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if type(self.encoder) is AtomEncoder and isinstance(graphs, GraphBatch):
-            dataset = graphs.graphs
-            if dataset.kinds is not None:  # a few hundred kinds of atoms: embed them, then copy
-                return ops.embed(self.encoder.of_kinds(dataset), graphs)
+        if type(self.encoder) is AtomEncoder:
+            if is_reference(self.backend):
+                return self.encoder(graphs.x, smooth=True)
+            # A few hundred kinds of atoms: embed them, then copy.
+            if isinstance(graphs, GraphBatch) and graphs.graphs.kinds is not None:
+                return ops.embed(self.encoder.of_kinds(graphs.graphs), graphs)
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x

@@ -139,8 +139,11 @@ class AtomEncoder(nn.Module):
         super()._load_from_state_dict(*args)
         self._fill_offset()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[n, out_channels]; raises InputError on a wrong width or, on the CPU, category."""
+    def forward(self, x: Tensor, smooth: bool = False) -> Tensor:
+        """[n, out_channels]; raises InputError on a wrong width or, on the CPU, category.
+
+        With `smooth` it has all derivatives, as `FlexGCN`'s backend "reference" wants.
+        """
         if x.dim() != 2 or x.shape[1] != len(self.cardinalities) or x.is_floating_point():
             raise InputError(
                 f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
@@ -148,7 +151,8 @@ class AtomEncoder(nn.Module):
             )
         mapped = torch._C._are_functorch_transforms_active()
         seen = x.device.type == "cpu" and not mapped and not torch.compiler.is_compiling()
-        learns = seen and torch.is_grad_enabled() and not autocasts(x)
+        smooth = smooth or mapped
+        learns = seen and torch.is_grad_enabled() and not smooth and not autocasts(x)
         if learns and len(x) >= FEW_NODES:
             rows, kind = distinct_rows(x)
             if len(rows) <= min(MOST_KINDS, len(x) // 4):
@@ -156,7 +160,7 @@ class AtomEncoder(nn.Module):
         if seen and x.numel():
             self._check_categories(x)
         row = x.long() + self.offset
-        if mapped or (learns and len(x) < FEW_NODES):
+        if smooth or (learns and len(x) < FEW_NODES):
             return F.embedding(row, self.weight).sum(1)
         # In a third of the memory traffic; but it has no second derivative, and a slow first one.
         return F.embedding_bag(row, self.weight, mode="sum")

@@ -21,7 +21,7 @@ from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Collate, Model, Positions, Predict, ScoringPass
+from .scoring import Collate, Model, Positions, Predict, ScoringPass, check_numbers
 from .selection import sample_graphs, select_graphs
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
@@ -353,8 +353,10 @@ class GraNTSampler(Sampler[list[int]]):
         )
         if self.replicas.count == 1:
             return look(model)[:2]
-        scores, _, _ = look(self.replicas.inner(model))
-        return self.replicas.joined(scores, len(self.ids)), None
+        scores, _, _ = look(self.replicas.inner(model), check=False)
+        scores = self.replicas.joined(scores, len(self.ids))
+        check_numbers(scores, self.ids, self.dataset)  # now, and so in all processes or in none
+        return scores, None
 
     @property
     def _mine(self) -> Tensor:

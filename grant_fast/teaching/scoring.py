@@ -154,15 +154,19 @@ class ScoringPass:
         self.batch_size, self._whole = batch_size, whole
 
     def __call__(
-        self, model: Model, return_predictions: bool = False
+        self, model: Model, return_predictions: bool = False, check: bool = True
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The scores; the histogram that `select_graphs` can use, if one was made; the outputs."""
+        """The scores; the histogram that `select_graphs` can use, if one was made; the outputs.
+
+        Without `check` a score may be NaN, for `check_numbers` to find.
+        """
         with evaluating(model):
             fast = self._by_one_kernel(model, return_predictions)
             if fast is not None and not fast[0].isnan().any():
                 return fast
             scores, counts, pred = self._by_batches(model, self.positions, return_predictions)
-        _check_numbers(scores, self.positions, self.graphs)
+        if check:
+            check_numbers(scores, self.positions, self.graphs)
         return scores, counts, pred
 
     def _by_batches(
@@ -421,7 +425,8 @@ def _ptr(batch: Any, size: int) -> Tensor:
     return sizes_to_ptr(torch.bincount(numbers, minlength=size))
 
 
-def _check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:
+def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:
+    """Refuse scores that are NaN, and name the first such graph (InputError)."""
     # Once for the whole pass: looking at each batch would make the device wait for each batch.
     wrong = scores.isnan()
     if not wrong.any():

@@ -178,7 +178,12 @@ def test_features_of_edges_are_those_of_all_graphs_and_each_edge() -> None:
         from_data_list([bonds, graph(2, edge_attr=torch.ones(3, 3))])
     with pytest.raises(InputError, match="graph 1: edge_attr has 2 columns and graph 0 has 3"):
         from_data_list([bonds, graph(2, edge_attr=torch.ones(2, 2))])
-    with pytest.raises(InputError, match="graph 1: edge_attr is NaN or infinite at edge 0"):
+    lone = graph(1, edge_index=torch.empty(2, 0, dtype=torch.long), edge_attr=torch.tensor([]))
+    assert from_data_list([lone, bonds, lone]).edge_attr.shape == (2, 3)  # type: ignore[union-attr]
+    flat, column = graph(2, edge_attr=torch.ones(2)), graph(2, edge_attr=torch.ones(2, 1))
+    assert from_data_list([flat, column]).edge_attr.shape == (4,)  # type: ignore[union-attr]
+    assert from_data_list([column, flat]).edge_attr.shape == (4, 1)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match=r"graph 1: edge_attr is NaN .* or set it to None"):
         from_data_list([bonds, graph(2, edge_attr=torch.full((2, 3), torch.nan))])
 
 

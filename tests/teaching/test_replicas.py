@@ -136,6 +136,23 @@ def test_what_cannot_be_is_refused():
         sampler.select(FlexGCN(3, 4, 1, orders=[2, 2]), 0)
 
 
+def test_a_nan_is_told_to_all_processes_before_any_of_them_ends(monkeypatch):
+    graphs = rings(4)
+
+    def joined(self, part, size):
+        met.append(bool(part.isnan().any()))
+        return torch.cat([part, torch.ones(2)])
+
+    met: list[bool] = []
+    monkeypatch.setattr(Replicas, "joined", joined)
+    monkeypatch.setattr(Replicas, "_check_group", lambda self: None)
+    model = FlexGCN(3, 4, 1, orders=[2, 2])
+    torch.nn.init.constant_(model.convs[0].weight, torch.nan)
+    with pytest.raises(InputError, match=r"id 0 is NaN \(so for 2 of 4 graphs\)"):
+        sampler_of(graphs, "global", 2, 0).select(model, 0)
+    assert met == [True]
+
+
 def test_a_run_may_go_on_in_another_number_of_processes():
     graphs = rings(49)
     sampler = sampler_of(graphs, "random")
