@@ -114,7 +114,7 @@ def train(
     the split (split.csv), and what is predicted for the test graphs (test.csv).
     """
     from .training.console import ConsoleObserver
-    from .training.folder import CONFIG_FILE
+    from .training.folder import CONFIG_FILE, LAST_FILE
     from .training.observers import Observers, TensorBoard
     from .training.predict import write_parts
     from .training.trainer import Trainer
@@ -141,6 +141,8 @@ def train(
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         about = [*described(dataset, config), *described_share(config)]
+        if resume and not (out / LAST_FILE).exists():
+            about.append(f"{out} has no {LAST_FILE} to go on from: the run begins with epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
             trainer = Trainer(dataset, config, out, resume=resume)
             result = trainer.fit(Observers([shown, *observers]))

@@ -277,13 +277,19 @@ class PackedGraphs(FlatGraphs):
         storage.save(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "PackedGraphs":
+    def load(cls, path: str | os.PathLike[str], *, verify: bool = False) -> "PackedGraphs":
         """Memory-map a file that `save` wrote.
 
+        Args:
+            path: the file.
+            verify: read all of it now, and compare it with its checksums, as `load_dataset` and the
+                command line do.
+
         Raises:
-            InputError: no such file, or one that is truncated, foreign, or of another version.
+            InputError: no such file, or one that is truncated, foreign, or of another version, or
+                (with `verify`) holds another byte than was written.
         """
-        return storage.load(cls, path)
+        return storage.load(cls, path, verify)
 
 
 def _joined(tensors: list[Tensor | None]) -> Tensor | None:

@@ -99,8 +99,12 @@ def described_share(config: RunConfig) -> list[str]:
     """That a run does not train on all graphs in every epoch, in a line; none where it does."""
     if config.arm == "full" or config.arm == INFOBATCH or config.start_ratio == 1:
         return []
+    from .teaching.schedules import Curriculum
+
+    schedules: Any = config.ratio_schedule, config.interval
+    last = Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
     what = "batches" if config.arm == "grant-b" else "graphs"
-    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first"
+    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at last"
     return [f"{config.arm}: {share} (--arm full takes all)"]
 
 

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -58,10 +59,13 @@ class Spool:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self.dtype = torch.float32
         self.shape: tuple[int, ...] = (0,)
+        self.crc32 = 0
 
     def append(self, values: np.ndarray) -> None:
         """Write an array of the first one's dtype and trailing shape."""
-        self._file.write(np.ascontiguousarray(values).data)
+        content = np.ascontiguousarray(values)
+        self._file.write(content.data)
+        self.crc32 = zlib.crc32(content.data, self.crc32)
         self.dtype = torch.from_numpy(values).dtype
         self.shape = (self.shape[0] + len(values), *values.shape[1:])
 
@@ -95,8 +99,13 @@ def save_tensors(
     """
     # The widest first: so each begins at a multiple of its width, as whoever maps it needs.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    crcs = {
+        name: values.crc32 if isinstance(values, Spool) else zlib.crc32(_content(values))
+        for name, values in ordered
+    }
     metadata = {"format": FORMAT, "version": str(VERSION), "y_level": level}
-    header: dict[str, Any] = {"__metadata__": metadata | {"meta": json.dumps(meta)}}
+    metadata |= {"meta": json.dumps(meta), "crc32": json.dumps(crcs)}
+    header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, values in ordered:
         begin, end = end, end + math.prod(values.shape) * values.dtype.itemsize
@@ -110,12 +119,17 @@ def save_tensors(
             if isinstance(values, Spool):
                 values.copy_to(file)
             else:
-                flat = values.contiguous().as_strided((values.numel(),), (1,))
-                file.write(flat.view(torch.uint8).numpy().data)
+                file.write(_content(values))
 
 
-def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGraphs":
-    """Memory-map `path`, check that it is what it says, and wrap it."""
+def _content(values: Tensor) -> memoryview:
+    """The bytes of a tensor, as a file has them."""
+    flat = values.contiguous().as_strided((values.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data
+
+
+def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) -> "PackedGraphs":
+    """Memory-map `path`, check that it is what it says, and wrap it; see `PackedGraphs.load`."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -133,6 +147,8 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str]) -> "PackedGrap
     except SafetensorError as error:
         raise InputError(f"{path} is no packed dataset, or is cut short: pack it again") from error
     try:
+        if verify:
+            _check_content(tensors, json.loads(metadata.get("crc32", "{}")))
         return _assemble(cls, tensors, metadata)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
         raise InputError(f"{path} is damaged ({error}): pack it again") from error
@@ -146,6 +162,13 @@ def _check_format(metadata: dict[str, str], path: Path) -> None:
             f"{path} has format version {metadata.get('version')}, this grant_fast reads "
             f"{VERSION}: pack it again"
         )
+
+
+def _check_content(tensors: dict[str, Tensor], crcs: dict[str, int]) -> None:
+    """Compare what the file holds with what was written; older files say nothing of it."""
+    for name, crc in crcs.items():
+        if zlib.crc32(_content(tensors[name])) != crc:
+            raise ValueError(f"{name} is not what was written")
 
 
 def _assemble(

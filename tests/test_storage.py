@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
-from grant_fast import InputError, PackedGraphs
+from grant_fast import InputError, PackedGraphs, load_dataset
+from grant_fast.data.graphon import generate_parts
+from grant_fast.data.stream import save_parts
 from tests.cases import Case
 
 
@@ -84,6 +87,35 @@ def test_a_truncated_file_is_refused(tmp_path, keep):
         PackedGraphs.load(path)
 
 
+@pytest.mark.parametrize("spooled", [True, False])
+def test_no_other_byte_of_the_content_is_taken_where_it_is_verified(tmp_path, spooled):
+    path, graphs = tmp_path / "set.gfast", Case(sizes=(3, 0, 5)).graphs
+    if spooled:
+        save_parts(generate_parts("gen-reg", 3), path)
+    else:
+        graphs.save(path)
+    content = path.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    assert len(PackedGraphs.load(path, verify=True)) == 3
+    for place in range(begin, len(content), max(1, (len(content) - begin) // 97)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 65]) + content[place + 1 :])
+        with pytest.raises(InputError, match=r"is damaged .* is not what was written.*: pack it"):
+            PackedGraphs.load(path, verify=True)
+        with pytest.raises(InputError, match="is damaged"):
+            load_dataset(path)
+
+
+def test_a_file_of_before_there_were_checksums_is_taken(tmp_path):
+    path = tmp_path / "old.gfast"
+    Case().graphs.save(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    del metadata["crc32"]
+    save_file(tensors, path, metadata=metadata)
+    assert len(PackedGraphs.load(path, verify=True)) == 12
+
+
 def test_a_foreign_file_is_refused(tmp_path):
     (tmp_path / "text.gfast").write_text("smiles,y\nCCO,1\n" * 50)
     with pytest.raises(InputError, match=r"text\.gfast is no packed dataset"):
@@ -125,8 +157,6 @@ def test_another_version_is_refused(tmp_path):
 def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
     tmp_path, name, value, message
 ):
-    from safetensors import safe_open
-
     path = tmp_path / "set.gfast"
     Case().graphs.save(path)
     with safe_open(path, framework="pt") as file:

@@ -114,7 +114,7 @@ def read_packed(path: Path, kind: Kind | None = None) -> Dataset:
         InputError: there is no such file, it is damaged or holds no targets, or `kind` does not
             fit those.
     """
-    graphs = PackedGraphs.load(path)
+    graphs = PackedGraphs.load(path, verify=True)
     if graphs.y is None:
         raise InputError(f"{path} holds no targets: pack it again with them")
     meta: dict[str, Any] = graphs.meta

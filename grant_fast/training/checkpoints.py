@@ -32,12 +32,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote, to the CPU; no code in it is run (`weights_only=True`).
 
     Raises:
-        InputError: the file is missing, truncated, of another program or of a newer version.
+        InputError: the file is missing, truncated, damaged, of another program or of a newer
+            version.
     """
-    remedy = "give a checkpoint of grant-fast (last.pt or best.pt of a run folder), or train again"
+    remedy = (
+        "give a checkpoint of grant-fast (last.pt or best.pt of a run folder), or train again, "
+        "with --overwrite"
+    )
     try:
         with open(path, "rb") as file:
             whole = zipfile.is_zipfile(file)
+            if whole and (member := zipfile.ZipFile(file).testzip()):  # which torch does not ask
+                raise ValueError(f"{member} is not what was written")
         state = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file; {remedy}") from error

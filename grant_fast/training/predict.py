@@ -183,7 +183,8 @@ def predict_csv(
             f"{source} row {row}: {text!r} is not a valid SMILES ({len(failed)} such in the file): "
             "correct it, or leave --strict away"
         )
-    answers = iter(predictor(PackedGraphs.from_graph_arrays(arrays)).tolist())
+    graphs = PackedGraphs.from_graph_arrays(arrays)
+    answers = iter(_finite(predictor(graphs), predictor).tolist())
     names = _apart(answer_columns(predictor.spec.task), table.header)
     bad = {index for index, _ in failures}
     empty = [""] * len(names)
@@ -204,15 +205,28 @@ def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) ->
     Raises:
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
     """
-    graphs, task = PackedGraphs.load(source), predictor.spec.task
+    graphs, task = PackedGraphs.load(source, verify=True), predictor.spec.task
     header, places = ["graph"], [[graph] for graph in graphs.ids.tolist()]
     if task.level == "node":
         header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
         pairs = zip(places, sizes, strict=True)
         places = [[*place, node] for place, size in pairs for node in range(size)]
     header += _apart(answer_columns(task), header)
-    lines = zip(places, predictor(graphs).tolist(), strict=True)
+    lines = zip(places, _finite(predictor(graphs), predictor).tolist(), strict=True)
     _write_csv(out, header, ([*place, *answers] for place, answers in lines))
+
+
+def _finite(answers: Tensor, predictor: Predictor) -> Tensor:
+    """The answers; InputError where one is none, which a table would show as an empty cell."""
+    wrong = (~answers.isfinite()).any(1)
+    if wrong.any():
+        broken = any(not t.isfinite().all() for t in predictor.model.state_dict().values())
+        cause = "its weights hold no finite numbers" if broken else "they overflow"
+        raise InputError(
+            f"{int(wrong.sum())} of {len(wrong)} predictions of the run are NaN or infinite, as "
+            f"{cause}: train it again with a lower --lr"
+        )
+    return answers
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:

@@ -15,7 +15,7 @@ import torch
 import grant_fast
 from grant_fast import PackedGraphs, shell
 from grant_fast.data.load import load_dataset, save_dataset
-from grant_fast.training.checkpoints import load_checkpoint
+from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
 from tests.cli.runs import ENVIRONMENT, SMALL, SMILES, fails, run
@@ -288,6 +288,29 @@ def test_zipped_tables_are_read_and_written(molecules, tmp_path, monkeypatch):
         assert len(list(lines)) == len(molecules.read_text().splitlines()) - 1
 
 
+@pytest.mark.parametrize("how", ["weights", "overflow"])
+def test_predictions_that_are_no_numbers_are_refused(molecules, tmp_path, how):
+    words = ["train", molecules, "--target", "size", "--split", "random", "--epochs", 1]
+    assert run(*words, "-o", tmp_path / "run").exit_code == 0
+    state = load_checkpoint(tmp_path / "run" / "best.pt")
+    name, value = ("convs.0.weight", torch.nan) if how == "weights" else ("convs.1.bias", 3e38)
+    state["model"][name].fill_(value)
+    save_checkpoint(tmp_path / "run" / "best.pt", state)
+    line = fails("predict", tmp_path / "run", molecules, "-o", tmp_path / "out.csv")
+    cause = "its weights hold no finite numbers" if how == "weights" else "they overflow"
+    assert f"predictions of the run are NaN or infinite, as {cause}: train it again" in line
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path):
+    words = ["train", *SMALL, "--epochs", 1, "-o", tmp_path / "run"]
+    assert run(*words).exit_code == 0
+    (tmp_path / "run" / "last.pt").unlink()
+    again = run("train", "--resume", "-o", tmp_path / "run")
+    assert again.exit_code == 0
+    assert "run has no last.pt to go on from: the run begins with epoch 1" in again.stderr
+
+
 def test_predict_takes_a_smi_file_as_train_does(molecules, tmp_path):
     folder, new, out = tmp_path / "run", tmp_path / "new.smi", tmp_path / "out.csv"
     words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
@@ -366,10 +389,13 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     ("settings", "said"),
     [
         (
-            {"arm": "grant-b", "start_ratio": 0.05},
-            "grant-b: 5% of the batches, one or more, at first",
+            {"arm": "grant-b", "start_ratio": 0.05, "epochs": 50},
+            "grant-b: 5% of the batches, one or more, at first, 87% at last",
         ),
-        ({"arm": "random", "start_ratio": 0.1}, "random: 10% of the graphs, one or more, at first"),
+        (
+            {"arm": "random", "start_ratio": 0.1, "epochs": 5},
+            "random: 10% of the graphs, one or more, at first, 10% at last",
+        ),
         ({"arm": "grant-s", "start_ratio": 1.0}, ""),
         ({"arm": "full"}, ""),
         ({"arm": "infobatch"}, ""),

@@ -33,6 +33,21 @@ def test_a_truncated_file_is_named(saved, share):
         load_checkpoint(saved)
 
 
+def test_no_other_byte_is_taken_for_what_was_saved(saved):
+    content, refused = saved.read_bytes(), 0
+    original = load_checkpoint(saved)["model"]["weight"]
+    for place in range(0, len(content), 7):
+        saved.write_bytes(content[:place] + bytes([content[place] ^ 65]) + content[place + 1 :])
+        try:
+            found = load_checkpoint(saved)
+        except InputError as error:
+            assert "last.pt: " in str(error) and "--overwrite" in str(error)
+            refused += 1
+        else:  # a byte between the members, say
+            assert torch.equal(found["model"]["weight"], original) and found["epoch"] == 7
+    assert refused > 50
+
+
 def test_a_foreign_file_is_named(saved):
     saved.write_text("smiles,y\nC,1\n")
     with pytest.raises(InputError, match=r"last\.pt: truncated, or not a checkpoint"):
