@@ -59,7 +59,8 @@ def load(config: RunConfig) -> Any:
 
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
-    """What will be learned from what, in a line; and a doubt, if the task was guessed."""
+    """What will be learned from what, in a line; and doubts, each in another."""
+    from .data.alike import seen_in_training
     from .data.table import table_kind
     from .training.report import counted
     from .training.targets import constant_targets, targets_of, unlabelled_targets
@@ -88,6 +89,12 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     if constant := constant_targets(y, task):
         only = f"one {_value(task)} only in training"
         lines.append(f"{only}, so that there is nothing to learn: target {_few(constant)}")
+    if dataset.encoder == "atom" and (
+        seen := seen_in_training(dataset.graphs, dataset.split, "test")
+    ):
+        apart = "" if dataset.splitting == "scaffold" else " (--split scaffold keeps such together)"
+        total = len(dataset.split["test"])
+        lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
     return lines
 
 

@@ -311,6 +311,15 @@ def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path)
     assert "run has no last.pt to go on from: the run begins with epoch 1" in again.stderr
 
 
+def test_molecules_in_test_and_in_training_are_counted(tmp_path):
+    lines = [f"{'C' * (n % 15 + 1)}O,{n}" for n in range(30)]  # each molecule twice
+    (tmp_path / "twice.csv").write_text("smiles,y\n" + "\n".join(lines))
+    words = ["train", tmp_path / "twice.csv", "--epochs", 1, "--split", "random"]
+    text = run(*words, "-o", tmp_path / "run").stderr
+    found = re.search(r"(\d) of 3 test molecules look like one in training \(--split scaff", text)
+    assert found is not None and int(found[1]) >= 1
+
+
 def test_predict_takes_a_smi_file_as_train_does(molecules, tmp_path):
     folder, new, out = tmp_path / "run", tmp_path / "new.smi", tmp_path / "out.csv"
     words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]

@@ -1,0 +1,73 @@
+"""Molecules that a table holds twice, however they are written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from grant_fast import PackedGraphs
+from grant_fast.data.alike import fingerprints, seen_in_training
+from tests.cases import Case
+
+
+def packed(smiles: list[str]) -> PackedGraphs:
+    pytest.importorskip("rdkit")
+    pytest.importorskip("ogb")
+    return PackedGraphs.from_smiles(smiles)
+
+
+def test_the_order_of_atoms_does_not_matter() -> None:
+    marks = fingerprints(
+        packed(["CCO", "OCC", "C(O)C", "CC(=O)Oc1ccccc1C(=O)O", "OC(=O)c1ccccc1OC(C)=O"])
+    )
+    assert marks[0] == marks[1] == marks[2] != marks[3] == marks[4]
+
+
+def test_isomers_that_the_features_do_not_tell_apart_look_alike() -> None:
+    marks = fingerprints(packed(["C/C=C/C", "C/C=C\\C", "CCC=C"]))
+    assert marks[0] == marks[1] != marks[2]
+
+
+def test_different_molecules_have_different_numbers(request: pytest.FixtureRequest) -> None:
+    chains = ["C" * n for n in range(1, 30)] + ["C" * n + "O" + "C" * 6 for n in range(1, 30)]
+    rings = [f"C1{'C' * n}1" for n in range(2, 9)]
+    others = ["CC(C)C", "CCCC", "C1CC1C", "N", "O", "F", "[Na+].[Cl-]", "C.C"]
+    smiles = [*chains, *rings, *others]
+    marks = fingerprints(packed(smiles))
+    same = [i for i in range(len(smiles)) if (marks == marks[i]).sum() > 1]
+    # Read from both ends, C…COCCCCCC with six before and six behind is itself alone.
+    assert {smiles[i] for i in same} == {"CCCC"}
+
+
+def test_a_node_more_or_an_edge_turned_round_is_seen() -> None:
+    x = torch.zeros(6, 1, dtype=torch.long)
+    batch = torch.tensor([0, 0, 0, 1, 1, 1])
+    edges = torch.tensor([[0, 1, 3, 5], [1, 2, 4, 4]])  # a path, and two into the middle
+    one, other = fingerprints(PackedGraphs.from_arrays(x, edges, batch))
+    assert one != other
+    empty = fingerprints(PackedGraphs.from_arrays(x[:1], torch.empty(2, 0), [1], num_graphs=4))
+    assert empty[0] == empty[2] == empty[3] != empty[1]
+
+
+def test_renumbered_graphs_keep_their_numbers() -> None:
+    case = Case(weighted=False)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(3, (case.num_nodes, 2), generator=generator)
+    order = torch.cat(  # within each graph
+        [
+            (case.batch == g).nonzero()[:, 0][torch.randperm(size, generator=generator)]
+            for g, size in enumerate(case.sizes)
+        ]
+    )
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    one = PackedGraphs.from_arrays(x, case.edge_index, case.batch, num_graphs=12)
+    other = PackedGraphs.from_arrays(x[order], place[case.edge_index], case.batch, num_graphs=12)
+    np.testing.assert_array_equal(fingerprints(one), fingerprints(other))
+
+
+def test_what_a_part_shares_with_training_is_counted() -> None:
+    graphs = packed(["CCO", "CCN", "CCC", "OCC", "CCF", "NCC"])
+    split = {"train": torch.tensor([0, 1, 2]), "test": torch.tensor([3, 4, 5])}
+    assert seen_in_training(graphs, split, "test") == 2
