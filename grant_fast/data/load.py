@@ -73,7 +73,8 @@ def load_dataset(
             downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
             their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
-        target: a column of a CSV file, or several; "all" for all. By default the only other one.
+        target: a column of a CSV file, or several; "all" for all of numbers (`left_out` of the
+            data set names the others). By default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0.
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
@@ -209,6 +210,7 @@ def _from_table(
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
+        left_out=table.left_out,
         splitting="scaffold" if table.parts is None else "given",
     )
 

@@ -45,6 +45,7 @@ class Table:
         target_names: the columns that `y` came from.
         parts: "train", "valid" or "test" for each row; None if no column of them was asked for.
         header, cells: the whole file as it is, rows as above.
+        left_out: the columns that "all" targets are without, as not all of their cells are numbers.
     """
 
     smiles: list[str]
@@ -55,6 +56,7 @@ class Table:
     header: list[str]
     cells: list[list[str]]
     parts: list[str] | None = None
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -93,8 +95,8 @@ def read_table(
             semicolons. A byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
         target: the target columns, or several names in one, separated by commas; "all" stands for
-            every column with a name but the SMILES (and the split's). By default the only other
-            one.
+            every column of numbers with a name but the SMILES (and the split's). By default the
+            only other one.
         split_column: the column that says train, valid (val, validation) or test, in any case.
         require_target: if False and no `target` is given, targets are not read.
 
@@ -118,13 +120,13 @@ def read_table(
     )
     taken = [smiles_at] if split_at is None else [smiles_at, split_at]
     target = [target] if isinstance(target, str) else target
-    targets_at = _target_positions(path, header, taken, target, require_target)
     for row, cells in body:
         if len(cells) != len(header):
             raise InputError(
                 f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
                 "complete the row, or quote cells that contain commas"
             )
+    targets_at, left_out = _target_positions(path, header, body, taken, target, require_target)
     return Table(
         smiles=[cells[smiles_at].strip() for _, cells in body],
         y=_targets(path, header, body, targets_at) if targets_at else None,
@@ -134,6 +136,7 @@ def read_table(
         header=records[0][1],
         cells=[cells for _, cells in body],
         parts=None if split_at is None else _parts(path, header[split_at], body, split_at),
+        left_out=tuple(header[i] for i in left_out),
     )
 
 
@@ -239,12 +242,15 @@ def _parts(path: Path, column: str, body: list[_Record], at: int) -> list[str]:
 def _target_positions(
     path: Path,
     header: list[str],
+    body: list[_Record],
     taken: list[int],
     target: Sequence[str] | None,
     require_target: bool,
-) -> list[int]:
+) -> tuple[list[int], list[int]]:
+    """The columns of the targets, and those that "all" of them are without."""
     # A column without a name is an index that pandas wrote, or a spreadsheet's empty one.
     others = [i for i in range(len(header)) if i not in taken and header[i]]
+    beside = f"beside {_listed([header[i] for i in taken])}"
     if target:
         # A name may hold commas itself.
         target = [
@@ -252,37 +258,72 @@ def _target_positions(
             for text in target
             for name in ([text] if text in header else text.split(","))
         ]
-        if target == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
-            return [_position(path, header, header[i], "--target") for i in others]
+        if target == [ALL_COLUMNS] and ALL_COLUMNS not in header:
+            numbers = _of_numbers(path, body, others, beside)
+            positions = [_position(path, header, header[i], "--target") for i in numbers]
+            return positions, [i for i in others if i not in numbers]
         positions = [_position(path, header, name, "--target") for name in target]
         for at, what in zip(taken, ("SMILES", "split"), strict=False):
             if at in positions:
                 raise InputError(f"{header[at]!r} cannot be both {what} column and --target")
         if len(set(positions)) < len(positions):
             raise InputError(f"a --target is given twice among {_listed(target)}: give each once")
-        return positions
+        return positions, []
     if not require_target:
-        return []
+        return [], []
     if not others:
-        raise InputError(
-            f"{path} has no column beside {_listed([header[i] for i in taken])}: add the targets"
-        )
+        raise InputError(f"{path} has no column {beside}: add the targets")
     if len(others) > 1:
+        numbers = _of_numbers(path, body, others, beside)
         raise InputError(
-            f"{path} has several columns that could be the target: choose with --target among "
-            f"{_listed([header[i] for i in others])} (or --target {ALL_COLUMNS} for all of them)"
+            f"{path} has several columns {beside}: choose with --target among "
+            f"{_listed([header[i] for i in numbers])} (or --target {ALL_COLUMNS} for all of them)"
         )
-    return others
+    return others, []
+
+
+def _of_numbers(path: Path, body: list[_Record], columns: list[int], beside: str) -> list[int]:
+    """Those of the columns that hold numbers alone; InputError where none does."""
+    if len(columns) == 1:
+        return columns  # what is wrong with its cells is said by their rows
+    numbers = [i for i in columns if _is_of_numbers(_column(body, i))]
+    if not numbers:
+        raise InputError(
+            f"{path} has no column of numbers {beside}: add the targets, and write classes as 1 "
+            "and 0"
+        )
+    return numbers
+
+
+def _is_of_numbers(cells: list[str]) -> bool:
+    """Whether a column's cells are labels or missing, and one is a label."""
+    known = [cell for cell in cells if cell.lower() not in MISSING]
+    return bool(known) and all(abs(_value(cell)) <= _LARGEST for cell in known)
+
+
+def _column(body: list[_Record], at: int) -> list[str]:
+    return [cells[at].strip() for _, cells in body]
 
 
 def _targets(path: Path, header: list[str], body: list[_Record], columns: list[int]) -> Tensor:
     y = np.empty((len(body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
-        others = [header[i] for i in columns if i != column]
-        cells = [cells[column].strip() for _, cells in body]
-        _check_not_words(path, header[column], cells, others)
+        cells = _column(body, column)
+        if words := _words(cells):
+            numbers = [header[i] for i in columns if _is_of_numbers(_column(body, i))]
+            instead = (
+                f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
+            )
+            raise InputError(
+                f"{path} column {header[column]!r} holds words ({_listed(words, 3)}), not numbers: "
+                "write plain numbers, without units or signs such as >, or class numbers 0, 1, …, "
+                f"or choose {instead}"
+            )
         values = np.array(
-            [_number(path, row, header[column], cells[column]) for row, cells in body]
+            [
+                _number(path, row, header[column], cell)
+                for (row, _), cell in zip(body, cells, strict=True)
+            ]
         )
         if np.isnan(values).all():
             raise InputError(
@@ -299,17 +340,12 @@ def _targets(path: Path, header: list[str], body: list[_Record], columns: list[i
     return torch.from_numpy(y)
 
 
-def _check_not_words(path: Path, column: str, cells: list[str], others: list[str]) -> None:
-    """Refuse a column without a single number: its labels have names."""
+def _words(cells: list[str]) -> list[str]:
+    """What a column without a single number says: its labels have names. Else nothing."""
     if _is_number(next((cell for cell in cells if cell.lower() not in MISSING), "0")):
-        return  # the usual case costs one look
+        return []  # the usual case costs one look
     words = list(dict.fromkeys(cell for cell in cells if cell.lower() not in MISSING))
-    if not any(map(_is_number, words)):
-        raise InputError(
-            f"{path} column {column!r} holds words ({_listed(words, 3)}), not numbers: write plain "
-            "numbers, without units or signs such as >, or class numbers 0, 1, …, or choose "
-            + (f"--target {shlex.quote(','.join(others))}" if others else "another --target")
-        )
+    return [] if any(map(_is_number, words)) else words
 
 
 def _is_number(text: str) -> bool:
@@ -321,14 +357,18 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _value(cell: str) -> float:
+    """The number that a cell says; NaN where it says none."""
+    try:
+        return math.nan if "_" in cell else float(cell)  # 1_0 is a number to Python alone
+    except ValueError:
+        return math.nan
+
+
 def _number(path: Path, row: int, column: str, text: str) -> float:
-    text = text.strip()
     if text.lower() in MISSING:
         return math.nan
-    try:
-        value = math.nan if "_" in text else float(text)  # 1_0 is a number to Python alone
-    except ValueError:
-        value = math.nan
+    value = _value(text)
     if abs(value) <= _LARGEST:
         return value
     problem = "not a number" if math.isnan(value) else "not finite in float32"

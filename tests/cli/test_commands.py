@@ -222,6 +222,17 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     assert not (tmp_path / "strict.csv").exists()
 
 
+def test_all_targets_name_once_which_columns_of_words_they_leave_out(molecules, tmp_path):
+    header, *rows = molecules.read_text().splitlines()
+    words = [f"{header},id,who", *(f"{row},T{i},me" for i, row in enumerate(rows))]
+    molecules.write_text("\n".join(words))
+    result = run("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
+    assert result.exit_code == 0, result.output
+    said = "left out of the targets, as not all of their cells are numbers: 'id', 'who'"
+    assert result.stderr.count(said) == 1
+    assert load_dataset(tmp_path / "m.gfast").task.names == ("size", "toxic", "sticky")
+
+
 def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, tmp_path):
     lines = molecules.read_text().splitlines()
     lines[3] = "nonsense,1,1,1"  # row 4 of the table

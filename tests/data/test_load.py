@@ -98,7 +98,6 @@ class TestMolecules:
                 {"split_column": "y", "target": ["y"]},
                 "'y' cannot be both split column and --target",
             ),
-            ({"target": ["all"]}, "column 'fold' holds words"),
         ):
             with pytest.raises(InputError, match=message):
                 load_dataset(path, **words, progress=False)

@@ -123,6 +123,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, of 'id', 'y'"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
+        ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': .* classes as 1 and 0"),
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
@@ -162,10 +163,27 @@ def test_columns_without_a_name_are_no_targets(csv_file) -> None:
         read_table(csv_file(",smiles\n0,C\n"))
 
 
-def test_of_all_columns_those_of_numbers_are_proposed(csv_file) -> None:
-    path = csv_file("a,NR-AR b,id,smiles\n1,0,T1,C\n,1,T2,CC\n")
+MIXED = "a,id,smiles,NR-AR b,empty,some,name\n1,T1,C,0,,1,x\n,T2,CC,1,,>5,y\n"
+
+
+def test_all_targets_are_the_columns_of_numbers_alone(csv_file) -> None:
+    table = read_table(csv_file(MIXED), target="all")
+    assert table.target_names == ("a", "NR-AR b")
+    assert table.left_out == ("id", "empty", "some", "name")
+
+
+def test_all_of_a_single_column_are_refused_by_place(csv_file) -> None:
+    path = csv_file("smiles,y\nC,1\nCC,high\n")
+    with pytest.raises(InputError, match="row 3, column 'y': 'high' is not a number"):
+        read_table(path, target="all")
+
+
+def test_columns_of_numbers_alone_are_proposed(csv_file) -> None:
+    path = csv_file(MIXED)
+    with pytest.raises(InputError, match=r"--target among 'a', 'NR-AR b' \(or --target all"):
+        read_table(path)
     with pytest.raises(InputError, match=r"column 'id' holds words.*choose --target 'a,NR-AR b'"):
-        read_table(path, target=["all"])
+        read_table(path, target=["id", "name,a,NR-AR b"])
 
 
 def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
