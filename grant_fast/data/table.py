@@ -30,6 +30,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 _QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
 _HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
 
+#: A number as German and French spreadsheets write it; 1.234,5 and 1,234,567 are none.
+_DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)")
+
 _Record = tuple[int, list[str]]
 
 
@@ -100,7 +103,8 @@ def read_table(
         split_column: the column that says train, valid (val, validation) or test, in any case.
         require_target: if False and no `target` is given, targets are not read.
 
-    Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets.
+    Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
+    tabs or semicolons -0,77 is -0.77, in a column without points.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -109,7 +113,7 @@ def read_table(
             message names the place and the remedy.
     """
     path = Path(path)
-    records = _read_records(path, smiles_column or "smiles")
+    mark, records = _read_records(path, smiles_column or "smiles")
     header = [name.strip() for name in records[0][1]]
     body = records[1:]
     if not body:
@@ -126,10 +130,12 @@ def read_table(
                 f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
                 "complete the row, or quote cells that contain commas"
             )
-    targets_at, left_out = _target_positions(path, header, body, taken, target, require_target)
+    targets_at, left_out = _target_positions(
+        path, header, body, mark, taken, target, require_target
+    )
     return Table(
         smiles=[cells[smiles_at].strip() for _, cells in body],
-        y=_targets(path, header, body, targets_at) if targets_at else None,
+        y=_targets(path, header, body, mark, targets_at) if targets_at else None,
         rows=[row for row, _ in body],
         smiles_column=header[smiles_at],
         target_names=tuple(header[i] for i in targets_at),
@@ -164,16 +170,17 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
     return Table(smiles, None, rows, "smiles", (), header, cells)
 
 
-def _read_records(path: Path, smiles_column: str) -> list[_Record]:
-    """All records that are not blank, with their numbers; the first is the header."""
+def _read_records(path: Path, smiles_column: str) -> tuple[str, list[_Record]]:
+    """What stands between cells; all records that are not blank, with their numbers, the first of
+    them the header."""
     text = read_text(path)
     if "\0" in text:
         row = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path} row {row} holds binary data: give a CSV file")
     records: list[_Record] = []
     row = 0
+    mark = _delimiter(text, smiles_column)
     try:
-        mark = _delimiter(text, smiles_column)
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         for row, cells in enumerate(lines, 1):
             if len(cells) > 1 or "".join(cells).strip():
@@ -186,7 +193,7 @@ def _read_records(path: Path, smiles_column: str) -> list[_Record]:
         ) from error
     if not records:
         raise InputError(f"{path} is empty: give a CSV file with a header and rows")
-    return records
+    return mark, records
 
 
 def _delimiter(text: str, smiles_column: str) -> str:
@@ -243,6 +250,7 @@ def _target_positions(
     path: Path,
     header: list[str],
     body: list[_Record],
+    mark: str,
     taken: list[int],
     target: Sequence[str] | None,
     require_target: bool,
@@ -259,7 +267,7 @@ def _target_positions(
             for name in ([text] if text in header else text.split(","))
         ]
         if target == [ALL_COLUMNS] and ALL_COLUMNS not in header:
-            numbers = _of_numbers(path, body, others, beside)
+            numbers = _of_numbers(path, body, mark, others, beside)
             positions = [_position(path, header, header[i], "--target") for i in numbers]
             return positions, [i for i in others if i not in numbers]
         positions = [_position(path, header, name, "--target") for name in target]
@@ -274,7 +282,7 @@ def _target_positions(
     if not others:
         raise InputError(f"{path} has no column {beside}: add the targets")
     if len(others) > 1:
-        numbers = _of_numbers(path, body, others, beside)
+        numbers = _of_numbers(path, body, mark, others, beside)
         raise InputError(
             f"{path} has several columns {beside}: choose with --target among "
             f"{_listed([header[i] for i in numbers])} (or --target {ALL_COLUMNS} for all of them)"
@@ -282,11 +290,13 @@ def _target_positions(
     return others, []
 
 
-def _of_numbers(path: Path, body: list[_Record], columns: list[int], beside: str) -> list[int]:
+def _of_numbers(
+    path: Path, body: list[_Record], mark: str, columns: list[int], beside: str
+) -> list[int]:
     """Those of the columns that hold numbers alone; InputError where none does."""
     if len(columns) == 1:
         return columns  # what is wrong with its cells is said by their rows
-    numbers = [i for i in columns if _is_of_numbers(_column(body, i))]
+    numbers = [i for i in columns if _is_of_numbers(_column(body, i, mark))]
     if not numbers:
         raise InputError(
             f"{path} has no column of numbers {beside}: add the targets, and write classes as 1 "
@@ -301,16 +311,23 @@ def _is_of_numbers(cells: list[str]) -> bool:
     return bool(known) and all(abs(_value(cell)) <= _LARGEST for cell in known)
 
 
-def _column(body: list[_Record], at: int) -> list[str]:
-    return [cells[at].strip() for _, cells in body]
+def _column(body: list[_Record], at: int, mark: str) -> list[str]:
+    """A column's cells, decimal commas in it as points."""
+    found = [cells[at].strip() for _, cells in body]
+    # Beside points the commas may set thousands apart.
+    if mark == "," or any("." in cell for cell in found):
+        return found
+    return [_DECIMAL_COMMA.sub(r"\1.\2", c) if _DECIMAL_COMMA.fullmatch(c) else c for c in found]
 
 
-def _targets(path: Path, header: list[str], body: list[_Record], columns: list[int]) -> Tensor:
+def _targets(
+    path: Path, header: list[str], body: list[_Record], mark: str, columns: list[int]
+) -> Tensor:
     y = np.empty((len(body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
-        cells = _column(body, column)
+        cells = _column(body, column, mark)
         if words := _words(cells):
-            numbers = [header[i] for i in columns if _is_of_numbers(_column(body, i))]
+            numbers = [header[i] for i in columns if _is_of_numbers(_column(body, i, mark))]
             instead = (
                 f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
             )

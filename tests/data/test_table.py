@@ -63,6 +63,16 @@ def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
     assert columns(table) == [[-9.0] * 6 + [pytest.approx(1e-3)]]
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark: str) -> None:
+    lines = ["smiles;logS;pIC50", "C;-0,77;6.5", "O;1,50E-03;", "N;;7", "CC;+2;8", "CN;12,5;9.25"]
+    table = read_table(csv_file("\n".join(lines).replace(";", mark)), target="all")
+    assert table.target_names == ("logS", "pIC50")
+    values = [[-0.77, 1.5e-3, -9.0, 2.0, 12.5], [6.5, -9.0, 7.0, 8.0, 9.25]]
+    assert columns(table) == [pytest.approx(values[0]), values[1]]
+    assert table.cells[0] == ["C", "-0,77", "6.5"]
+
+
 def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
     text = "smiles,E\nC,-1000001.53\nO,\nN,-1000002.53\n"
     with pytest.raises(InputError, match=r"column 'E' differs too little .* subtract -1e\+06"):
@@ -127,7 +137,10 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
-        ("smiles;y\nC;1,5\n", "row 2, column 'y': '1,5' is not a number, as decimals take a point"),
+        ('smiles,y\nC,"1,5"\n', "row 2, column 'y': '1,5' is not a number, as decimals take a p"),
+        ("smiles;y\nC;1.234,5\n", "'1.234,5' is not a number, as decimals take a point"),
+        ("smiles;y\nC;1,234,567\n", "'1,234,567' is not a number, as decimals take a point"),
+        ("smiles;y\nC;1,234\nO;0.5\n", "row 2, column 'y': '1,234' is not a number, as decimals"),
         ('smiles,y\nC,"1,000.5"\n', "'1,000.5' is not a number, as .* point and thousands nothing"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
