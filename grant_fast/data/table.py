@@ -22,6 +22,8 @@ from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
+_BOOLEANS = {"true": "1", "false": "0"}  # as pandas writes them
+_MINUS = "\N{MINUS SIGN}"
 _PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
@@ -104,7 +106,8 @@ def read_table(
         require_target: if False and no `target` is given, targets are not read.
 
     Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
-    tabs or semicolons -0,77 is -0.77, in a column without points.
+    tabs or semicolons -0,77 is -0.77, in a column without points. True and false (any case) are 1
+    and 0.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -312,12 +315,19 @@ def _is_of_numbers(cells: list[str]) -> bool:
 
 
 def _column(body: list[_Record], at: int, mark: str) -> list[str]:
-    """A column's cells, decimal commas in it as points."""
-    found = [cells[at].strip() for _, cells in body]
+    """A column's cells, its labels as Python writes numbers."""
+    found = [_plain(cells[at].strip()) for _, cells in body]
     # Beside points the commas may set thousands apart.
     if mark == "," or any("." in cell for cell in found):
         return found
     return [_DECIMAL_COMMA.sub(r"\1.\2", c) if _DECIMAL_COMMA.fullmatch(c) else c for c in found]
+
+
+def _plain(cell: str) -> str:
+    """true and false as 1 and 0, a typographer's minus before a number as Python's."""
+    if cell[:1] == _MINUS and cell[1:2] in set(".0123456789"):
+        return f"-{cell[1:]}"
+    return _BOOLEANS.get(cell.lower(), cell)
 
 
 def _targets(
@@ -333,8 +343,8 @@ def _targets(
             )
             raise InputError(
                 f"{path} column {header[column]!r} holds words ({_listed(words, 3)}), not numbers: "
-                "write plain numbers, without units or signs such as >, or class numbers 0, 1, …, "
-                f"or choose {instead}"
+                "write plain numbers, without units or signs such as >, or classes as 1 and 0 "
+                f"(or 0, 1, 2, …), or choose {instead}"
             )
         values = np.array(
             [

@@ -63,6 +63,16 @@ def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
     assert columns(table) == [[-9.0] * 6 + [pytest.approx(1e-3)]]
 
 
+def test_true_and_false_are_one_and_nought(csv_file) -> None:
+    table = read_table(csv_file("smiles,active\nC,True\nO,FALSE\nN,\nCC,false\n"), target="all")
+    assert columns(table) == [[1.0, 0.0, -9.0, 0.0]]
+
+
+def test_a_minus_as_typographers_set_it_is_one(csv_file) -> None:
+    table = read_table(csv_file("smiles;y\nC;\u22120,5\nO;\u22122\nN;-3\n"))
+    assert columns(table) == [[-0.5, -2.0, -3.0]]
+
+
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark: str) -> None:
     lines = ["smiles;logS;pIC50", "C;-0,77;6.5", "O;1,50E-03;", "N;;7", "CC;+2;8", "CN;12,5;9.25"]
@@ -151,6 +161,8 @@ def test_take_keeps_rows_together(csv_file) -> None:
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words \('>1', '5 nM'\).*plain numbers, without units or si",
         ),
+        ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\).* or classes as 1 and 0"),
+        ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
         (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
         (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
         (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
