@@ -366,6 +366,7 @@ def predict(
     (multilabel), of each class (multiclass). Graphs of a packed file go by
     the rows of the table that was packed (its header is row 1), or from 0.
     """
+    from .data.load import check_kind
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
     from .workers import cores
@@ -374,6 +375,7 @@ def predict(
     check_writable(out)
     check_apart(source, out)
     check_new_graphs(source)
+    check_kind(source)
     packed = source.lower().endswith(".gfast")
     if packed and (smiles_column is not None or strict):
         raise InputError(f"{source} holds no SMILES: leave --smiles-column and --strict away")

@@ -44,6 +44,16 @@ SOURCES = (
     'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.smi" file, a packed "*.gfast" file, '
     "QM9, ZINC, an ogbg-mol* name, or twin:NAME"
 )
+#: What to do with files of molecules that are not read.
+_INSTEAD = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV (UTF-8)"),
+    **dict.fromkeys(
+        (".sdf", ".mol", ".mol2"),
+        "convert it to a CSV with a column of SMILES or to a *.smi, with RDKit or Open Babel",
+    ),
+    ".json": "write it as a CSV",
+    **dict.fromkeys(COMPRESSED, "it is compressed: unpack it"),
+}
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
 
 
@@ -103,11 +113,13 @@ def load_dataset(
         dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
         return _with_split(dataset, split, seed, split_column)
     if smiles_column is not None or target or split_column is not None:
+        check_kind(name)
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if kind == ".smi":
         dataset = _from_smi(path, task, split, num_graphs, strict, workers, progress)
         return _with_split(dataset, split, seed)
     if split == "scaffold":
+        check_kind(name)
         raise InputError(
             f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
             'split="random" (--split random)'
@@ -121,7 +133,17 @@ def load_dataset(
         return _with_split(_published(name, loaded, task, num_graphs), split, seed)
     if name.startswith(twin.PREFIX):
         return _from_twin(name, task, num_graphs, seed)
+    check_kind(name)
     raise InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
+
+
+def check_kind(name: str) -> None:
+    """Refuse a file of another kind than tables of SMILES and packed files (InputError)."""
+    path = Path(name)
+    kind = path.suffix.lower()
+    if path.is_file() and not table_kind(name) and kind != ".gfast":
+        instead = _INSTEAD.get(kind, "a file's kind is told by the end of its name: rename it")
+        raise InputError(f"{name} is no *.csv, *.tsv, *.smi or *.gfast: {instead}")
 
 
 def _hint(name: str) -> str:
@@ -133,8 +155,6 @@ def _hint(name: str) -> str:
         return "; it is compressed: unpack it"
     if path.is_dir():
         return "; this is a folder, give a file in it"
-    if path.is_file():
-        return "; this file's kind is told by the end of its name: rename it"
     nearby = path.parent.iterdir() if path.parent.is_dir() else ()
     packed = (str(other) for other in nearby if other.suffix.lower() in SUFFIXES)
     twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)
