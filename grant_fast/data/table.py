@@ -32,6 +32,11 @@ _LARGEST = float(np.finfo(np.float32).max)
 _QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
 _HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
 
+#: A SMILES of three atoms or more, by its letters: small ones, as in "conc", only beside a ring.
+_ATOM = r"(?:Br|Cl|[BCFINOPSbcnops]|\[[^][]+\])"
+_BONDS = r"[-=#$:/\\.()@%\d]*"
+_MOLECULE = re.compile(rf"(?=(?:Br|Cl|[^a-z])*$|.*1.*1)(?:{_BONDS}{_ATOM}){{3,}}{_BONDS}")
+
 #: A number as German and French spreadsheets write it; 1.234,5 and 1,234,567 are none.
 _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)")
 
@@ -231,8 +236,14 @@ def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
     if len(found) == 1:
         return found[0]
     problem = "several columns" if found else "no column"
+    hint = ""
+    if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in header):
+        hint = "; or, as row 1 looks like data, add a line of columns' names above it"
+        if len(header) == 1:  # of a SMILES, or a SMILES and a name
+            hint += ", or name the file *.smi"
     raise InputError(
-        f"{path} has {problem} called 'smiles': name one with --smiles-column, of {_listed(header)}"
+        f"{path} has {problem} called 'smiles': name one with --smiles-column, of "
+        f"{_listed(header)}{hint}"
     )
 
 

@@ -240,6 +240,19 @@ def test_a_zipped_table_that_is_none_or_cut_off_is_refused(tmp_path, cut: bool) 
         read_table(path)
 
 
+@pytest.mark.parametrize("line", ["CCO,1.5", "x;[nH]1cccc1;2", "CC(=O)O", "ClCCl ethane"])
+def test_a_first_row_of_data_asks_for_a_header(csv_file, line: str) -> None:
+    with pytest.raises(InputError, match=r"row 1 looks like data, add a line .*above it") as said:
+        read_table(csv_file(f"{line}\n{line}\n"))
+    assert ("name the file *.smi" in str(said.value)) == ("," not in line and ";" not in line)
+
+
+@pytest.mark.parametrize("name", ["conc", "Cons", "pos1", "ID", "structure", "IC50", "O", "", "N"])
+def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
+    with pytest.raises(InputError, match=f"of '{name}', 'y'$"):
+        read_table(csv_file(f"{name},y\nC,1\n"))
+
+
 @pytest.mark.parametrize(
     ("smiles_column", "target", "culprit"),
     [
