@@ -245,26 +245,28 @@ def _from_smi(
     progress: bool,
 ) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
-    smiles = read_smi(path).smiles[:num_graphs]
+    table = read_smi(path)
+    smiles = table.smiles[:num_graphs]
     arrays, failures = featurize(smiles, workers, progress)
-    rows = [(row + 1, text) for row, text in failures]
-    if rows and (strict or arrays.num_graphs == 0):
-        row, text = rows[0]
+    skipped = [(table.rows[i], text) for i, text in failures]
+    if skipped and (strict or arrays.num_graphs == 0):
+        row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
-    bad = {row for row, _ in failures}
-    good = [row for row in range(len(smiles)) if row not in bad]
-    kept = [smiles[row] for row in good]
+    bad = {i for i, _ in failures}
+    good = [i for i in range(len(smiles)) if i not in bad]
+    kept = [smiles[i] for i in good]
+    ids = torch.tensor([table.rows[i] for i in good])
     y = penalized_logp(kept, workers, progress)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
     by_scaffold = split == "scaffold"
     return Dataset(
         name=unzipped_name(path).stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=ids),
         task=posed,
         split=scaffold_split(kept, workers=workers, progress=progress) if by_scaffold else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
-        skipped=rows,
+        skipped=skipped,
         splitting="scaffold",
     )
 

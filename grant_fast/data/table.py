@@ -157,24 +157,22 @@ def read_table(
 def read_smi(path: str | os.PathLike[str]) -> Table:
     """A *.smi file, or a *.gz of one: each line a SMILES and, if it goes on, a name.
 
-    Blank lines only end it. The columns are smiles and, if any line has one, name; rows are lines
+    Blank lines are skipped. The columns are smiles and, if any line has one, name; rows are lines
     from 1; `y` is None.
 
     Raises:
-        InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
+        InputError: the file is missing, empty or not UTF-8 text.
     """
     # Not splitlines(), which ends a line at a form feed, too, and shifts the rows behind it.
-    lines = re.sub("\r\n?", "\n", read_text(Path(path))).rstrip().split("\n")
-    if lines == [""]:
+    lines = re.sub("\r\n?", "\n", read_text(Path(path))).split("\n")
+    rows = [number for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
         raise InputError(f"{path} is empty: give a SMILES a line")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise InputError(f"{path} line {number} is blank: remove it")
-    cells = [line.strip().split(maxsplit=1) for line in lines]
+    cells = [lines[row - 1].strip().split(maxsplit=1) for row in rows]
     if any(len(words) > 1 for words in cells):
         cells = [[*words, ""][:2] for words in cells]
     header = ["smiles", "name"][: len(cells[0])]
-    smiles, rows = [words[0] for words in cells], list(range(1, len(cells) + 1))
+    smiles = [words[0] for words in cells]
     return Table(smiles, None, rows, "smiles", (), header, cells)
 
 

@@ -311,6 +311,11 @@ def test_what_stands_behind_a_smiles_is_its_name(tmp_path: Path, text, header, c
     assert (table.header, table.cells) == (header, cells)
 
 
+def test_blank_lines_of_a_smi_are_skipped_and_counted(tmp_path: Path) -> None:
+    (path := tmp_path / "some.smi").write_text("\nC\n \t\r\nCC\n\n", encoding="utf-8")
+    assert (read_smi(path).smiles, read_smi(path).rows) == (["C", "CC"], [2, 4])
+
+
 def test_real_file_with_missing_labels(shared_data: Path) -> None:
     table = read_table(shared_data / "tox21.csv", target=["all"])
     assert table.y is not None
