@@ -111,7 +111,7 @@ def load_dataset(
     if kind in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
         dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
-        return _with_split(dataset, split, seed, split_column)
+        return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
@@ -337,9 +337,17 @@ def _generated(
 
 
 def _with_split(
-    dataset: Dataset, split: Split | None, seed: int, column: str | None = None
+    dataset: Dataset,
+    split: Split | None,
+    seed: int,
+    column: str | None = None,
+    *,
+    whole: bool = False,
 ) -> Dataset:
-    """A random split where one is asked for or none is there; no part may be empty."""
+    """A random split where one is asked for or none is there; no part may be empty.
+
+    `column` is what the split was read from; `whole` says that it has no more rows to take.
+    """
     if split == "random" or not dataset.split:
         parts = random_split(dataset.graphs.num_graphs, seed=seed)
         return replace(dataset, split=parts, splitting="random")
@@ -347,10 +355,12 @@ def _with_split(
         if len(positions) == 0:
             left_out = dataset.unlabelled + len(dataset.skipped)
             others = f" ({left_out} without a label or a valid SMILES are left out)"
-            instead = f" instead of the column {column!r}" if column is not None else ""
+            mark = f"mark some rows {part!r} in the column {column!r}"
+            more = mark if whole else "take more of them"
+            instead = " instead of that column" if column is not None else ""
             raise InputError(
                 f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}"
-                f"{others if left_out else ''}: take more of them, or use "
+                f"{others if left_out else ''}: {more}, or use "
                 f'split="random" (--split random){instead}'
             )
     return dataset

@@ -250,10 +250,9 @@ def _parts(path: Path, column: str, body: list[_Record], at: int) -> list[str]:
     for row, cells in body:
         text = cells[at].strip()
         if text.lower() not in _PARTS:
-            raise InputError(
-                f"{path} row {row}, column {column!r}: {text!r} is no part of a split: "
-                "write train, valid or test"
-            )
+            problem = f"{text!r} is no part of a split" if text else "the cell is empty"
+            remedy = "write train, valid or test" + ("" if text else ", or delete the row")
+            raise InputError(f"{path} row {row}, column {column!r}: {problem}: {remedy}")
         parts.append(_PARTS[text.lower()])
     return parts
 

@@ -79,11 +79,17 @@ class TestMolecules:
         with pytest.raises(InputError, match="row 3, column 'fold': 'x' is no part of a split"):
             wrong = csv_file(["C,train,1", "CC,x,2"], header="smiles,fold,y")
             load_dataset(wrong, split_column="fold", progress=False)
-        with pytest.raises(InputError, match="none of the 6 graphs of rings is in valid"):
+        with pytest.raises(InputError, match=r"row 2, column 'fold': the cell is empty: .* or del"):
+            empty = csv_file(["C,,1", "CC,test,2"], header="smiles,fold,y")
+            load_dataset(empty, split_column="fold", progress=False)
+        message = "none of the 6 graphs of rings is in valid: mark some rows 'valid' in the column"
+        with pytest.raises(InputError, match=message):
             hollow = csv_file(
                 [f"{'C' * i},{said[i % 2]},{i}" for i in range(1, 7)], "smiles,fold,y"
             )
             load_dataset(hollow, split_column="fold", progress=False)
+        with pytest.raises(InputError, match="is in valid: take more of them, or use split="):
+            load_dataset(hollow, split_column="fold", num_graphs=4, progress=False)
         rows = ["C,train,1", "CC,train,2", "CO,test,3", "CC,valid,", "X,valid,1"]
         left_out = r"valid \(2 without a label or a valid SMILES are left out\).* column 'fold'"
         with pytest.raises(InputError, match=left_out):
