@@ -103,6 +103,12 @@ def load_dataset(
         InputError: an unknown source, or something wrong in it; the message names the place.
         MissingExtraError: the source needs a package that is not installed.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(
+            f"a data set is read from a file or known by a name, not a {type(source).__name__}: "
+            'give a path, or use PackedGraphs.from_smiles(df["smiles"].tolist(), '
+            'df[["y"]].to_numpy())'
+        )
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")

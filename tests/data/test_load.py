@@ -354,6 +354,13 @@ def test_an_unknown_source_lists_what_is_known(source: str) -> None:
         load_dataset(source)
 
 
+@pytest.mark.parametrize("source", [{"smiles": ["C"], "y": [1]}, None, b"molecules.csv"])
+def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
+    kind = type(source).__name__
+    with pytest.raises(InputError, match=rf"not a {kind}: give a path, or use .*\.from_smiles\(df"):
+        load_dataset(source)
+
+
 @pytest.mark.parametrize(
     ("options", "culprit"),
     [
