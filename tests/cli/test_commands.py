@@ -167,6 +167,18 @@ def test_compare_says_which_arms_it_runs():
     assert "named: grant-proportional, infobatch." in words
 
 
+def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
+    out, few = tmp_path / "x", ["--arm", "grant-b", "--seeds", 2]
+    words = [*SMALL, "--epochs", 1, "--lr", 0.5, "--seed", 3, *few, "-o", out]
+    assert run("compare", *words).exit_code == 0
+    (out / "random" / "seed-4" / "result.json").unlink()
+    result = run("compare", "--resume", *few, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert (out / "random" / "seed-4" / "result.json").exists()
+    line = fails("compare", "--resume", *few, "-o", out, "--lr", 0.1)
+    assert "the run was made with lr=0.5, not 0.1" in line
+
+
 def test_compare_always_brings_its_controls(tmp_path):
     words = ["--epochs", 1, "--seeds", 1, "--arm", "grant-b", "-o", tmp_path / "x"]
     result = run("compare", *SMALL, *words)

@@ -66,9 +66,12 @@ def test_a_name_that_is_no_text_is_refused():
     assert "rename the file" in fails("train", "l\udcf6s.csv")
 
 
-def test_unknown_data_sets_and_missing_sources_are_refused():
+def test_unknown_data_sets_and_missing_sources_are_refused(tmp_path):
     assert "unknown data set 'gen-rag': give gen-reg" in fails("train", "gen-rag")
     assert "nothing to train on" in fails("train")
+    assert "nothing to compare on: give a SOURCE, or --resume with" in fails("compare")
+    line = fails("compare", "--resume", "-o", tmp_path / "none")
+    assert "none holds no comparison to go on with: give a SOURCE" in line
 
 
 BAD_TABLES = [
