@@ -186,9 +186,9 @@ def compare(
         list[str] | None,
         typer.Option(
             "--arm",
-            help="Arms to run, beside the controls random and full-equal-budget; repeat it. "
-            f"Default: those and {', '.join(name for name in ARMS if name != 'random')}. "
-            f"Only where named: {', '.join(ON_REQUEST)}.",
+            help="Arms to run; repeat it, or separate by commas. "
+            f"Default: {', '.join(name for name in ARMS if name != 'random')}; the controls, "
+            f"random and full-equal-budget, always run. Extra: {', '.join(ON_REQUEST)}.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,

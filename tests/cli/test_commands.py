@@ -162,9 +162,15 @@ def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():
 
 def test_compare_says_which_arms_it_runs():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("compare", "--help").stdout).split())
-    assert "beside the controls random and full-equal-budget; repeat it." in words
-    assert "Default: those and full, grant-b, grant-s, grant-global. Only where" in words
-    assert "named: grant-proportional, infobatch." in words
+    assert "Default: full, grant-b, grant-s, grant-global; the controls, random" in words
+    assert "and full-equal-budget, always run. Extra: grant-proportional, infobatch." in words
+
+
+def test_the_help_says_how_data_are_split_and_shortened_by_default():
+    words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("train", "--help").stdout).split())
+    assert "How to split; one of random, scaffold. Default: the published or packed" in words
+    assert "Use only the first N graphs (of generated sets: make N; default" in words
+    assert "What the targets are; one of auto" in words and "multilabel. Default: auto." in words
 
 
 def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
