@@ -58,13 +58,11 @@ def _options(
     pass
 
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        help="gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (its penalised "
-        "logP is learned), a *.gz of these, a *.gfast, QM9, ZINC or ogbg-mol*."
-    ),
-]
+_SOURCES = (
+    "gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (its penalised logP is "
+    "learned), a *.gz of these, a *.gfast, QM9, ZINC or ogbg-mol*."
+)
+Source = Annotated[str, typer.Argument(help=_SOURCES)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
@@ -176,7 +174,13 @@ def _saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> Run
 @readable
 @with_settings(without=["arm"])
 def compare(
-    source: Source,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"{_SOURCES} With --resume and -o it may be left out: the data and the settings "
+            "below, but for --arm and --seeds, are then those of the folder."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/compare-NAME.")
     ] = None,
@@ -184,9 +188,9 @@ def compare(
         list[str] | None,
         typer.Option(
             "--arm",
-            help="Arms to run, beside the controls random and full-equal-budget; repeat it. "
-            f"Default: those and {', '.join(name for name in ARMS if name != 'random')}. "
-            f"Only where named: {', '.join(ON_REQUEST)}.",
+            help="Arms to run; repeat it, or separate by commas. "
+            f"Default: {', '.join(name for name in ARMS if name != 'random')}; the controls, "
+            f"random and full-equal-budget, always run. Extra: {', '.join(ON_REQUEST)}.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
@@ -206,13 +210,19 @@ def compare(
     chosen = [name for text in arms or ARMS for name in text.replace(" ", "").split(",")]
     check_seeds(seeds)
     num_runs = seeds * len(with_controls(chosen))
-    out = out or Path("runs") / f"compare-{unzipped_name(source).stem}"
     check_flags(resume, overwrite)
-    given["source"] = source
-    config = config_of(given)  # nonsense is refused before data are read
+    saved = None
+    if source is not None:
+        given["source"] = source
+    elif resume and out:
+        saved = _begun_comparison(out, given)
+    else:
+        raise InputError("nothing to compare on: give a SOURCE, or --resume with -o FOLDER")
+    config = saved or config_of(given)  # nonsense is refused before data are read
+    out = out or Path("runs") / f"compare-{unzipped_name(config.source).stem}"
     check_free(out, resume, overwrite)
     dataset = load(config)
-    config = config_of(given, dataset)
+    config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
@@ -238,6 +248,20 @@ def compare(
     for sentence in sentences:
         print(sentence)
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+
+
+def _begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
+    """The settings that the runs of a comparison share, with changes; InputError where none began.
+
+    Its first run has the lowest seed.
+    """
+    from .training.folder import CONFIG_FILE, read_config
+
+    begun = [read_config(path.parent) for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
+    if not begun:
+        raise InputError(f"{out} holds no comparison to go on with: give a SOURCE")
+    first = min(begun, key=lambda config: config.seed)
+    return dataclasses.replace(first, visits=None, **changes)
 
 
 @app.command()
@@ -368,6 +392,7 @@ def predict(
     (multilabel), of each class (multiclass). Graphs of a packed file go by
     the rows of the table that was packed (its header is row 1), or from 0.
     """
+    from .data.load import check_kind
     from .training.folder import check_spares
     from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
     from .workers import cores
@@ -376,6 +401,7 @@ def predict(
     check_writable(out)
     check_apart(source, out)
     check_new_graphs(source)
+    check_kind(source)
     packed = source.lower().endswith(".gfast")
     if packed and (smiles_column is not None or strict):
         raise InputError(f"{source} holds no SMILES: leave --smiles-column and --strict away")

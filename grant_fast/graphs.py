@@ -206,8 +206,8 @@ class PackedGraphs(FlatGraphs):
             progress: show a progress bar.
 
         Raises:
-            InputError: an unparsable SMILES (by row and text) where `strict`; wrong targets; one
-                string where a list belongs.
+            InputError: an unparsable SMILES (by position and text) where `strict`; wrong targets;
+                one string where a list belongs.
             MissingExtraError: RDKit or OGB is not installed.
         """
         from .data.smiles import check_list, featurize
@@ -218,7 +218,7 @@ class PackedGraphs(FlatGraphs):
         arrays, failures = featurize(smiles, workers, progress, edge_attr)
         if failures:
             row, text = failures[0]
-            first = f"row {row}: {text!r} is not a valid SMILES"
+            first = f"smiles[{row}] {text!r} is not a valid SMILES"
             if strict or len(failures) == len(smiles):
                 hint = "fix it, or pass strict=False" if strict else "none of them is"
                 raise InputError(f"{first} ({len(failures)} in all): {hint}")

@@ -42,16 +42,18 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
     kind: Any = str  # also of numbers: the config is who refuses, in one way
     if isinstance(spec.default, bool):
         kind, flag = bool, f"{flag}/--no-{spec.name.replace('_', '-')}"
-    text = spec.metadata["help"]
+    text, _, default = spec.metadata["help"].partition(". Default: ")
     limit = spec.metadata["limit"].words
     if isinstance(spec.default, tuple):
         kind, text = list[str], f"{text}; repeat it, or separate by commas"
     if limit.startswith(("one of", "above", "at least")):
         text = f"{text}; {limit}"
     if spec.name in {**defaults_for("gen-reg"), **defaults_for("*.csv")}:
-        text = f"{text}. Default: what suits the data"
+        default = "what suits the data"
     elif spec.default not in (None, ()):
-        text = f"{text}. Default: {str(spec.default).lower()}"
+        default = str(spec.default).lower()
+    if default:
+        text = f"{text}. Default: {default}"
     option = typer.Option(
         flag,
         help=f"{text[0].upper()}{text[1:]}.",

@@ -55,6 +55,10 @@ def load(config: RunConfig) -> Any:
     if dataset.unlabelled:
         several = "s" * (dataset.unlabelled != 1)
         say(f"{dataset.unlabelled} row{several} without any label left out")
+    if dataset.left_out:
+        names = ", ".join(map(repr, dataset.left_out[:_FEW_NAMES]))
+        more = ", …" if len(dataset.left_out) > _FEW_NAMES else ""
+        say(f"left out of the targets, as not all of their cells are numbers: {names}{more}")
     return dataset
 
 

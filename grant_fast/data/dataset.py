@@ -41,6 +41,7 @@ class Dataset:
         encoder: "atom" where x holds OGB's nine categorical columns, else None.
         skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
         unlabelled: how many rows were left out because they hold no label.
+        left_out: columns that target="all" left out, as not all of their cells are numbers.
         splitting: how the split was made, for people: random, scaffold, given (by a
             column), published or stored.
     """
@@ -53,6 +54,7 @@ class Dataset:
     encoder: Literal["atom"] | None = None
     skipped: list[Failure] = field(default_factory=list)
     unlabelled: int = 0
+    left_out: tuple[str, ...] = ()
     splitting: str = "random"
 
     @property

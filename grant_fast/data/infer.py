@@ -62,6 +62,10 @@ def _count_classes(labels: Tensor) -> int:
             f"multiclass labels must be whole numbers from 0, found {broken[0].item():g}: renumber "
             "the classes, or leave the task out for a regression"
         )
+    if found[0] != 0:
+        raise InputError(
+            f"classes must start at 0; the smallest here is {found[0].item():g}: renumber them"
+        )
     expected = torch.arange(len(found), dtype=found.dtype)
     if not torch.equal(found, expected):
         wrong = found[found != expected][0].item()

@@ -44,6 +44,16 @@ SOURCES = (
     'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.smi" file, a packed "*.gfast" file, '
     "QM9, ZINC, an ogbg-mol* name, or twin:NAME"
 )
+#: What to do with files of molecules that are not read.
+_INSTEAD = {
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV (UTF-8)"),
+    **dict.fromkeys(
+        (".sdf", ".mol", ".mol2"),
+        "convert it to a CSV with a column of SMILES or to a *.smi, with RDKit or Open Babel",
+    ),
+    ".json": "write it as a CSV",
+    **dict.fromkeys(COMPRESSED, "it is compressed: unpack it"),
+}
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
 
 
@@ -73,7 +83,8 @@ def load_dataset(
             downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
             their shape, for timing.
         smiles_column: of a CSV file; by default the one called smiles.
-        target: a column of a CSV file, or several; "all" for all. By default the only other one.
+        target: a column of a CSV file, or several; "all" for all of numbers (`left_out` of the
+            data set names the others). By default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0.
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
@@ -92,6 +103,12 @@ def load_dataset(
         InputError: an unknown source, or something wrong in it; the message names the place.
         MissingExtraError: the source needs a package that is not installed.
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(
+            f"a data set is read from a file or known by a name, not a {type(source).__name__}: "
+            'give a path, or use PackedGraphs.from_smiles(df["smiles"].tolist(), '
+            'df[["y"]].to_numpy())'
+        )
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
@@ -100,13 +117,15 @@ def load_dataset(
     if kind in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
         dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
-        return _with_split(dataset, split, seed, split_column)
+        return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
+        check_kind(name)
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if kind == ".smi":
         dataset = _from_smi(path, task, split, num_graphs, strict, workers, progress)
         return _with_split(dataset, split, seed)
     if split == "scaffold":
+        check_kind(name)
         raise InputError(
             f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
             'split="random" (--split random)'
@@ -120,7 +139,17 @@ def load_dataset(
         return _with_split(_published(name, loaded, task, num_graphs), split, seed)
     if name.startswith(twin.PREFIX):
         return _from_twin(name, task, num_graphs, seed)
+    check_kind(name)
     raise InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
+
+
+def check_kind(name: str) -> None:
+    """Refuse a file of another kind than tables of SMILES and packed files (InputError)."""
+    path = Path(name)
+    kind = path.suffix.lower()
+    if path.is_file() and not table_kind(name) and kind != ".gfast":
+        instead = _INSTEAD.get(kind, "a file's kind is told by the end of its name: rename it")
+        raise InputError(f"{name} is no *.csv, *.tsv, *.smi or *.gfast: {instead}")
 
 
 def _hint(name: str) -> str:
@@ -132,8 +161,6 @@ def _hint(name: str) -> str:
         return "; it is compressed: unpack it"
     if path.is_dir():
         return "; this is a folder, give a file in it"
-    if path.is_file():
-        return "; this file's kind is told by the end of its name: rename it"
     nearby = path.parent.iterdir() if path.parent.is_dir() else ()
     packed = (str(other) for other in nearby if other.suffix.lower() in SUFFIXES)
     twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)
@@ -209,6 +236,7 @@ def _from_table(
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
+        left_out=table.left_out,
         splitting="scaffold" if table.parts is None else "given",
     )
 
@@ -223,26 +251,28 @@ def _from_smi(
     progress: bool,
 ) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
-    smiles = read_smi(path).smiles[:num_graphs]
+    table = read_smi(path)
+    smiles = table.smiles[:num_graphs]
     arrays, failures = featurize(smiles, workers, progress)
-    rows = [(row + 1, text) for row, text in failures]
-    if rows and (strict or arrays.num_graphs == 0):
-        row, text = rows[0]
+    skipped = [(table.rows[i], text) for i, text in failures]
+    if skipped and (strict or arrays.num_graphs == 0):
+        row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
-    bad = {row for row, _ in failures}
-    good = [row for row in range(len(smiles)) if row not in bad]
-    kept = [smiles[row] for row in good]
+    bad = {i for i, _ in failures}
+    good = [i for i in range(len(smiles)) if i not in bad]
+    kept = [smiles[i] for i in good]
+    ids = torch.tensor([table.rows[i] for i in good])
     y = penalized_logp(kept, workers, progress)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
     by_scaffold = split == "scaffold"
     return Dataset(
         name=unzipped_name(path).stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(good) + 1),
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=ids),
         task=posed,
         split=scaffold_split(kept, workers=workers, progress=progress) if by_scaffold else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
-        skipped=rows,
+        skipped=skipped,
         splitting="scaffold",
     )
 
@@ -313,9 +343,17 @@ def _generated(
 
 
 def _with_split(
-    dataset: Dataset, split: Split | None, seed: int, column: str | None = None
+    dataset: Dataset,
+    split: Split | None,
+    seed: int,
+    column: str | None = None,
+    *,
+    whole: bool = False,
 ) -> Dataset:
-    """A random split where one is asked for or none is there; no part may be empty."""
+    """A random split where one is asked for or none is there; no part may be empty.
+
+    `column` is what the split was read from; `whole` says that it has no more rows to take.
+    """
     if split == "random" or not dataset.split:
         parts = random_split(dataset.graphs.num_graphs, seed=seed)
         return replace(dataset, split=parts, splitting="random")
@@ -323,10 +361,12 @@ def _with_split(
         if len(positions) == 0:
             left_out = dataset.unlabelled + len(dataset.skipped)
             others = f" ({left_out} without a label or a valid SMILES are left out)"
-            instead = f" instead of the column {column!r}" if column is not None else ""
+            mark = f"mark some rows {part!r} in the column {column!r}"
+            more = mark if whole else "take more of them"
+            instead = " instead of that column" if column is not None else ""
             raise InputError(
                 f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}"
-                f"{others if left_out else ''}: take more of them, or use "
+                f"{others if left_out else ''}: {more}, or use "
                 f'split="random" (--split random){instead}'
             )
     return dataset

@@ -22,6 +22,8 @@ from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
+_BOOLEANS = {"true": "1", "false": "0"}  # as pandas writes them
+_MINUS = "\N{MINUS SIGN}"
 _PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
@@ -29,6 +31,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 #: A cell in quotes, where lines may end, too; a quote within a cell is none.
 _QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
 _HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
+
+#: A SMILES of three atoms or more, by its letters: small ones, as in "conc", only beside a ring.
+_ATOM = r"(?:Br|Cl|[BCFINOPSbcnops]|\[[^][]+\])"
+_BONDS = r"[-=#$:/\\.()@%\d]*"
+_MOLECULE = re.compile(rf"(?=(?:Br|Cl|[^a-z])*$|.*1.*1)(?:{_BONDS}{_ATOM}){{3,}}{_BONDS}")
+
+#: A number as German and French spreadsheets write it; 1.234,5 and 1,234,567 are none.
+_DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)")
 
 _Record = tuple[int, list[str]]
 
@@ -45,6 +55,7 @@ class Table:
         target_names: the columns that `y` came from.
         parts: "train", "valid" or "test" for each row; None if no column of them was asked for.
         header, cells: the whole file as it is, rows as above.
+        left_out: the columns that "all" targets are without, as not all of their cells are numbers.
     """
 
     smiles: list[str]
@@ -55,6 +66,7 @@ class Table:
     header: list[str]
     cells: list[list[str]]
     parts: list[str] | None = None
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -93,12 +105,14 @@ def read_table(
             semicolons. A byte order mark is skipped, lines that are empty or of spaces too.
         smiles_column: by default the column called smiles, in any case.
         target: the target columns, or several names in one, separated by commas; "all" stands for
-            every column with a name but the SMILES (and the split's). By default the only other
-            one.
+            every column of numbers with a name but the SMILES (and the split's). By default the
+            only other one.
         split_column: the column that says train, valid (val, validation) or test, in any case.
         require_target: if False and no `target` is given, targets are not read.
 
-    Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets.
+    Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
+    tabs or semicolons -0,77 is -0.77, in a column without points. True and false (any case) are 1
+    and 0.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -107,7 +121,7 @@ def read_table(
             message names the place and the remedy.
     """
     path = Path(path)
-    records = _read_records(path, smiles_column or "smiles")
+    mark, records = _read_records(path, smiles_column or "smiles")
     header = [name.strip() for name in records[0][1]]
     body = records[1:]
     if not body:
@@ -118,59 +132,61 @@ def read_table(
     )
     taken = [smiles_at] if split_at is None else [smiles_at, split_at]
     target = [target] if isinstance(target, str) else target
-    targets_at = _target_positions(path, header, taken, target, require_target)
     for row, cells in body:
         if len(cells) != len(header):
             raise InputError(
                 f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
                 "complete the row, or quote cells that contain commas"
             )
+    targets_at, left_out = _target_positions(
+        path, header, body, mark, taken, target, require_target
+    )
     return Table(
         smiles=[cells[smiles_at].strip() for _, cells in body],
-        y=_targets(path, header, body, targets_at) if targets_at else None,
+        y=_targets(path, header, body, mark, targets_at) if targets_at else None,
         rows=[row for row, _ in body],
         smiles_column=header[smiles_at],
         target_names=tuple(header[i] for i in targets_at),
         header=records[0][1],
         cells=[cells for _, cells in body],
         parts=None if split_at is None else _parts(path, header[split_at], body, split_at),
+        left_out=tuple(header[i] for i in left_out),
     )
 
 
 def read_smi(path: str | os.PathLike[str]) -> Table:
     """A *.smi file, or a *.gz of one: each line a SMILES and, if it goes on, a name.
 
-    Blank lines only end it. The columns are smiles and, if any line has one, name; rows are lines
+    Blank lines are skipped. The columns are smiles and, if any line has one, name; rows are lines
     from 1; `y` is None.
 
     Raises:
-        InputError: the file is missing, empty or not UTF-8 text, or a line is blank.
+        InputError: the file is missing, empty or not UTF-8 text.
     """
     # Not splitlines(), which ends a line at a form feed, too, and shifts the rows behind it.
-    lines = re.sub("\r\n?", "\n", read_text(Path(path))).rstrip().split("\n")
-    if lines == [""]:
+    lines = re.sub("\r\n?", "\n", read_text(Path(path))).split("\n")
+    rows = [number for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
         raise InputError(f"{path} is empty: give a SMILES a line")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            raise InputError(f"{path} line {number} is blank: remove it")
-    cells = [line.strip().split(maxsplit=1) for line in lines]
+    cells = [lines[row - 1].strip().split(maxsplit=1) for row in rows]
     if any(len(words) > 1 for words in cells):
         cells = [[*words, ""][:2] for words in cells]
     header = ["smiles", "name"][: len(cells[0])]
-    smiles, rows = [words[0] for words in cells], list(range(1, len(cells) + 1))
+    smiles = [words[0] for words in cells]
     return Table(smiles, None, rows, "smiles", (), header, cells)
 
 
-def _read_records(path: Path, smiles_column: str) -> list[_Record]:
-    """All records that are not blank, with their numbers; the first is the header."""
+def _read_records(path: Path, smiles_column: str) -> tuple[str, list[_Record]]:
+    """What stands between cells; all records that are not blank, with their numbers, the first of
+    them the header."""
     text = read_text(path)
     if "\0" in text:
         row = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path} row {row} holds binary data: give a CSV file")
     records: list[_Record] = []
     row = 0
+    mark = _delimiter(text, smiles_column)
     try:
-        mark = _delimiter(text, smiles_column)
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         for row, cells in enumerate(lines, 1):
             if len(cells) > 1 or "".join(cells).strip():
@@ -183,7 +199,7 @@ def _read_records(path: Path, smiles_column: str) -> list[_Record]:
         ) from error
     if not records:
         raise InputError(f"{path} is empty: give a CSV file with a header and rows")
-    return records
+    return mark, records
 
 
 def _delimiter(text: str, smiles_column: str) -> str:
@@ -218,8 +234,14 @@ def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
     if len(found) == 1:
         return found[0]
     problem = "several columns" if found else "no column"
+    hint = ""
+    if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in header):
+        hint = "; or, as row 1 looks like data, add a line of columns' names above it"
+        if len(header) == 1:  # of a SMILES, or a SMILES and a name
+            hint += ", or name the file *.smi"
     raise InputError(
-        f"{path} has {problem} called 'smiles': name one with --smiles-column, of {_listed(header)}"
+        f"{path} has {problem} called 'smiles': name one with --smiles-column, of "
+        f"{_listed(header)}{hint}"
     )
 
 
@@ -228,10 +250,9 @@ def _parts(path: Path, column: str, body: list[_Record], at: int) -> list[str]:
     for row, cells in body:
         text = cells[at].strip()
         if text.lower() not in _PARTS:
-            raise InputError(
-                f"{path} row {row}, column {column!r}: {text!r} is no part of a split: "
-                "write train, valid or test"
-            )
+            problem = f"{text!r} is no part of a split" if text else "the cell is empty"
+            remedy = "write train, valid or test" + ("" if text else ", or delete the row")
+            raise InputError(f"{path} row {row}, column {column!r}: {problem}: {remedy}")
         parts.append(_PARTS[text.lower()])
     return parts
 
@@ -239,12 +260,16 @@ def _parts(path: Path, column: str, body: list[_Record], at: int) -> list[str]:
 def _target_positions(
     path: Path,
     header: list[str],
+    body: list[_Record],
+    mark: str,
     taken: list[int],
     target: Sequence[str] | None,
     require_target: bool,
-) -> list[int]:
+) -> tuple[list[int], list[int]]:
+    """The columns of the targets, and those that "all" of them are without."""
     # A column without a name is an index that pandas wrote, or a spreadsheet's empty one.
     others = [i for i in range(len(header)) if i not in taken and header[i]]
+    beside = f"beside {_listed([header[i] for i in taken])}"
     if target:
         # A name may hold commas itself.
         target = [
@@ -252,37 +277,88 @@ def _target_positions(
             for text in target
             for name in ([text] if text in header else text.split(","))
         ]
-        if target == [ALL_COLUMNS] and ALL_COLUMNS not in header and others:
-            return [_position(path, header, header[i], "--target") for i in others]
+        if target == [ALL_COLUMNS] and ALL_COLUMNS not in header:
+            numbers = _of_numbers(path, body, mark, others, beside)
+            positions = [_position(path, header, header[i], "--target") for i in numbers]
+            return positions, [i for i in others if i not in numbers]
         positions = [_position(path, header, name, "--target") for name in target]
         for at, what in zip(taken, ("SMILES", "split"), strict=False):
             if at in positions:
                 raise InputError(f"{header[at]!r} cannot be both {what} column and --target")
         if len(set(positions)) < len(positions):
             raise InputError(f"a --target is given twice among {_listed(target)}: give each once")
-        return positions
+        return positions, []
     if not require_target:
-        return []
+        return [], []
     if not others:
-        raise InputError(
-            f"{path} has no column beside {_listed([header[i] for i in taken])}: add the targets"
-        )
+        raise InputError(f"{path} has no column {beside}: add the targets")
     if len(others) > 1:
+        numbers = _of_numbers(path, body, mark, others, beside)
         raise InputError(
-            f"{path} has several columns that could be the target: choose with --target among "
-            f"{_listed([header[i] for i in others])} (or --target {ALL_COLUMNS} for all of them)"
+            f"{path} has several columns {beside}: choose with --target among "
+            f"{_listed([header[i] for i in numbers])} (or --target {ALL_COLUMNS} for all of them)"
         )
-    return others
+    return others, []
 
 
-def _targets(path: Path, header: list[str], body: list[_Record], columns: list[int]) -> Tensor:
+def _of_numbers(
+    path: Path, body: list[_Record], mark: str, columns: list[int], beside: str
+) -> list[int]:
+    """Those of the columns that hold numbers alone; InputError where none does."""
+    if len(columns) == 1:
+        return columns  # what is wrong with its cells is said by their rows
+    numbers = [i for i in columns if _is_of_numbers(_column(body, i, mark))]
+    if not numbers:
+        raise InputError(
+            f"{path} has no column of numbers {beside}: add the targets, and write classes as 1 "
+            "and 0"
+        )
+    return numbers
+
+
+def _is_of_numbers(cells: list[str]) -> bool:
+    """Whether a column's cells are labels or missing, and one is a label."""
+    known = [cell for cell in cells if cell.lower() not in MISSING]
+    return bool(known) and all(abs(_value(cell)) <= _LARGEST for cell in known)
+
+
+def _column(body: list[_Record], at: int, mark: str) -> list[str]:
+    """A column's cells, its labels as Python writes numbers."""
+    found = [_plain(cells[at].strip()) for _, cells in body]
+    # Beside points the commas may set thousands apart.
+    if mark == "," or any("." in cell for cell in found):
+        return found
+    return [_DECIMAL_COMMA.sub(r"\1.\2", c) if _DECIMAL_COMMA.fullmatch(c) else c for c in found]
+
+
+def _plain(cell: str) -> str:
+    """true and false as 1 and 0, a typographer's minus before a number as Python's."""
+    if cell[:1] == _MINUS and cell[1:2] in set(".0123456789"):
+        return f"-{cell[1:]}"
+    return _BOOLEANS.get(cell.lower(), cell)
+
+
+def _targets(
+    path: Path, header: list[str], body: list[_Record], mark: str, columns: list[int]
+) -> Tensor:
     y = np.empty((len(body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
-        others = [header[i] for i in columns if i != column]
-        cells = [cells[column].strip() for _, cells in body]
-        _check_not_words(path, header[column], cells, others)
+        cells = _column(body, column, mark)
+        if words := _words(cells):
+            numbers = [header[i] for i in columns if _is_of_numbers(_column(body, i, mark))]
+            instead = (
+                f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
+            )
+            raise InputError(
+                f"{path} column {header[column]!r} holds words ({_listed(words, 3)}), not numbers: "
+                "write plain numbers, without units or signs such as >, or classes as 1 and 0 "
+                f"(or 0, 1, 2, …), or choose {instead}"
+            )
         values = np.array(
-            [_number(path, row, header[column], cells[column]) for row, cells in body]
+            [
+                _number(path, row, header[column], cell)
+                for (row, _), cell in zip(body, cells, strict=True)
+            ]
         )
         if np.isnan(values).all():
             raise InputError(
@@ -299,17 +375,12 @@ def _targets(path: Path, header: list[str], body: list[_Record], columns: list[i
     return torch.from_numpy(y)
 
 
-def _check_not_words(path: Path, column: str, cells: list[str], others: list[str]) -> None:
-    """Refuse a column without a single number: its labels have names."""
+def _words(cells: list[str]) -> list[str]:
+    """What a column without a single number says: its labels have names. Else nothing."""
     if _is_number(next((cell for cell in cells if cell.lower() not in MISSING), "0")):
-        return  # the usual case costs one look
+        return []  # the usual case costs one look
     words = list(dict.fromkeys(cell for cell in cells if cell.lower() not in MISSING))
-    if not any(map(_is_number, words)):
-        raise InputError(
-            f"{path} column {column!r} holds words ({_listed(words, 3)}), not numbers: write plain "
-            "numbers, without units or signs such as >, or class numbers 0, 1, …, or choose "
-            + (f"--target {shlex.quote(','.join(others))}" if others else "another --target")
-        )
+    return [] if any(map(_is_number, words)) else words
 
 
 def _is_number(text: str) -> bool:
@@ -321,14 +392,18 @@ def _is_number(text: str) -> bool:
     return True
 
 
+def _value(cell: str) -> float:
+    """The number that a cell says; NaN where it says none."""
+    try:
+        return math.nan if "_" in cell else float(cell)  # 1_0 is a number to Python alone
+    except ValueError:
+        return math.nan
+
+
 def _number(path: Path, row: int, column: str, text: str) -> float:
-    text = text.strip()
     if text.lower() in MISSING:
         return math.nan
-    try:
-        value = math.nan if "_" in text else float(text)  # 1_0 is a number to Python alone
-    except ValueError:
-        value = math.nan
+    value = _value(text)
     if abs(value) <= _LARGEST:
         return value
     problem = "not a number" if math.isnan(value) else "not finite in float32"

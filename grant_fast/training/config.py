@@ -86,7 +86,9 @@ class RunConfig:
 
     source: str = _setting("gen-reg", _TEXT, "gen-reg, gen-cls, a CSV of SMILES, a packed file, …")
     smiles_column: str | None = _setting(None, _TEXT, "the CSV's column of SMILES")
-    target: tuple[str, ...] = _setting((), _TEXT, "the CSV's target columns, or 'all'")
+    target: tuple[str, ...] = _setting(
+        (), _TEXT, "the CSV's target columns, or 'all' that hold numbers"
+    )
     task: str = _setting(
         "auto",
         _one_of("auto", "regression", "binary", "multiclass", "multilabel"),
@@ -95,13 +97,14 @@ class RunConfig:
     split: str | None = _setting(
         None,
         _one_of("random", "scaffold"),
-        "how to split; by default as published or packed, a table by scaffold, the rest at random",
+        "how to split. Default: the published or packed split; tables by scaffold; others at "
+        "random",
     )
     split_column: str | None = _setting(
         None, _TEXT, "the CSV's column that says train, valid or test"
     )
     graphs: int | None = _setting(
-        None, _COUNT, "take only the first so many; or generate so many instead of 50,000"
+        None, _COUNT, "use only the first N graphs (of generated sets: make N; default 50,000)"
     )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")

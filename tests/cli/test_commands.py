@@ -162,9 +162,27 @@ def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():
 
 def test_compare_says_which_arms_it_runs():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("compare", "--help").stdout).split())
-    assert "beside the controls random and full-equal-budget; repeat it." in words
-    assert "Default: those and full, grant-b, grant-s, grant-global. Only where" in words
-    assert "named: grant-proportional, infobatch." in words
+    assert "Default: full, grant-b, grant-s, grant-global; the controls, random" in words
+    assert "and full-equal-budget, always run. Extra: grant-proportional, infobatch." in words
+
+
+def test_the_help_says_how_data_are_split_and_shortened_by_default():
+    words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("train", "--help").stdout).split())
+    assert "How to split; one of random, scaffold. Default: the published or packed" in words
+    assert "Use only the first N graphs (of generated sets: make N; default" in words
+    assert "What the targets are; one of auto" in words and "multilabel. Default: auto." in words
+
+
+def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
+    out, few = tmp_path / "x", ["--arm", "grant-b", "--seeds", 2]
+    words = [*SMALL, "--epochs", 1, "--lr", 0.5, "--seed", 3, *few, "-o", out]
+    assert run("compare", *words).exit_code == 0
+    (out / "random" / "seed-4" / "result.json").unlink()
+    result = run("compare", "--resume", *few, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert (out / "random" / "seed-4" / "result.json").exists()
+    line = fails("compare", "--resume", *few, "-o", out, "--lr", 0.1)
+    assert "the run was made with lr=0.5, not 0.1" in line
 
 
 def test_compare_always_brings_its_controls(tmp_path):
@@ -220,6 +238,17 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
     assert "row 3: 'nonsense' is not a valid SMILES" in line
     assert not (tmp_path / "strict.csv").exists()
+
+
+def test_all_targets_name_once_which_columns_of_words_they_leave_out(molecules, tmp_path):
+    header, *rows = molecules.read_text().splitlines()
+    words = [f"{header},id,who", *(f"{row},T{i},me" for i, row in enumerate(rows))]
+    molecules.write_text("\n".join(words))
+    result = run("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
+    assert result.exit_code == 0, result.output
+    said = "left out of the targets, as not all of their cells are numbers: 'id', 'who'"
+    assert result.stderr.count(said) == 1
+    assert load_dataset(tmp_path / "m.gfast").task.names == ("size", "toxic", "sticky")
 
 
 def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, tmp_path):

@@ -66,9 +66,12 @@ def test_a_name_that_is_no_text_is_refused():
     assert "rename the file" in fails("train", "l\udcf6s.csv")
 
 
-def test_unknown_data_sets_and_missing_sources_are_refused():
+def test_unknown_data_sets_and_missing_sources_are_refused(tmp_path):
     assert "unknown data set 'gen-rag': give gen-reg" in fails("train", "gen-rag")
     assert "nothing to train on" in fails("train")
+    assert "nothing to compare on: give a SOURCE, or --resume with" in fails("compare")
+    line = fails("compare", "--resume", "-o", tmp_path / "none")
+    assert "none holds no comparison to go on with: give a SOURCE" in line
 
 
 BAD_TABLES = [
@@ -223,16 +226,35 @@ MISSING_FILES = [
     ("", "; it is empty"),
     ("molecules.csv.gz", "there is no file molecules.csv.gz: the current folder has no *.gz"),
     ("molecules.csv.bz2", "; it is compressed: unpack it"),
-    ("notes.txt", "; this file's kind is told by the end of its name: rename it"),
 ]
 
 
 @pytest.mark.parametrize(("source", "message"), MISSING_FILES, ids=lambda v: v[:20])
 def test_a_source_that_is_not_there_is_named_with_a_likely_one(here, source, message):
-    Path("notes.txt").write_text("")
     assert message in fails("train", source)
     assert message in fails("pack", source, "-o", "out.gfast")
     assert not Path("runs").exists() and not Path("out.gfast").exists()
+
+
+OTHER_KINDS = [
+    ("notes.txt", "a file's kind is told by the end of its name: rename it"),
+    ("molecules", "a file's kind is told by the end of its name: rename it"),
+    ("a.xlsx", "save the sheet as CSV (UTF-8)"),
+    ("old.XLS", "save the sheet as CSV (UTF-8)"),
+    ("a.sdf", "convert it to a CSV with a column of SMILES or to a *.smi, with RDKit or Open"),
+    ("a.json", "write it as a CSV"),
+    ("a.csv.zip", "it is compressed: unpack it"),
+]
+
+
+@pytest.mark.parametrize(("source", "remedy"), OTHER_KINDS, ids=lambda v: v[:20])
+def test_a_file_of_another_kind_is_refused_alike_by_all_commands(here, source, remedy):
+    Path(source).write_text("smiles,y\nC,1\n")
+    message = f"{source} is no *.csv, *.tsv, *.smi or *.gfast: {remedy}"
+    for words in ([], ["--target", "y"], ["--split", "scaffold"]):
+        assert message in fails("train", source, *words)
+    assert message in fails("pack", source, "-o", "out.gfast")
+    assert message in fails("predict", "hiv-run", source, "-o", "out.csv")
 
 
 NO_RUNS = [

@@ -64,9 +64,9 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[0.0, 1.0]], "binary", "binary task has one target, not 2"),
         ([[0.0, 1.0]], "multiclass", "multiclass task has one target, not 2"),
         ([[0.0], [1.5]], "multiclass", "must be whole numbers from 0, found 1.5: renumber"),
-        ([[1.0], [2.0]], "multiclass", "without gaps, found 1"),
+        ([[2.0], [1.0]], "multiclass", "must start at 0; the smallest here is 1: renumber"),
         ([[0.0], [1.0], [3.0]], "multiclass", "without gaps, found 3"),
-        ([[-1.0], [0.0]], "multiclass", "without gaps, found -1"),
+        ([[-1.0], [0.0]], "multiclass", "start at 0; the smallest here is -1"),
         ([[0.0], [0.0]], "multiclass", "needs two: choose another target"),
     ],
 )

@@ -79,11 +79,17 @@ class TestMolecules:
         with pytest.raises(InputError, match="row 3, column 'fold': 'x' is no part of a split"):
             wrong = csv_file(["C,train,1", "CC,x,2"], header="smiles,fold,y")
             load_dataset(wrong, split_column="fold", progress=False)
-        with pytest.raises(InputError, match="none of the 6 graphs of rings is in valid"):
+        with pytest.raises(InputError, match=r"row 2, column 'fold': the cell is empty: .* or del"):
+            empty = csv_file(["C,,1", "CC,test,2"], header="smiles,fold,y")
+            load_dataset(empty, split_column="fold", progress=False)
+        message = "none of the 6 graphs of rings is in valid: mark some rows 'valid' in the column"
+        with pytest.raises(InputError, match=message):
             hollow = csv_file(
                 [f"{'C' * i},{said[i % 2]},{i}" for i in range(1, 7)], "smiles,fold,y"
             )
             load_dataset(hollow, split_column="fold", progress=False)
+        with pytest.raises(InputError, match="is in valid: take more of them, or use split="):
+            load_dataset(hollow, split_column="fold", num_graphs=4, progress=False)
         rows = ["C,train,1", "CC,train,2", "CO,test,3", "CC,valid,", "X,valid,1"]
         left_out = r"valid \(2 without a label or a valid SMILES are left out\).* column 'fold'"
         with pytest.raises(InputError, match=left_out):
@@ -98,7 +104,6 @@ class TestMolecules:
                 {"split_column": "y", "target": ["y"]},
                 "'y' cannot be both split column and --target",
             ),
-            ({"target": ["all"]}, "column 'fold' holds words"),
         ):
             with pytest.raises(InputError, match=message):
                 load_dataset(path, **words, progress=False)
@@ -346,6 +351,13 @@ class TestOGB:
 @pytest.mark.parametrize("source", ["gen-rag", "molecules.txt", "ogbg-ppa", ""])
 def test_an_unknown_source_lists_what_is_known(source: str) -> None:
     with pytest.raises(InputError, match=rf"unknown data set '{source}': give gen-reg, gen-cls"):
+        load_dataset(source)
+
+
+@pytest.mark.parametrize("source", [{"smiles": ["C"], "y": [1]}, None, b"molecules.csv"])
+def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
+    kind = type(source).__name__
+    with pytest.raises(InputError, match=rf"not a {kind}: give a path, or use .*\.from_smiles\(df"):
         load_dataset(source)
 
 

@@ -48,9 +48,16 @@ def test_a_smi_file_is_a_regression_of_it(tmp_path):
     assert load_dataset(path, num_graphs=10, progress=False).graphs.num_graphs == 9
 
 
+def test_blank_lines_leave_gaps_in_the_ids(tmp_path):
+    (path := tmp_path / "zinc.smi").write_text("CCO\n\nC(,1\nCC\nC1CC1\nC\n")
+    dataset = load_dataset(path, progress=False)
+    assert dataset.graphs.ids.tolist() == [1, 4, 5, 6]
+    assert dataset.skipped == [(3, "C(,1")]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "is empty"), (b"C\n\nCC\n", "line 2 is blank"), (b"C\n\xff\xfe\n", "not UTF-8")],
+    [(b"", "is empty"), (b"\n \n", "is empty"), (b"C\n\xff\xfe\n", "not UTF-8")],
 )
 def test_a_damaged_smi_file_is_named(tmp_path, content, message):
     path = tmp_path / "bad.smi"

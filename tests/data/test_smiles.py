@@ -160,6 +160,13 @@ def test_what_is_no_string_is_named(value: object) -> None:
         featurize(["C", value])  # type: ignore[list-item]
 
 
+def test_what_is_no_smiles_is_named_by_its_place_in_the_list() -> None:
+    with pytest.raises(InputError, match=r"smiles\[1\] 'C1CC' is not a valid SMILES \(1 in all"):
+        PackedGraphs.from_smiles(["CCO", "C1CC"])
+    with pytest.warns(UserWarning, match=r"1 left out; the first is smiles\[1\] 'C1CC'"):
+        PackedGraphs.from_smiles(["CCO", "C1CC"], strict=False)
+
+
 @pytest.mark.parametrize(
     "take", [featurize, PackedGraphs.from_smiles, scaffold_split, penalized_logp]
 )

@@ -63,6 +63,26 @@ def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
     assert columns(table) == [[-9.0] * 6 + [pytest.approx(1e-3)]]
 
 
+def test_true_and_false_are_one_and_nought(csv_file) -> None:
+    table = read_table(csv_file("smiles,active\nC,True\nO,FALSE\nN,\nCC,false\n"), target="all")
+    assert columns(table) == [[1.0, 0.0, -9.0, 0.0]]
+
+
+def test_a_minus_as_typographers_set_it_is_one(csv_file) -> None:
+    table = read_table(csv_file("smiles;y\nC;\u22120,5\nO;\u22122\nN;-3\n"))
+    assert columns(table) == [[-0.5, -2.0, -3.0]]
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark: str) -> None:
+    lines = ["smiles;logS;pIC50", "C;-0,77;6.5", "O;1,50E-03;", "N;;7", "CC;+2;8", "CN;12,5;9.25"]
+    table = read_table(csv_file("\n".join(lines).replace(";", mark)), target="all")
+    assert table.target_names == ("logS", "pIC50")
+    values = [[-0.77, 1.5e-3, -9.0, 2.0, 12.5], [6.5, -9.0, 7.0, 8.0, 9.25]]
+    assert columns(table) == [pytest.approx(values[0]), values[1]]
+    assert table.cells[0] == ["C", "-0,77", "6.5"]
+
+
 def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
     text = "smiles,E\nC,-1000001.53\nO,\nN,-1000002.53\n"
     with pytest.raises(InputError, match=r"column 'E' differs too little .* subtract -1e\+06"):
@@ -123,10 +143,14 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, of 'id', 'y'"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
+        ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': .* classes as 1 and 0"),
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
-        ("smiles;y\nC;1,5\n", "row 2, column 'y': '1,5' is not a number, as decimals take a point"),
+        ('smiles,y\nC,"1,5"\n', "row 2, column 'y': '1,5' is not a number, as decimals take a p"),
+        ("smiles;y\nC;1.234,5\n", "'1.234,5' is not a number, as decimals take a point"),
+        ("smiles;y\nC;1,234,567\n", "'1,234,567' is not a number, as decimals take a point"),
+        ("smiles;y\nC;1,234\nO;0.5\n", "row 2, column 'y': '1,234' is not a number, as decimals"),
         ('smiles,y\nC,"1,000.5"\n', "'1,000.5' is not a number, as .* point and thousands nothing"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
@@ -137,6 +161,8 @@ def test_take_keeps_rows_together(csv_file) -> None:
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words \('>1', '5 nM'\).*plain numbers, without units or si",
         ),
+        ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\).* or classes as 1 and 0"),
+        ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
         (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
         (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
         (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
@@ -162,10 +188,27 @@ def test_columns_without_a_name_are_no_targets(csv_file) -> None:
         read_table(csv_file(",smiles\n0,C\n"))
 
 
-def test_of_all_columns_those_of_numbers_are_proposed(csv_file) -> None:
-    path = csv_file("a,NR-AR b,id,smiles\n1,0,T1,C\n,1,T2,CC\n")
+MIXED = "a,id,smiles,NR-AR b,empty,some,name\n1,T1,C,0,,1,x\n,T2,CC,1,,>5,y\n"
+
+
+def test_all_targets_are_the_columns_of_numbers_alone(csv_file) -> None:
+    table = read_table(csv_file(MIXED), target="all")
+    assert table.target_names == ("a", "NR-AR b")
+    assert table.left_out == ("id", "empty", "some", "name")
+
+
+def test_all_of_a_single_column_are_refused_by_place(csv_file) -> None:
+    path = csv_file("smiles,y\nC,1\nCC,high\n")
+    with pytest.raises(InputError, match="row 3, column 'y': 'high' is not a number"):
+        read_table(path, target="all")
+
+
+def test_columns_of_numbers_alone_are_proposed(csv_file) -> None:
+    path = csv_file(MIXED)
+    with pytest.raises(InputError, match=r"--target among 'a', 'NR-AR b' \(or --target all"):
+        read_table(path)
     with pytest.raises(InputError, match=r"column 'id' holds words.*choose --target 'a,NR-AR b'"):
-        read_table(path, target=["all"])
+        read_table(path, target=["id", "name,a,NR-AR b"])
 
 
 def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
@@ -195,6 +238,19 @@ def test_a_zipped_table_that_is_none_or_cut_off_is_refused(tmp_path, cut: bool) 
         InputError, match=r"molecules.csv.gz is no whole gzip file .*copy or pack it"
     ):
         read_table(path)
+
+
+@pytest.mark.parametrize("line", ["CCO,1.5", "x;[nH]1cccc1;2", "CC(=O)O", "ClCCl ethane"])
+def test_a_first_row_of_data_asks_for_a_header(csv_file, line: str) -> None:
+    with pytest.raises(InputError, match=r"row 1 looks like data, add a line .*above it") as said:
+        read_table(csv_file(f"{line}\n{line}\n"))
+    assert ("name the file *.smi" in str(said.value)) == ("," not in line and ";" not in line)
+
+
+@pytest.mark.parametrize("name", ["conc", "Cons", "pos1", "ID", "structure", "IC50", "O", "", "N"])
+def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
+    with pytest.raises(InputError, match=f"of '{name}', 'y'$"):
+        read_table(csv_file(f"{name},y\nC,1\n"))
 
 
 @pytest.mark.parametrize(
@@ -253,6 +309,11 @@ def test_what_stands_behind_a_smiles_is_its_name(tmp_path: Path, text, header, c
     table = read_smi(path)
     assert (table.smiles, table.rows) == (["C", "CC"], [1, 2])
     assert (table.header, table.cells) == (header, cells)
+
+
+def test_blank_lines_of_a_smi_are_skipped_and_counted(tmp_path: Path) -> None:
+    (path := tmp_path / "some.smi").write_text("\nC\n \t\r\nCC\n\n", encoding="utf-8")
+    assert (read_smi(path).smiles, read_smi(path).rows) == (["C", "CC"], [2, 4])
 
 
 def test_real_file_with_missing_labels(shared_data: Path) -> None:
