@@ -39,6 +39,7 @@ _MOLECULE = re.compile(rf"(?=(?:Br|Cl|[^a-z])*$|.*1.*1)(?:{_BONDS}{_ATOM}){{3,}}
 
 #: A number as German and French spreadsheets write it; 1.234,5 and 1,234,567 are none.
 _DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 _Record = tuple[int, list[str]]
 
@@ -111,8 +112,8 @@ def read_table(
         require_target: if False and no `target` is given, targets are not read.
 
     Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
-    tabs or semicolons -0,77 is -0.77, in a column without points. True and false (any case) are 1
-    and 0.
+    tabs or semicolons -0,77 is -0.77, in a column without points, or where a comma has other than
+    three digits behind it. True and false (any case) are 1 and 0.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -325,8 +326,9 @@ def _is_of_numbers(cells: list[str]) -> bool:
 def _column(body: list[_Record], at: int, mark: str) -> list[str]:
     """A column's cells, its labels as Python writes numbers."""
     found = [_plain(cells[at].strip()) for _, cells in body]
-    # Beside points the commas may set thousands apart.
-    if mark == "," or any("." in cell for cell in found):
+    # Beside points, or where three digits follow every one, the commas may set thousands apart.
+    commas = [cell for cell in found if "," in cell]
+    if mark == "," or any("." in cell for cell in found) or all(map(_THOUSANDS.fullmatch, commas)):
         return found
     return [_DECIMAL_COMMA.sub(r"\1.\2", c) if _DECIMAL_COMMA.fullmatch(c) else c for c in found]
 

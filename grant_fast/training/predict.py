@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..batch import GraphBatch
 from ..data.dataset import Dataset
+from ..data.load import check_kind
 from ..data.smiles import featurize
 from ..data.table import read_smi, read_table, table_kind
 from ..errors import InputError
@@ -160,6 +162,7 @@ def predict_csv(
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
             molecules, or no SMILES (if `strict`: not every one) can be parsed.
     """
+    check_kind(os.fspath(source))
     if predictor.spec.encoder != "atom":
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
     if is_smi := table_kind(source) == ".smi":

@@ -81,6 +81,8 @@ def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark:
     values = [[-0.77, 1.5e-3, -9.0, 2.0, 12.5], [6.5, -9.0, 7.0, 8.0, 9.25]]
     assert columns(table) == [pytest.approx(values[0]), values[1]]
     assert table.cells[0] == ["C", "-0,77", "6.5"]
+    mixed = read_table(csv_file(f"smiles{mark}y\nC{mark}1,234\nO{mark}-0,770\n"))
+    assert columns(mixed) == [pytest.approx([1.234, -0.77])]
 
 
 def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
@@ -151,6 +153,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles;y\nC;1.234,5\n", "'1.234,5' is not a number, as decimals take a point"),
         ("smiles;y\nC;1,234,567\n", "'1,234,567' is not a number, as decimals take a point"),
         ("smiles;y\nC;1,234\nO;0.5\n", "row 2, column 'y': '1,234' is not a number, as decimals"),
+        ("smiles\ty\nC\t1,234\nO\t-25,000\nN\t\n", "row 2, column 'y': '1,234' is not a number"),
         ('smiles,y\nC,"1,000.5"\n', "'1,000.5' is not a number, as .* point and thousands nothing"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
