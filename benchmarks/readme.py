@@ -55,6 +55,8 @@ SHORT = (
      "PyG, DataLoader", ("step/gen-cls", "infer/gen-cls")),
     ("paper-mode epoch, molhiv network", "molhiv, an epoch", WAYS[0],
      "paper's formulation, DataLoader", ("epoch/ogbg-molhiv",)),
+    ("training step / scoring pass, molhiv, `FlexGCN` on PyG's batches", "molhiv, 9-27-18-18",
+     WAYS[1], "PyG, DataLoader", ()),
     ("training step / scoring pass, molhiv, `FlexConv` for `TAGConv`", "molhiv, 9-27-18-18",
      WAYS[2], "PyG, DataLoader", ()),
 )  # fmt: skip
