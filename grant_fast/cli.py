@@ -14,6 +14,7 @@ from .files import check_apart, check_writable, unzipped_name
 from .options import config_of, with_settings
 from .shell import (
     again,
+    begun_comparison,
     check_flags,
     check_free,
     described,
@@ -24,6 +25,7 @@ from .shell import (
     interrupted,
     load,
     report_skipped,
+    saved_config,
     use_fitting_threads,
 )
 from .terminal import lose_output, readable, say, set_up, stderr
@@ -119,7 +121,7 @@ def train(
 
     check_flags(resume, overwrite)
     changes = given if source is None else {**given, "source": source}
-    saved = _saved_config(out, source, changes) if resume and out else None
+    saved = saved_config(out, source, changes) if resume and out else None
     if saved is None and source is None:
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
     config = saved or config_of(changes)  # nonsense is refused before data are read
@@ -151,23 +153,6 @@ def train(
     for line in described_test(result, dataset):
         print(line)
     print(f"run folder: {out}")
-
-
-def _saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunConfig | None:
-    """The config to resume the run in a folder with; None where none has begun there.
-
-    Raises:
-        InputError: the changes are more than another place of the data; or there is neither a run
-            nor a source to begin one with.
-    """
-    from .training.folder import CONFIG_FILE, check_same, read_config
-
-    if source is not None and not (out / CONFIG_FILE).exists():
-        return None
-    saved = read_config(out)
-    asked = dataclasses.replace(saved, **changes)
-    check_same(saved, asked, out)
-    return asked
 
 
 @app.command()
@@ -215,7 +200,7 @@ def compare(
     if source is not None:
         given["source"] = source
     elif resume and out:
-        saved = _begun_comparison(out, given)
+        saved = begun_comparison(out, given)
     else:
         raise InputError("nothing to compare on: give a SOURCE, or --resume with -o FOLDER")
     config = saved or config_of(given)  # nonsense is refused before data are read
@@ -248,20 +233,6 @@ def compare(
     for sentence in sentences:
         print(sentence)
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
-
-
-def _begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
-    """The settings that the runs of a comparison share, with changes; InputError where none began.
-
-    Its first run has the lowest seed.
-    """
-    from .training.folder import CONFIG_FILE, read_config
-
-    begun = [read_config(path.parent) for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
-    if not begun:
-        raise InputError(f"{out} holds no comparison to go on with: give a SOURCE")
-    first = min(begun, key=lambda config: config.seed)
-    return dataclasses.replace(first, visits=None, **changes)
 
 
 @app.command()

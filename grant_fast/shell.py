@@ -1,5 +1,6 @@
 """What the commands say of their data and runs, and what they refuse to write over."""
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -188,6 +189,37 @@ def holds_run(out: Path, config: RunConfig) -> bool:
         return read_config(out) == config
     except InputError:
         return False
+
+
+def saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunConfig | None:
+    """The config to resume the run in a folder with; None where none has begun there.
+
+    Raises:
+        InputError: the changes are more than another place of the data; or there is neither a run
+            nor a source to begin one with.
+    """
+    from .training.folder import CONFIG_FILE, check_same, read_config
+
+    if source is not None and not (out / CONFIG_FILE).exists():
+        return None
+    saved = read_config(out)
+    asked = dataclasses.replace(saved, **changes)
+    check_same(saved, asked, out)
+    return asked
+
+
+def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
+    """The settings that the runs of a comparison share, with changes; InputError where none began.
+
+    Its first run has the lowest seed.
+    """
+    from .training.folder import CONFIG_FILE, read_config
+
+    begun = [read_config(path.parent) for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
+    if not begun:
+        raise InputError(f"{out} holds no comparison to go on with: give a SOURCE")
+    first = min(begun, key=lambda config: config.seed)
+    return dataclasses.replace(first, visits=None, **changes)
 
 
 def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:

@@ -379,39 +379,6 @@ def test_version_is_that_of_the_package():
     assert result.exit_code == 0 and result.stdout == f"grant-fast {grant_fast.__version__}\n"
 
 
-def test_doctor_checks_this_machine():
-    result = run("doctor")
-    assert result.exit_code == 0
-    assert re.search(rf"grant_fast +{re.escape(grant_fast.__version__)}\n", result.stdout)
-    assert re.search(r"cpu kernels +(not )?compiled", result.stdout)
-    assert "✓ FlexGCN on cpu" in result.stdout and "✗" not in result.stdout
-
-
-def test_doctor_goes_on_where_a_gpu_does_not_work(monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "broken")
-    monkeypatch.setattr("grant_fast.training.doctor._compute", without_gpu)
-    result = run("doctor")
-    assert result.exit_code == 1
-    assert "✗ FlexGCN on cuda:0            no driver; reinstall torch for" in result.stdout
-    assert "✓ checkpoint written and read" in result.stdout
-    assert "usual layers on cpu" in result.stdout and "layers on cuda" not in result.stdout
-
-
-def without_gpu(device):
-    if device != "cpu":
-        raise RuntimeError("no driver")
-    return "right"
-
-
-def test_doctor_says_what_is_broken_and_how_to_mend_it(full_disk):
-    full_disk()
-    result = run("doctor")
-    assert result.exit_code == 1
-    assert "✗ checkpoint written and read" in result.stdout
-    assert "No space left on device; free some space" in result.stdout
-
-
 def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
     for orders, widths, rates in (("3,2", [27], [0.27]), ("3", [], []), ("2,2,2", [27, 18], 0)):
