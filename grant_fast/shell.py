@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _NARROW, _FEW_THREADS = 32, 4
 _FEW_NAMES = 3
-_MOST_CLASSES = 10
 _FEW_TARGETS = 20
 
 
@@ -65,10 +64,9 @@ def load(config: RunConfig) -> Any:
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and doubts, each in another."""
-    from .data.alike import seen_in_training
-    from .data.table import table_kind
+    from .training.doubts import doubts
     from .training.report import counted
-    from .training.targets import constant_targets, targets_of, unlabelled_targets
+    from .training.targets import targets_of
 
     task = dataset.task
     words = [
@@ -81,30 +79,10 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     words.append(task.kind)
     if task.kind == "multiclass":
         words.append(f"{task.num_outputs} classes")
-    y = targets_of(dataset.graphs, dataset.split["train"])
     if task.kind == "binary":
+        y = targets_of(dataset.graphs, dataset.split["train"])
         words.append(f"{int((y == 1).sum()):,} positives in training")
-    lines = [", ".join(words)]
-    guessed = config.task == "auto" and table_kind(config.source) in (".csv", ".tsv")
-    if guessed and task.kind == "regression" and all(map(_looks_like_classes, y.T)):
-        lines.append("targets look like classes: for a classification give --task")
-    if unknown := unlabelled_targets(y, task):
-        which = _few(unknown)
-        lines.append(f"no label in training, so that predictions mean nothing: target {which}")
-    if constant := constant_targets(y, task):
-        only = f"one {_value(task)} only in training"
-        lines.append(f"{only}, so that there is nothing to learn: target {_few(constant)}")
-    if dataset.encoder == "atom" and (
-        seen := seen_in_training(dataset.graphs, dataset.split, "test")
-    ):
-        apart = "" if dataset.splitting == "scaffold" else " (--split scaffold keeps such together)"
-        total = len(dataset.split["test"])
-        lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
-    return lines
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_FEW_NAMES]) + (", …" if len(names) > _FEW_NAMES else "")
+    return [", ".join(words), *doubts(dataset, config)]
 
 
 def described_share(config: RunConfig) -> list[str]:
@@ -157,12 +135,6 @@ def _why_unmeasured(dataset: Any, part: str) -> str:
 
 def _value(task: Any) -> str:
     return "value" if task.kind == "regression" else "class"
-
-
-def _looks_like_classes(column: Any) -> bool:
-    """Whether a target takes few values, all of them whole numbers."""
-    values = column[~column.isnan()].unique()
-    return 1 < len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
 
 
 def again() -> str:

@@ -9,10 +9,35 @@ from ..graphs import PackedGraphs
 _ROUNDS = 4
 
 
-def seen_in_training(graphs: PackedGraphs, split: dict[str, Tensor], part: str) -> int:
-    """How many graphs of a part have a graph in train that looks like them, see `fingerprints`."""
-    marks = fingerprints(graphs)
+def seen_in_training(marks: np.ndarray, split: dict[str, Tensor], part: str) -> int:
+    """How many graphs of a part have a graph in train that looks like them, by `fingerprints`."""
     return int(np.isin(marks[split[part].cpu().numpy()], marks[split["train"].cpu().numpy()]).sum())
+
+
+def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.ndarray:
+    """The graphs that look like another one and contradict it, by the largest difference first.
+
+    Args:
+        marks: `fingerprints`, [G].
+        y: labels [G, T], NaN where not measured.
+        apart: [T], how far apart two labels of a target may be; above that they contradict.
+
+    Returns:
+        Positions [P, 2] of the lowest and the highest label of graphs that look alike, a row for
+        each group of them.
+    """
+    best = np.zeros((0, 3))
+    for target, limit in zip(y.T, apart, strict=True):
+        known = np.flatnonzero(~np.isnan(target))
+        order = known[np.lexsort((target[known], marks[known]))]  # by mark, then by label
+        first = np.flatnonzero(np.diff(marks[order], prepend=~marks[order[:1]]))
+        last = np.append(first, len(order))[1:] - 1
+        gap = target[order[last]] - target[order[first]]
+        found = np.stack([gap / (limit or 1), order[first], order[last]], axis=1)[gap > limit]
+        best = np.concatenate([best, found])
+    best = best[np.argsort(-best[:, 0], kind="stable")]
+    one_each = np.unique(marks[best[:, 1].astype(int)], return_index=True)[1]
+    return best[np.sort(one_each), 1:].astype(int)
 
 
 def fingerprints(graphs: PackedGraphs) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grant_fast import PackedGraphs
-from grant_fast.data.alike import fingerprints, seen_in_training
+from grant_fast.data.alike import contradictions, fingerprints, seen_in_training
 from tests.cases import Case
 
 
@@ -70,4 +70,21 @@ def test_renumbered_graphs_keep_their_numbers() -> None:
 def test_what_a_part_shares_with_training_is_counted() -> None:
     graphs = packed(["CCO", "CCN", "CCC", "OCC", "CCF", "NCC"])
     split = {"train": torch.tensor([0, 1, 2]), "test": torch.tensor([3, 4, 5])}
-    assert seen_in_training(graphs, split, "test") == 2
+    assert seen_in_training(fingerprints(graphs), split, "test") == 2
+
+
+def test_labels_of_graphs_that_look_alike_contradict_beyond_a_limit() -> None:
+    nan = np.nan
+    marks = np.array([7, 3, 7, 7, 3, 9, 5, 5], np.uint64)
+    y = np.array([[0.0, 1], [5, 1], [2, nan], [9, 1], [5, 0], [1, 1], [nan, 1], [4, 1]])
+    # Of mark 7 graphs 0 and 3 are furthest apart, of mark 3 only the second target differs.
+    assert contradictions(marks, y, np.array([1.0, 0])).tolist() == [[0, 3], [4, 1]]
+    assert contradictions(marks, y, np.array([9.0, 1])).tolist() == []
+    assert contradictions(marks, y[:, 1:], np.zeros(1)).tolist() == [[4, 1]]
+    assert contradictions(marks, y * nan, np.zeros(2)).tolist() == []
+
+
+def test_a_group_is_named_once_however_many_targets_contradict() -> None:
+    marks = np.array([7, 7], np.uint64)
+    y = np.array([[0.0, 1], [3, 0]])
+    assert contradictions(marks, y, np.array([1.0, 0])).tolist() == [[0, 1]]

@@ -1,0 +1,103 @@
+"""What in a data set may be other than its user thinks: each doubt in a line."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.alike import contradictions, fingerprints, seen_in_training
+from ..data.dataset import Dataset
+from ..data.table import table_kind
+from ..tasks import Task, measured
+from .config import RunConfig
+from .targets import constant_targets, targets_of, unlabelled_targets
+
+_FEW_NAMES = 3
+_MOST_CLASSES = 10
+
+
+def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
+    """All of them, of a data set with targets that the config's source gave."""
+    return [*_of_labels(dataset, config), *_of_molecules(dataset, config)]
+
+
+def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
+    task, lines = dataset.task, []
+    y = targets_of(dataset.graphs, dataset.split["train"])
+    value = "class"
+    if task.kind == "regression":
+        value = "value"
+        guessed = config.task == "auto" and _is_table(config)
+        if guessed and all(map(_looks_like_classes, y.T)):
+            lines.append("targets look like classes: for a classification give --task")
+        if task.level == "graph":
+            lines += _stand_ins(dataset.graphs.y, task)
+    if unknown := unlabelled_targets(y, task):
+        which = _few(unknown)
+        lines.append(f"no label in training, so that predictions mean nothing: target {which}")
+    if constant := constant_targets(y, task):
+        only = f"one {value} only in training"
+        lines.append(f"{only}, so that there is nothing to learn: target {_few(constant)}")
+    return lines
+
+
+def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
+    if dataset.encoder != "atom":
+        return []
+    lines, marks = [], fingerprints(dataset.graphs)
+    if seen := seen_in_training(marks, dataset.split, "test"):
+        apart = "" if dataset.splitting == "scaffold" else " (--split scaffold keeps such together)"
+        total = len(dataset.split["test"])
+        lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
+    if dataset.task.level == "node":
+        return lines
+    y, far = _comparable(dataset)
+    if len(pairs := contradictions(marks, y, far)):
+        what = "rows" if _is_table(config) else "graphs"
+        one, other = sorted(dataset.graphs.ids[torch.from_numpy(pairs[0])].tolist())
+        much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
+        looks = "molecules look" if len(pairs) > 1 else "molecule looks"
+        where = f"as {what} {one} and {other}"
+        lines.append(f"{len(pairs)} {looks} like one whose label differs{much}, {where}")
+    return lines
+
+
+def _is_table(config: RunConfig) -> bool:
+    return table_kind(config.source) in (".csv", ".tsv")
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:_FEW_NAMES]) + (", …" if len(names) > _FEW_NAMES else "")
+
+
+def _looks_like_classes(column: Tensor) -> bool:
+    """Whether a target takes few values, all of them whole numbers."""
+    values = column[~column.isnan()].unique()
+    return 1 < len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
+
+
+def _stand_ins(y: Tensor | None, task: Task) -> list[str]:
+    """Labels such as -999 that may stand for "not measured", a line for each target with some."""
+    assert y is not None
+    names = task.names or tuple(map(str, range(y.shape[1])))
+    lines = []
+    for name, column in zip(names, y.T, strict=True):
+        values, counts = column[~column.isnan()].unique(return_counts=True)
+        for at, rest in ((0, values[1:]), (-1, values[:-1])):
+            value = float(values[at]) if len(rest) > 1 else 0.0
+            nines = value == round(value) and set(str(abs(int(value)))) == {"9"}
+            if nines and (rest - value).abs().min() > rest[-1] - rest[0]:
+                what = f"{int(counts[at])} labels of target {name} are {value:g}"
+                remedy = 'empty these cells if that means "not measured"'
+                lines.append(f"{what}, far from all others: {remedy}")
+    return lines
+
+
+def _comparable(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """Labels [G, T] with NaN where not measured, and how far apart those of a molecule may be."""
+    y, task = dataset.graphs.y, dataset.task
+    assert y is not None
+    labels = y.double().masked_fill(~measured(y, task), torch.nan).view(len(y), -1).cpu().numpy()
+    regression = task.kind == "regression"
+    return labels, np.nanstd(labels, axis=0) if regression else np.zeros(labels.shape[1])
