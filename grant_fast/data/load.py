@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -27,11 +27,11 @@ from .dataset import (
     save_dataset,
 )
 from .infer import make_task
-from .logp import penalized_logp
+from .logp import penalized_logp, sa_scorer
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
-from .smiles import featurize
-from .splits import FEWEST, PARTS, random_split, scaffold_split
+from .smiles import read_molecules
+from .splits import FEWEST, PARTS, random_split, scaffold, split_by_scaffold
 from .stream import Part
 from .table import Table, read_smi, read_table, table_kind
 
@@ -205,7 +205,9 @@ def _from_table(
     unlabelled = len(table) - len(labelled)
     table = table.take(labelled)
 
-    arrays, failures = featurize(table.smiles, workers, progress)
+    by_scaffold = table.parts is None and split != "random"
+    also = scaffold if by_scaffold else None
+    arrays, failures, scaffolds = read_molecules(table.smiles, also, workers, progress)
     skipped = [(table.rows[i], text) for i, text in failures]
     too_few = arrays.num_graphs < FEWEST
     if skipped and (strict or too_few):
@@ -223,8 +225,8 @@ def _from_table(
     if table.parts is not None:
         found = np.array(table.parts)
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
-    elif split != "random":
-        parts = scaffold_split(table.smiles, workers=workers, progress=progress)
+    elif by_scaffold:
+        parts = split_by_scaffold(scaffolds)
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(
@@ -253,28 +255,32 @@ def _from_smi(
     """Molecules with their penalised logP, which needs no file of targets."""
     table = read_smi(path)
     smiles = table.smiles[:num_graphs]
-    arrays, failures = featurize(smiles, workers, progress)
+    sa_scorer()  # a missing package is reported once, here, and not by every worker
+    arrays, failures, found = read_molecules(smiles, _scored, workers, progress)
     skipped = [(table.rows[i], text) for i, text in failures]
     if skipped and (strict or arrays.num_graphs == 0):
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
     bad = {i for i, _ in failures}
     good = [i for i in range(len(smiles)) if i not in bad]
-    kept = [smiles[i] for i in good]
     ids = torch.tensor([table.rows[i] for i in good])
-    y = penalized_logp(kept, workers, progress)[:, None]
+    y = torch.tensor([score for score, _ in found])[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
     by_scaffold = split == "scaffold"
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=ids),
         task=posed,
-        split=scaffold_split(kept, workers=workers, progress=progress) if by_scaffold else {},
+        split=split_by_scaffold([name for _, name in found]) if by_scaffold else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=skipped,
         splitting="scaffold",
     )
+
+
+def _scored(molecule: Any) -> tuple[float, str]:
+    return penalized_logp(molecule), scaffold(molecule)
 
 
 def _published(name: str, loaded: Published, task: Kind | None, num_graphs: int | None) -> Dataset:

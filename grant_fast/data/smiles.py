@@ -23,8 +23,8 @@ CHUNK = 1000
 
 Failure = tuple[int, str]
 # Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, their rows [e, 3] uint8
-# or None, nodes of each molecule.
-_Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[Failure]]
+# or None, nodes of each molecule, what else was found of each.
+_Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[Failure], list[Any]]
 _BOND_COLUMNS = 3
 
 
@@ -79,7 +79,9 @@ def _bond_looks(bond: Any) -> tuple[Any, ...]:
     return bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated()
 
 
-def _featurize_chunk(edge_attr: bool, first_row: int, smiles: Sequence[str]) -> _Chunk:
+def _read_chunk(
+    edge_attr: bool, also: Callable[[Any], Any] | None, first_row: int, smiles: Sequence[str]
+) -> _Chunk:
     chem, rd_base = import_rdkit()
     atom_features, bond_features = _featurizers()
     # The atoms of a chunk are of some 100 kinds, its bonds of a dozen.
@@ -89,6 +91,7 @@ def _featurize_chunk(edge_attr: bool, first_row: int, smiles: Sequence[str]) -> 
     rows: list[bytes] = []
     sizes: list[int] = []
     failures: list[Failure] = []
+    found: list[Any] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for row, text in enumerate(smiles, first_row):
             molecule = chem.MolFromSmiles(text)
@@ -111,12 +114,15 @@ def _featurize_chunk(edge_attr: bool, first_row: int, smiles: Sequence[str]) -> 
                         features[looks] = bytes(bond_features(bond))
                     rows += (features[looks],) * 2
             sizes.append(len(atoms) - start)
+            if also is not None:
+                found.append(also(molecule))
     return (
         _table(atoms, len(ATOM_CARDINALITIES)),
         np.array(bonds, dtype=np.int32).reshape(-1, 2).T,
         _table(rows, _BOND_COLUMNS) if edge_attr else None,
         np.array(sizes, dtype=np.int64),
         failures,
+        found,
     )
 
 
@@ -174,18 +180,34 @@ def featurize(
         InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
         MissingExtraError: rdkit or ogb is not installed.
     """
+    return read_molecules(smiles, None, workers, progress, edge_attr)[:2]
+
+
+def read_molecules(
+    smiles: Sequence[str],
+    also: Callable[[Any], T] | None,
+    workers: int | None = None,
+    progress: bool = False,
+    edge_attr: bool = False,
+) -> tuple[GraphArrays, list[Failure], list[T]]:
+    """`featurize`, and what `also` says of each of the graphs' molecules, RDKit's.
+
+    It must be a function that can be sent to other processes, or None for nothing.
+    """
     check_list(smiles)
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")
     _featurizers()  # a missing package is reported once, here, and not by every worker
-    work = partial(_featurize_chunk, edge_attr)
+    work = partial(_read_chunk, edge_attr, also)
     chunks = by_chunks(work, smiles, workers, "reading molecules", progress)
     failures: list[Failure] = []
+    found: list[T] = []
 
     def molecules() -> Iterator[GraphArrays]:
-        for atoms, bonds, rows, sizes, failed in chunks:
+        for atoms, bonds, rows, sizes, failed, others in chunks:
             failures.extend(failed)
+            found.extend(others)
             yield GraphArrays(
                 x=torch.from_numpy(atoms),
                 edge_index=torch.from_numpy(bonds).long(),
@@ -194,4 +216,4 @@ def featurize(
                 edge_attr=None if rows is None else torch.from_numpy(rows),
             )
 
-    return concatenate(molecules()), failures
+    return concatenate(molecules()), failures, found

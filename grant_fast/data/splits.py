@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,12 +63,20 @@ def scaffold_split(
         MissingExtraError: rdkit is not installed.
     """
     check_list(smiles)
-    train_bound, valid_bound = _bounds(len(smiles), fractions)
-    groups: dict[str, list[int]] = defaultdict(list)
+    _bounds(len(smiles), fractions)
     import_rdkit()  # a missing package is reported once, here, and not by every worker
     found = by_chunks(_scaffolds, smiles, workers, "finding scaffolds", progress)
-    for position, scaffold in enumerate(chain.from_iterable(found)):
-        groups[scaffold].append(position)
+    return split_by_scaffold(list(chain.from_iterable(found)), fractions)
+
+
+def split_by_scaffold(
+    scaffolds: Sequence[str], fractions: Fractions = FRACTIONS
+) -> dict[str, Tensor]:
+    """`scaffold_split` of molecules whose `scaffold` is known; InputError as there."""
+    train_bound, valid_bound = _bounds(len(scaffolds), fractions)
+    groups: dict[str, list[int]] = defaultdict(list)
+    for position, name in enumerate(scaffolds):
+        groups[name].append(position)
     train: list[int] = []
     valid: list[int] = []
     test: list[int] = []
@@ -81,25 +90,31 @@ def scaffold_split(
     for part, positions in zip(PARTS, (train, valid, test), strict=True):
         if not positions:
             raise InputError(
-                f"the scaffold split leaves {part} empty: {len(smiles)} molecules share "
+                f"the scaffold split leaves {part} empty: {len(scaffolds)} molecules share "
                 f"{len(groups)} scaffold{'s' * (len(groups) != 1)}; "
                 'use split="random" (--split random)'
             )
     return _ascending(*(torch.tensor(positions) for positions in (train, valid, test)))
 
 
+def scaffold(molecule: Any) -> str:
+    """The Bemis-Murcko scaffold of RDKit's molecule as a SMILES; empty where it has no ring."""
+    # RDKit prunes a chain atom by atom, for minutes where it is long.
+    if not molecule.GetRingInfo().NumRings():
+        return ""
+    murcko = require("rdkit.Chem.Scaffolds.MurckoScaffold", "smiles")
+    return murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=False)
+
+
 def _scaffolds(first: int, smiles: Sequence[str]) -> list[str]:
     chem, rd_base = import_rdkit()
-    scaffold_of = require("rdkit.Chem.Scaffolds.MurckoScaffold", "smiles").MurckoScaffoldSmiles
     scaffolds = []
     with rd_base.BlockLogs():
         for position, text in enumerate(smiles, first):
             molecule = chem.MolFromSmiles(text)
             if molecule is None:
                 raise InputError(f"smiles[{position}] {text!r} cannot be parsed: leave it out")
-            # RDKit prunes a chain atom by atom, for minutes where it is long.
-            rings = molecule.GetRingInfo().NumRings()
-            scaffolds.append(scaffold_of(mol=molecule, includeChirality=False) if rings else "")
+            scaffolds.append(scaffold(molecule))
     return scaffolds
 
 

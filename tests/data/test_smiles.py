@@ -15,9 +15,8 @@ import torch
 
 from grant_fast import PackedGraphs
 from grant_fast.data import smiles as reading
-from grant_fast.data.logp import penalized_logp
-from grant_fast.data.smiles import featurize
-from grant_fast.data.splits import scaffold_split
+from grant_fast.data.smiles import featurize, read_molecules
+from grant_fast.data.splits import scaffold, scaffold_split
 from grant_fast.errors import InputError, MissingExtraError
 from grant_fast.nn import ATOM_CARDINALITIES
 
@@ -167,12 +166,18 @@ def test_what_is_no_smiles_is_named_by_its_place_in_the_list() -> None:
         PackedGraphs.from_smiles(["CCO", "C1CC"], strict=False)
 
 
-@pytest.mark.parametrize(
-    "take", [featurize, PackedGraphs.from_smiles, scaffold_split, penalized_logp]
-)
+@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles, scaffold_split])
 def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object]) -> None:
     with pytest.raises(InputError, match=r"smiles is one string, 'CCO': give a list, \['CCO'\]"):
         take("CCO")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_something_else_is_found_of_each_molecule_on_the_way(workers: int) -> None:
+    smiles = [ASPIRIN, "C1", "CCO"] * 4000
+    graphs, failures, found = read_molecules(smiles, scaffold, workers)
+    assert (graphs.num_graphs, len(failures)) == (8000, 4000)
+    assert found == ["c1ccccc1", ""] * 4000
 
 
 def test_workers_below_one_are_refused() -> None:
