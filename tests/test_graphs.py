@@ -296,11 +296,13 @@ def test_a_copied_batch_is_changed_where_the_batch_was(ids, how):
 @pytest.mark.parametrize("where", [slice(None), 3, [1, 2], [2, 1]])
 def test_what_a_model_writes_into_a_batch_stays_there(where):
     case = Case()
-    x, y = case.graphs.x.clone(), case.graphs.y.clone()
+    x, y, weight = (t.clone() for t in (case.graphs.x, case.graphs.y, case.graphs.adj.weight))
     batch = case.graphs.batch(where)
     batch.x.div_(7)
     batch.y.fill_(0)
+    batch.edge_weight.zero_()  # as a dropout of edges does
     assert torch.equal(case.graphs.x, x) and torch.equal(case.graphs.y, y)
+    assert torch.equal(case.graphs.adj.weight, weight)
 
 
 @pytest.mark.parametrize("name", ["pos", "edge_type", "smiles"])
