@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.nn.utils import prune
 
 from grant_fast import FlexConv, FlexGCN, InputError
 from tests.cases import Case
@@ -53,6 +54,26 @@ def test_what_a_network_would_never_call_is_refused():
         model(batch)
     model.convs[0] = Own(5, 4)
     with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
+        model(batch)
+    model.convs[0] = FlexConv(5, 4)
+    model.convs[0].forward = lambda x, *_: x
+    with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
+        model(batch)
+
+
+def test_a_bias_that_a_hook_makes_is_refused_before_it_is_stale():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
+    prune.random_unstructured(model.convs[1], "bias", amount=1)
+    with pytest.raises(InputError, match=r"a hook computes the bias of convs\.1 before"):
+        model(batch)
+    prune.remove(model.convs[1], "bias")
+    model(batch).sum().backward()
+
+
+def test_a_layer_that_normalises_otherwise_than_its_network_is_refused():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
+    model.convs[1] = FlexConv(4, 1, order=2, normalize=False)
+    with pytest.raises(InputError, match=r"convs\.1 has normalize=False in a FlexGCN of"):
         model(batch)
 
 
