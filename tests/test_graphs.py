@@ -305,6 +305,14 @@ def test_what_a_model_writes_into_a_batch_stays_there(where):
     assert torch.equal(case.graphs.adj.weight, weight)
 
 
+@pytest.mark.parametrize("where", [np.array([5, 2, 9]), torch.tensor([5, 2, 9])])
+def test_a_batch_stays_what_it_was_where_its_positions_are_written_over(where):
+    graphs = Case().graphs
+    batch, other = graphs.batch(where), graphs.batch([5, 2, 9])
+    where[:] = 0
+    assert batch.ids.tolist() == [5, 2, 9] and torch.equal(batch.x, other.x)
+
+
 @pytest.mark.parametrize("name", ["pos", "edge_type", "smiles"])
 def test_what_packing_leaves_out_of_a_batch_is_named_with_a_remedy(name):
     batch = Case().graphs.batch([0, 2])
