@@ -8,6 +8,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.utils import prune
 
 from grant_fast import FlexConv, FlexGCN, InputError
+from grant_fast.adjacency import Adjacency
 from tests.cases import Case
 
 
@@ -139,8 +140,12 @@ def test_wrong_inputs_name_themselves():
 def test_a_batch_in_place_of_the_edges_has_its_own_weights_and_as_many_nodes():
     case = Case()
     conv, batch = FlexConv(case.x.shape[1], 4), case.graphs.batch(slice(None))
-    with pytest.raises(InputError, match="a GraphBatch has its own"):
-        conv(case.x, batch, torch.ones(batch.num_edges))
+    weight = torch.ones(batch.num_edges)
+    with pytest.raises(InputError, match="the GraphBatch has its own"):
+        conv(case.x, batch, weight)
+    for takes in (conv, FlexGCN(case.x.shape[1], 4, 1)):
+        with pytest.raises(InputError, match="the Adjacency has its own"):
+            takes(case.x, Adjacency(*batch.adjacency(True).csr, batch.num_nodes), weight)
     with pytest.raises(InputError, match=rf"{case.num_nodes - 1} .*{case.num_nodes}"):
         conv(case.x[1:], batch)
 
