@@ -133,6 +133,8 @@ def test_wrong_inputs_name_themselves():
         model(case.x.numpy(), case.edge_index)
     with pytest.raises(InputError, match=r"x is torch\.float64 and the weights are torch\.float32"):
         model(case.x.double(), case.edge_index, None, case.batch)
+    with pytest.raises(InputError, match=r"x is torch\.complex64: cast it to float"):
+        model(case.x.cfloat(), case.edge_index, None, case.batch)
     with pytest.raises(InputError, match="edge_index is a list"):
         model(case.x, [[0], [1]])
 

@@ -182,7 +182,8 @@ class FlexGCN(nn.Module):
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x
-        return x if x.is_floating_point() else x.to(self._conv(0).weight.dtype)
+        kept = x.is_floating_point() or x.is_complex()  # the latter for the layer to refuse
+        return x if kept else x.to(self._conv(0).weight.dtype)
 
     def _hidden_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
