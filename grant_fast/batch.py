@@ -343,7 +343,7 @@ class GraphBatch:
     def edge_weight(self) -> Tensor | None:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
-        return None if weight is None else take(weight, self.edges)
+        return None if weight is None else self._own(take(weight, self.edges), weight.dtype)
 
     @kept_property
     def edge_attr(self) -> Tensor | None:

@@ -62,7 +62,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
             f"graph positions are {index.dtype} of shape {tuple(index.shape)}: "
             "give a flat list of integers"
         )
-    index = index.reshape(-1).long()
+    index = index.reshape(-1).to(torch.int64, copy=True)  # its owner may write the next batch there
     if index.device.type == "cpu" and index.numel():
         low, high = (int(v) for v in torch.aminmax(index))
         if low < -num_graphs or high >= num_graphs:

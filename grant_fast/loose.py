@@ -54,6 +54,8 @@ class LooseGraphs:
 
     def _propagation(self, normalize: bool) -> Adjacency:
         if isinstance(self.edges, Adjacency):
+            if self.edge_weight is not None:
+                raise InputError("edge_weight goes with edge_index only: the Adjacency has its own")
             return self.edges  # as it is, like a layer's
         out = Adjacency.from_any(self.edges, self.edge_weight, self.x.shape[0], self.dtype)
         return out.normalized() if normalize else out

@@ -296,11 +296,21 @@ def test_a_copied_batch_is_changed_where_the_batch_was(ids, how):
 @pytest.mark.parametrize("where", [slice(None), 3, [1, 2], [2, 1]])
 def test_what_a_model_writes_into_a_batch_stays_there(where):
     case = Case()
-    x, y = case.graphs.x.clone(), case.graphs.y.clone()
+    x, y, weight = (t.clone() for t in (case.graphs.x, case.graphs.y, case.graphs.adj.weight))
     batch = case.graphs.batch(where)
     batch.x.div_(7)
     batch.y.fill_(0)
+    batch.edge_weight.zero_()  # as a dropout of edges does
     assert torch.equal(case.graphs.x, x) and torch.equal(case.graphs.y, y)
+    assert torch.equal(case.graphs.adj.weight, weight)
+
+
+@pytest.mark.parametrize("where", [np.array([5, 2, 9]), torch.tensor([5, 2, 9])])
+def test_a_batch_stays_what_it_was_where_its_positions_are_written_over(where):
+    graphs = Case().graphs
+    batch, other = graphs.batch(where), graphs.batch([5, 2, 9])
+    where[:] = 0
+    assert batch.ids.tolist() == [5, 2, 9] and torch.equal(batch.x, other.x)
 
 
 @pytest.mark.parametrize("name", ["pos", "edge_type", "smiles"])

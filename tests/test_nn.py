@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs, explain
 from grant_fast.adjacency import Adjacency
@@ -334,6 +335,36 @@ def test_modules_that_inherit_from_ours_or_from_pytorchs_do_their_own(part, trai
     h = model.dropouts[0](model.act(model.norms[0](h)))
     expected = segment_mean(model.convs[1](h, batch), batch)
     torch.testing.assert_close(model(batch), expected)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("part", ["encoder", "norm"])
+def test_weights_that_a_hook_makes_are_made_for_every_call(part, training):
+    case = Case(symmetric=True, weighted=False)
+    x = torch.arange(case.num_nodes)[:, None] % 7 // 3
+    batch = PackedGraphs.from_arrays(x, case.edge_index, case.batch, num_graphs=12).batch([3, 6, 9])
+    model = FlexGCN(4, 5, 2, [2, 2], norm="batch_norm", encoder=AtomEncoder(4, [3]))
+    pruned = model.encoder if part == "encoder" else model.norms[0]
+    model.train(training)
+    prune.random_unstructured(pruned, "weight", amount=0.5)
+    for _ in range(2):
+        model.zero_grad()
+        model(batch).sum().backward()
+        assert pruned.weight_orig.grad is not None
+        with torch.no_grad():
+            pruned.weight_orig.mul_(2)
+    found = model(batch)
+    prune.remove(pruned, "weight")
+    torch.testing.assert_close(found, model(batch))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_batch_norm_may_be_told_to_keep_its_statistics(backend):
+    model = FlexGCN(5, 4, 2, orders=[3, 2], norm="batch_norm", backend=backend)
+    model.norms[0].track_running_stats = False
+    before = copy.deepcopy(model.state_dict())
+    model(Case().graphs.batch(slice(None))).sum().backward()
+    torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
 
 
 def segment_mean(x, batch):

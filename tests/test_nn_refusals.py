@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.nn.utils import prune
 
 from grant_fast import FlexConv, FlexGCN, InputError
+from grant_fast.adjacency import Adjacency
 from tests.cases import Case
 
 
@@ -53,6 +55,26 @@ def test_what_a_network_would_never_call_is_refused():
         model(batch)
     model.convs[0] = Own(5, 4)
     with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
+        model(batch)
+    model.convs[0] = FlexConv(5, 4)
+    model.convs[0].forward = lambda x, *_: x
+    with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
+        model(batch)
+
+
+def test_a_bias_that_a_hook_makes_is_refused_before_it_is_stale():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
+    prune.random_unstructured(model.convs[1], "bias", amount=1)
+    with pytest.raises(InputError, match=r"a hook computes the bias of convs\.1 before"):
+        model(batch)
+    prune.remove(model.convs[1], "bias")
+    model(batch).sum().backward()
+
+
+def test_a_layer_that_normalises_otherwise_than_its_network_is_refused():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
+    model.convs[1] = FlexConv(4, 1, order=2, normalize=False)
+    with pytest.raises(InputError, match=r"convs\.1 has normalize=False in a FlexGCN of"):
         model(batch)
 
 
@@ -111,6 +133,8 @@ def test_wrong_inputs_name_themselves():
         model(case.x.numpy(), case.edge_index)
     with pytest.raises(InputError, match=r"x is torch\.float64 and the weights are torch\.float32"):
         model(case.x.double(), case.edge_index, None, case.batch)
+    with pytest.raises(InputError, match=r"x is torch\.complex64: cast it to float"):
+        model(case.x.cfloat(), case.edge_index, None, case.batch)
     with pytest.raises(InputError, match="edge_index is a list"):
         model(case.x, [[0], [1]])
 
@@ -118,8 +142,12 @@ def test_wrong_inputs_name_themselves():
 def test_a_batch_in_place_of_the_edges_has_its_own_weights_and_as_many_nodes():
     case = Case()
     conv, batch = FlexConv(case.x.shape[1], 4), case.graphs.batch(slice(None))
-    with pytest.raises(InputError, match="a GraphBatch has its own"):
-        conv(case.x, batch, torch.ones(batch.num_edges))
+    weight = torch.ones(batch.num_edges)
+    with pytest.raises(InputError, match="the GraphBatch has its own"):
+        conv(case.x, batch, weight)
+    for takes in (conv, FlexGCN(case.x.shape[1], 4, 1)):
+        with pytest.raises(InputError, match="the Adjacency has its own"):
+            takes(case.x, Adjacency(*batch.adjacency(True).csr, batch.num_nodes), weight)
     with pytest.raises(InputError, match=rf"{case.num_nodes - 1} .*{case.num_nodes}"):
         conv(case.x[1:], batch)
 

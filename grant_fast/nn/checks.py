@@ -1,13 +1,13 @@
 """Checks of what networks and layers are made with."""
 
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
-from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
+from torch import Tensor, nn
 
 from ..errors import InputError
 from .conv import FlexConv
+from .modules import AtomEncoder
 
 
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:
@@ -22,18 +22,25 @@ def per_layer(name: str, value: Any, layers: int) -> list[Any]:
     return values
 
 
-def check_layer(name: str, conv: nn.Module) -> None:
-    """Refuse a layer whose own forward pass, or hook that computes its weights, would never run."""
-    if type(conv).forward is not FlexConv.forward:
+def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
+    """Refuse a layer of which more than its weights says what it computes: its own forward pass, or
+    hook that makes its weights, would never run, and the network has one `normalize`."""
+    if type(conv).forward is not FlexConv.forward or "forward" in vars(conv):
         raise InputError(
             f"{name} has a forward pass of its own, and FlexGCN calls none of them: "
             "make a network of such layers yourself"
         )
-    parameters = conv._parameters
-    if conv._forward_pre_hooks and "weight" not in parameters and not is_parametrized(conv):
+    if conv._forward_pre_hooks:
+        for part in ("weight", "bias"):  # no parameter any more, but what a hook sets anew
+            if isinstance(vars(conv).get(part), Tensor):
+                raise InputError(
+                    f"a hook computes the {part} of {name} before its forward pass, which FlexGCN "
+                    "never calls: use torch.nn.utils.parametrizations"
+                )
+    if conv.normalize != normalize:
         raise InputError(
-            f"a hook computes the weight of {name} before its forward pass, which FlexGCN never "
-            "calls: use torch.nn.utils.parametrizations"
+            f"{name} has normalize={conv.normalize} in a FlexGCN of normalize={normalize}, which "
+            "all of its layers share: make both with the same"
         )
 
 
@@ -41,6 +48,11 @@ def is_hooked(module: nn.Module) -> bool:
     """Whether calling it runs more than its class says, or another forward pass."""
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
     return bool(own or module._backward_pre_hooks) or "forward" in vars(module)
+
+
+def embeds_kinds(encoder: object) -> TypeGuard[AtomEncoder]:
+    """Whether a dataset's kinds of nodes may be embedded in place of calling it."""
+    return type(encoder) is AtomEncoder and not is_hooked(encoder)
 
 
 def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:

@@ -94,9 +94,10 @@ class FlexConv(nn.Module):
             raise InputError(
                 "a layer takes features and edges: give conv(x, edge_index) or conv(batch.x, batch)"
             )
+        if isinstance(edge_index, GraphBatch | Adjacency) and edge_weight is not None:
+            kind = type(edge_index).__name__
+            raise InputError(f"edge_weight goes with edge_index only: the {kind} has its own")
         if isinstance(edge_index, GraphBatch):
-            if edge_weight is not None:
-                raise InputError("edge_weight goes with edge_index only: a GraphBatch has its own")
             return edge_index.adjacency(self.normalize)
         if isinstance(edge_index, Adjacency):
             return edge_index

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..loose import LooseGraphs
 from ..on_the_fly import packed
 from . import one_pass
-from .checks import check_layer, choose, is_hooked, per_layer
+from .checks import check_layer, choose, embeds_kinds, is_hooked, per_layer
 from .conv import FlexConv
 from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
@@ -138,7 +138,7 @@ class FlexGCN(nn.Module):
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         for name, conv in self.convs.named_children():
-            check_layer(f"convs.{name}", conv)
+            check_layer(f"convs.{name}", conv, self.normalize)
         if isinstance(graphs, GraphBatch):
             graphs.check_unchanged()
         else:
@@ -171,16 +171,19 @@ class FlexGCN(nn.Module):
         return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if type(self.encoder) is AtomEncoder:
-            if is_reference(self.backend):
-                return self.encoder(graphs.x, smooth=True)
-            # A few hundred kinds of atoms: embed them, then copy.
-            if isinstance(graphs, GraphBatch) and graphs.graphs.kinds is not None:
-                return ops.embed(self.encoder.of_kinds(graphs.graphs), graphs)
+        if type(self.encoder) is AtomEncoder and is_reference(self.backend):
+            return self.encoder(graphs.x, smooth=True)
+        if (
+            isinstance(graphs, GraphBatch)
+            and embeds_kinds(self.encoder)
+            and graphs.graphs.kinds is not None
+        ):  # a few hundred kinds of atoms: embed them, then copy
+            return ops.embed(self.encoder.of_kinds(graphs.graphs), graphs)
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x
-        return x if x.is_floating_point() else x.to(self._conv(0).weight.dtype)
+        kept = x.is_floating_point() or x.is_complex()  # the latter for the layer to refuse
+        return x if kept else x.to(self._conv(0).weight.dtype)
 
     def _hidden_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
@@ -189,7 +192,8 @@ class FlexGCN(nn.Module):
         conv, norm = self._conv(layer), self.norms[layer]
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
-        folded = type(norm) is BatchNorm and not norm.training and norm.is_affine_map
+        ours = type(norm) is BatchNorm and not is_hooked(norm)
+        folded = ours and not norm.training and cast(BatchNorm, norm).is_affine_map
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]
@@ -202,7 +206,7 @@ class FlexGCN(nn.Module):
             how = (graphs, weight, bias, self.normalize, relu, conv.backend)
             if self.encoder is None:
                 y = ops.hops_product(*how)
-            elif type(self.encoder) is AtomEncoder:
+            elif embeds_kinds(self.encoder):
                 y = ops.embedded_flex_conv(self.encoder.of_kinds, *how)
         if y is None:
             x = self._encode(graphs) if h is None else h
@@ -212,8 +216,8 @@ class FlexGCN(nn.Module):
             return y
         if plain:
             return dropout(self.act(y))
-        if type(norm) is BatchNorm:
-            normed = norm.by_kernels(y, rectified, conv.backend, graphs.node_count)
+        if ours:
+            normed = cast(BatchNorm, norm).by_kernels(y, rectified, conv.backend, graphs.node_count)
             if normed is not None:
                 return dropout(normed if rectified else self.act(normed))
         return dropout(self.act(norm(y)))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .. import native, ops
 from ..batch import GraphBatch
-from .checks import is_hooked
+from .checks import embeds_kinds, is_hooked
 from .conv import FlexConv
 from .modules import AtomEncoder, BatchNorm
 
@@ -90,7 +90,7 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     tensors = [t for layer in layers for t in layer.tensors if t is not None]
     if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
         return None
-    if type(model.encoder) is AtomEncoder and graphs.graphs.kinds is not None:
+    if embeds_kinds(model.encoder) and graphs.graphs.kinds is not None:
         return layers, "kinds"
     x = graphs.graphs.x
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
@@ -140,6 +140,8 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
         known = norm.weight is not None and norm.bias is not None
         return native.Layer(conv.weight, conv.bias, norm, p) if known else None
     if type(norm) is not BatchNorm or norm.momentum is None or not norm.affine:
+        return None
+    if norm.training and not norm.track_running_stats:  # switched off after it was made
         return None
     running = (norm.running_mean, norm.running_var)  # which the kernels move in place
     if any(t is None or t.dtype != torch.float32 or not t.is_contiguous() for t in running):

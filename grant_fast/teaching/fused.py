@@ -13,6 +13,7 @@ from ..batch import GraphBatch
 from ..flat import FlatGraphs
 from ..indexing import upload
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
+from ..nn.checks import is_hooked
 from ..tasks import Task
 from ..tiles import TILE
 from .residuals import ResidualKind
@@ -32,6 +33,7 @@ def fits(model: FlexGCN, batch: GraphBatch, task: Task) -> bool:
         all(type(norm) in (BatchNorm, nn.Identity) for norm in model.norms)
         and all(type(dropout) in (nn.Dropout, nn.Identity) for dropout in model.dropouts)
         and type(model.act) is nn.ReLU
+        and not any(map(is_hooked, model.modules()))
         and max((conv.out_channels for conv in convs[:-1]), default=0) <= MAX_HIDDEN
         and convs[-1].out_channels <= MAX_OUT
         and convs[0].in_channels <= dispatch.MAX_WIDTH
