@@ -118,7 +118,8 @@ def smooth_spmm(rowptr: Tensor, col: Tensor, value: Tensor, x: Tensor) -> Tensor
     """
     if _is_half(x):
         return smooth_spmm(rowptr, col, value.float(), x.float()).to(x.dtype)
-    terms = value.to(x.dtype)[:, None] * x.index_select(0, col)
+    sources = x.index_select(0, col.long())  # which torch 2.6 wants to map
+    terms = value.to(x.dtype)[:, None] * sources
     zeros = x.new_zeros(rowptr.shape[0] - 1, x.shape[1])
     return zeros.index_add(0, expand_rows(rowptr, col.shape[0]), terms)
 

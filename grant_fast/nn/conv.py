@@ -94,7 +94,7 @@ class FlexConv(nn.Module):
             raise InputError(
                 "a layer takes features and edges: give conv(x, edge_index) or conv(batch.x, batch)"
             )
-        if isinstance(edge_index, GraphBatch | Adjacency) and edge_weight is not None:
+        if isinstance(edge_index, (GraphBatch, Adjacency)) and edge_weight is not None:
             kind = type(edge_index).__name__
             raise InputError(f"edge_weight goes with edge_index only: the {kind} has its own")
         if isinstance(edge_index, GraphBatch):
