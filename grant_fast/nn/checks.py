@@ -25,14 +25,14 @@ def per_layer(name: str, value: Any, layers: int) -> list[Any]:
 def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
     """Refuse a layer of which more than its weights says what it computes: its own forward pass, or
     hook that makes its weights, would never run, and the network has one `normalize`."""
-    if type(conv).forward is not FlexConv.forward or "forward" in vars(conv):
+    if type(conv).forward is not FlexConv.forward or "forward" in conv.__dict__:
         raise InputError(
             f"{name} has a forward pass of its own, and FlexGCN calls none of them: "
             "make a network of such layers yourself"
         )
     if conv._forward_pre_hooks:
         for part in ("weight", "bias"):  # no parameter any more, but what a hook sets anew
-            if isinstance(vars(conv).get(part), Tensor):
+            if isinstance(conv.__dict__.get(part), Tensor):
                 raise InputError(
                     f"a hook computes the {part} of {name} before its forward pass, which FlexGCN "
                     "never calls: use torch.nn.utils.parametrizations"
@@ -47,7 +47,7 @@ def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling it runs more than its class says, or another forward pass."""
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return bool(own or module._backward_pre_hooks) or "forward" in vars(module)
+    return bool(own or module._backward_pre_hooks) or "forward" in module.__dict__
 
 
 def embeds_kinds(encoder: object) -> TypeGuard[AtomEncoder]:

@@ -69,6 +69,7 @@ def test_a_folder_of_another_user_costs_a_warning_and_no_result(folder, monkeypa
         return stat(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "stat", refuse_within)
+    monkeypatch.setattr(Path, "stat", refuse_within)  # Python 3.10's pathlib keeps an os.stat
     with pytest.warns(UserWarning, match="gen-reg is not kept for the next time"):
         dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
     assert dataset.graphs.num_graphs == 10
