@@ -36,6 +36,19 @@ def one_at_a_time(backward: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def apply(function: Any, *arguments: Any) -> Any:
+    """What an `autograd.Function` gives; InputError where more is asked of it than a gradient."""
+    try:
+        return function.apply(*arguments)
+    except RuntimeError as error:
+        if not any(missing in str(error) for missing in ("setup_context", "jvp")):
+            raise
+        raise InputError(
+            "torch.func and forward mode need derivatives that FlexConv's own operators do not "
+            "have: set the model's backend to 'reference'"
+        ) from error
+
+
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """PyTorch's decorator of this name, which refuses `create_graph=True` at once.
 

@@ -37,9 +37,9 @@ class PackedGraphs(FlatGraphs):
     """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
 
     Build it with `from_arrays`, `from_data_list`, `from_smiles` or `from_dataset`, or `load` it.
-    Treat it as immutable: what is derived from it is cached. PyTorch's `DataLoader` takes it as it
-    is (`DataLoader(graphs, batch_sampler=sampler)`), and without workers, for whom there is nothing
-    to do; PyG's collates PyG's own `Data` only.
+    Treat it as immutable, but for `y`: what is derived from it is cached. PyTorch's `DataLoader`
+    takes it as it is (`DataLoader(graphs, batch_sampler=sampler)`), and without workers, for whom
+    there is nothing to do; PyG's collates PyG's own `Data` only.
 
     **Shapes** for G graphs of N nodes and E edges in all:
         x [N, F] float, or a narrow integer dtype where the columns are categories ·
@@ -54,6 +54,17 @@ class PackedGraphs(FlatGraphs):
     `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
     `PackedGraphs` of those graphs, which shares memory with this one where they are neighbours.
     """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kept = vars(self).get("_cache") or "kinds" in vars(self)
+        if kept and name in ("x", "ptr", "adj", "adj_t"):
+            raise InputError(
+                f"what was derived of {name} is kept already, and would go on being used: set it "
+                "before a model reads the graphs, or pack them anew"
+            )
+        if name == "y":
+            vars(self).pop("class_range", None)
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         return self.num_graphs

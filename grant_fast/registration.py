@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from .gradients import once_differentiable
+from .gradients import apply, once_differentiable
 
 _library = torch.library.Library("grant_fast", "FRAGMENT")  # lives with the package
 
@@ -59,7 +59,7 @@ class Operator:
         def differentiable(*arguments: Any) -> Any:
             # In forward mode, too, which it refuses: below autograd the tangents would be lost.
             if torch.is_grad_enabled() or forward_ad._current_level >= 0:
-                return function.apply(*arguments)  # type: ignore[attr-defined]
+                return apply(function, *arguments)
             with below_autograd():
                 return run(*arguments)
 

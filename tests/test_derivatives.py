@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
-from grant_fast import AtomEncoder, FlexConv, FlexGCN, PackedGraphs
+from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
 from tests.cases import Case
 
 # Forward mode compiles its decompositions by torch.jit when it is first used.
@@ -130,3 +130,21 @@ def test_transforms_work_on_after_they_met_a_dataset(transform):
     want = transform(plain)(w)
     assert torch.equal(transform(meets)(w), want)
     assert torch.equal(transform(plain)(w), want)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "triton"])
+@pytest.mark.parametrize("form", ["packed", "loose"])
+def test_transforms_of_other_backends_name_the_one_that_has_them(backend, form):
+    case = Case(weighted=False)
+    model = FlexGCN(case.x.shape[1], [8], 2, [2, 2], backend=backend)
+    given = (case.graphs.batch(slice(None)),)
+    if form == "loose":
+        given = (case.x, case.edge_index, None, case.batch, len(case.sizes))
+    weights = dict(model.named_parameters())
+
+    def loss(weights: dict[str, Tensor]) -> Tensor:
+        return functional_call(model, weights, given).square().sum()
+
+    for run in (grad(loss), jacrev(loss)):
+        with pytest.raises(InputError, match=r"torch\.func.*backend to 'reference'"):
+            run(weights)

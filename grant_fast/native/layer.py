@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..adjacency import Adjacency
 from ..batch_edges import LearnedAdjacency
-from ..gradients import once_differentiable, one_at_a_time
+from ..gradients import apply, once_differentiable, one_at_a_time
 from .loading import aside, call, threads
 from .structure import degree, split
 
@@ -76,7 +76,7 @@ def flex_conv(
         relu: act is a ReLU instead of the identity.
     """
     value = adjacency.value if isinstance(adjacency, LearnedAdjacency) else None
-    return _FlexConv.apply(x, weight, bias, adjacency, relu, packed, value)
+    return apply(_FlexConv, x, weight, bias, adjacency, relu, packed, value)
 
 
 def cached_hops_pay(weight: Tensor, graphs: "FlatGraphs") -> bool:

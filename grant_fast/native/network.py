@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch_edges import BatchAdjacency
-from ..gradients import once_differentiable, one_at_a_time
+from ..gradients import apply, once_differentiable, one_at_a_time
 from .loading import aside, call, padded, pointer, threads
 from .structure import split
 
@@ -212,4 +212,4 @@ def train(net: Network, x: Tensor) -> Tensor:
         tracked = getattr(layer.norm, "num_batches_tracked", None)
         if tracked is not None:
             tracked.add_(1)
-    return _Train.apply(net, x, *(t for layer in net.layers for t in layer.tensors))
+    return apply(_Train, net, x, *(t for layer in net.layers for t in layer.tensors))

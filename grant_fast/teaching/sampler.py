@@ -139,7 +139,7 @@ class GraNTSampler(Sampler[list[int]]):
         check_residual(residual)
         interval = int(interval) if isinstance(interval, Integral) else interval
         epochs = whole_number("epochs", epochs)
-        self.curriculum = Curriculum(epochs, float(start_ratio), ratio_schedule, interval)
+        self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
         self.dataset, self.task, self.mode = dataset, task, mode
         self.predict, self.residual, self.collate = predict, residual, collate
         self.ids = distinct_positions(ids, count_graphs(dataset))
@@ -295,7 +295,9 @@ class GraNTSampler(Sampler[list[int]]):
                 f"position {int(strange[0])} is not selected, so nothing says what it counts: "
                 "ask for positions that the sampler serves"
             )
-        return torch.ones(len(asked)) if self._weights is None else self._weights[place]
+        if self._weights is None:
+            return torch.ones(len(asked), dtype=torch.float32)
+        return self._weights[place]
 
     def state_dict(self) -> dict[str, Any]:
         """All that resuming needs: int64 tensors, ints, and the settings as plain values."""

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Literal
 
 from ..errors import InputError, whole_number
@@ -108,6 +108,7 @@ class Curriculum:
 
     def __post_init__(self) -> None:
         self.ratio(0)
+        object.__setattr__(self, "start_ratio", float(self.start_ratio))  # of NumPy's, too
 
     @cached_property
     def selection_epochs(self) -> tuple[int, ...]:
@@ -135,5 +136,5 @@ def _check_run(epochs: int, start_ratio: float) -> None:
 
 
 def _check_ratio(name: str, ratio: float) -> None:
-    if not 0 < ratio <= 1:
-        raise InputError(f"{name}={ratio}: give a share above 0 and at most 1")
+    if not isinstance(ratio, Real) or not 0 < ratio <= 1:
+        raise InputError(f"{name}={ratio!r}: give a share above 0 and at most 1")

@@ -96,6 +96,8 @@ def test_a_curriculum_knows_which_selection_an_epoch_uses() -> None:
         ({"start_ratio": 0.0}, r"start_ratio=0\.0: give a share above 0 and at most 1"),
         ({"start_ratio": 1.5}, r"start_ratio=1\.5"),
         ({"start_ratio": math.nan}, "start_ratio=nan"),
+        ({"start_ratio": "half"}, "start_ratio='half'"),
+        ({"start_ratio": None}, "start_ratio=None"),
         ({"ratio_schedule": "stairs"}, "'stairs': choose one of step, linear, cosine, constant"),
         ({"interval": 0}, "interval=0: give a whole number of at least 1"),
         ({"interval": "often"}, "'often': give 'curriculum' or a number"),
