@@ -57,7 +57,9 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     check_metric(name, task)
     pred, y = aligned(pred, y, task)
     if task.kind == "multiclass" and name != "accuracy":
-        pred, y = pred.double().log_softmax(dim=1), _one_against_rest(y, task.num_outputs)
+        # Rounded, so that equal probabilities stay equal whatever the order of the logits.
+        shares = pred.double().log_softmax(dim=1).float()
+        pred, y = shares, _one_against_rest(y, task.num_outputs)
     return float(_METRICS[name].compute(pred, y))
 
 

@@ -120,6 +120,18 @@ def test_classes_against_the_rest_equal_scikit_learn():
     assert evaluate("ap", pred, y, task) == pytest.approx(expected, abs=1e-6)
 
 
+def test_equal_probabilities_of_a_class_are_ties_whatever_the_order_of_the_others():
+    others = torch.tensor([3.0, -4, 1, 2, 0, 0, -1])
+    generator = torch.Generator().manual_seed(0)
+    rows = [others[torch.randperm(7, generator=generator)] for _ in range(60)]
+    pred = torch.nn.functional.pad(torch.stack(rows), (1, 0))  # class 0 has a logit of 0
+    y = torch.arange(60) % 2
+    assert len(pred.double().log_softmax(1)[:, 0].unique()) > 1  # by rounding alone
+    # A row's shares are its logits less what all rows have in common.
+    expected = (0.5 + float(roc_auc(pred[:, 1:2], y[:, None].float()))) / 2
+    assert evaluate("roc_auc", pred, y, Task("multiclass", num_outputs=8)) == expected
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_nothing_measured_gives_nan_and_no_exception(name):
     task = Task("regression" if name in ("mae", "rmse", "r2") else "binary")
