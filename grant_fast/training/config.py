@@ -104,7 +104,10 @@ class RunConfig:
         None, _TEXT, "the CSV's column that says train, valid or test"
     )
     graphs: int | None = _setting(
-        None, _COUNT, "use only the first N graphs (of generated sets: make N; default 50,000)"
+        None,
+        _COUNT,
+        "use only the first N graphs (of a published split: of its parts; of generated sets: make "
+        "N; default 50,000)",
     )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
