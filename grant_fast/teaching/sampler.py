@@ -316,7 +316,8 @@ class GraNTSampler(Sampler[list[int]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state: from here on, the same batches as from the saved sampler.
 
-        A state that was saved within an epoch begins that epoch again.
+        A state that was saved within an epoch begins that epoch again. Where it is a selection
+        epoch, `select` would pick anew, by the model as it is: to serve the same graphs, iterate.
 
         Raises:
             InputError: the state is of a sampler with other settings or other `ids`. (What the
