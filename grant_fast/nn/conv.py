@@ -22,7 +22,7 @@ class FlexConv(nn.Module):
 
     with :math:`\hat A = D^{-1/2} A D^{-1/2}` (D the weighted in-degree, no self loops added) where
     `normalize`, else :math:`\hat A = A`. It is PyG's `TAGConv` with `K = order - 1`, and keeps one
-    copy of X for the backward pass instead of κ.
+    copy of X for the backward pass instead of κ. The paper's formula has A as it is, and no b.
 
     Args:
         in_channels: width of X.
