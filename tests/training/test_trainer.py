@@ -369,6 +369,17 @@ def test_resuming_on_other_data_is_refused(tmp_path, config, part):
         Trainer(dataset, config(epochs=2), tmp_path, resume=True)
 
 
+def test_resuming_with_another_split_of_the_same_graphs_is_refused(tmp_path, config):
+    """Though they lie in the same order: a graph went from the end of one part to the next."""
+    dataset = make_dataset()
+    Trainer(dataset, config(epochs=2), tmp_path).fit()
+    train, valid, test = dataset.split.values()
+    moved = {"train": train, "valid": valid[:-1], "test": torch.cat([valid[-1:], test])}
+    dataset = replace(make_dataset(), split=moved)
+    with pytest.raises(InputError, match=r"last\.pt: the run was made on other data"):
+        Trainer(dataset, config(epochs=2), tmp_path, resume=True)
+
+
 def test_unknown_devices_are_refused(tmp_path, config):
     with pytest.raises(InputError, match="device=abacus cannot be used here"):
         Trainer(make_dataset(), config(device="abacus"), tmp_path)
