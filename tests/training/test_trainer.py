@@ -307,7 +307,7 @@ def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, con
     Trainer(dataset, config(epochs=1), tmp_path).fit()
     predict = load_predictor(tmp_path)
     assert predict(dataset.graphs).shape == (NUM_GRAPHS, 2)
-    for wrong in (["CCO"], dataset.graphs[0]):
+    for wrong in (["CCO"], dataset.graphs[0], 3, None):
         with pytest.raises(InputError, match=f"not a {type(wrong).__name__}: make one"):
             predict(wrong)
 
