@@ -59,7 +59,7 @@ class GraNTSampler(Sampler[list[int]]):
     the first ones again). What is picked does not depend on the number of processes, but where
     scores differ by rounding alone.
 
-    The share stays below 1, as the last selection comes before the last epoch: by the defaults
+    The share stays below 1, which the schedule would reach when the run is over: by the defaults
     it ends at 0.66 in a run of 50 epochs, at 0.96 in one of 300.
 
     Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is, and by
