@@ -111,7 +111,8 @@ def train(
     """Train one network and test it.
 
     The folder gets the weights, the metrics, which graph was in which part of
-    the split (split.csv), and what is predicted for the test graphs (test.csv).
+    the split (split.csv), and what is predicted for the test graphs (test.csv;
+    not where each node has a target).
     """
     from .training.console import ConsoleObserver
     from .training.folder import CONFIG_FILE, LAST_FILE

@@ -49,7 +49,7 @@ class PackedGraphs(FlatGraphs):
         adj, adj_t: the edges by target and by source; adj_t is None where all is symmetric ·
         edge_attr [E, D] or [E] float32 or a narrow integer dtype, in the order of adj, or None: for
         models of your own, as `FlexGCN` reads none ·
-        scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is 0).
+        scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is not positive).
 
     `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
     `PackedGraphs` of those graphs, which shares memory with this one where they are neighbours.
@@ -132,7 +132,8 @@ class PackedGraphs(FlatGraphs):
             edge_index: [2, E] integers, source → target, numbered through all N nodes.
             batch: [N] integers, the graph of every node, ascending.
             y: [G], [G, T], [N] or [N, T]; None where there is nothing to learn. Floats and bools
-                become float32 [rows, T]; one column of integers becomes int64 [rows] (classes).
+                become float32 [rows, T], and so do several columns of integers; one column of
+                integers becomes int64 [rows] (classes).
             edge_weight: [E], or None for 1 everywhere.
             num_graphs: G, needed where the last graphs are empty.
             edge_attr: [E] or [E, D], a row for each edge, or None.

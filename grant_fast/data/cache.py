@@ -38,8 +38,9 @@ def cached_graphs(
     """The graphs from the cache, memory-mapped, or else drawn, and kept there.
 
     They go into the file part by part and are mapped from it, so that drawing them takes little
-    memory. Sets of fewer than 10,000 graphs are not kept. A damaged file is made again; a folder
-    that cannot be written costs memory, the next user time, and a warning now, but no result.
+    memory. Sets of fewer than 10,000 graphs are not kept. A file that is cut short, or of an older
+    format, is made again; its numbers are not compared with their checksums. A folder that cannot
+    be written costs memory, the next user time, and a warning now, but no result.
 
     Args:
         name, num_graphs, seed: what the graphs depend on, besides the generator's version.

@@ -64,8 +64,9 @@ class Dataset:
 
     @cached_property
     def checksum(self) -> int:
-        """CRC-32 of the graphs and their targets: other data, another number (nearly always)."""
-        graphs, crc = self.graphs, 0
+        """CRC-32 of the graphs, their targets and how many are in each part: other data, another
+        number (nearly always). Of data `grouped` by parts it so says which graph is in which."""
+        graphs, crc = self.graphs, zlib.crc32(str(self.sizes).encode())
         for tensor in (graphs.x, graphs.y, graphs.ptr, graphs.ids, *graphs.adj):
             if tensor is not None:
                 crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)

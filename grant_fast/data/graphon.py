@@ -1,9 +1,10 @@
 """gen-reg and gen-cls: random graphs drawn from a graphon, labelled by a random GCN.
 
-The recipe is the paper's. A graphon w: [0, 1]² → [0, 1] is tabulated on a grid of r×r points; a
-graph has ⌊100(½ + U)⌋ nodes (50 to 149) at uniform grid positions, and each ordered pair of nodes,
-self pairs included, is an edge source→target with probability w(source, target). Nodes carry 40
-uniform features. A fixed random network writes the label of every node:
+The recipe is the paper's, in full that of its code. A graphon w: [0, 1]² → [0, 1] is tabulated on a
+grid of r×r points; a graph has ⌊100(½ + U)⌋ nodes (50 to 149) at uniform grid positions, and each
+ordered pair of nodes, self pairs included, is an edge source→target with probability
+w(source, target). Nodes carry 40 uniform features. A fixed random network writes the label of every
+node:
 
     H₁ = ReLU(Â X W₁),  H₂ = ReLU(Â H₁ W₂),  f = H₂ W₃ + b        widths 40 → 20 → 10 → 1 or 10
 

@@ -86,7 +86,8 @@ def load_dataset(
         target: a column of a CSV file, or several; "all" for all of numbers (`left_out` of the
             data set names the others). By default the only other one.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
-            "multiclass" must be asked for: labels are then class numbers from 0.
+            "multiclass" must be asked for: labels are then class numbers from 0. (Packed graphs
+            whose y is of integers beyond 1 are taken for it.)
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.

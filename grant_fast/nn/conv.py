@@ -22,7 +22,7 @@ class FlexConv(nn.Module):
 
     with :math:`\hat A = D^{-1/2} A D^{-1/2}` (D the weighted in-degree, no self loops added) where
     `normalize`, else :math:`\hat A = A`. It is PyG's `TAGConv` with `K = order - 1`, and keeps one
-    copy of X for the backward pass instead of κ.
+    copy of X for the backward pass instead of κ. The paper's formula has A as it is, and no b.
 
     Args:
         in_channels: width of X.
@@ -31,11 +31,12 @@ class FlexConv(nn.Module):
         normalize: use :math:`\hat A` instead of A.
         bias: learn b.
         backend: who computes it: "triton" (our kernels), "torch", or "auto", see
-            `grant_fast.explain`; or "reference", PyTorch's own operators, slowly and with κ copies
-            of X, but with all derivatives (`create_graph`, `torch.func`, forward mode), of which
-            the others know the first. None: what the environment variable GRANT_FAST_BACKEND
-            says, "auto" where that is not set. The result means the same, and no saved weights
-            depend on it; the attribute may be set anew at any time.
+            `grant_fast.explain`; or "reference", PyTorch's own operators, slowly, with κ copies of
+            X and a row for each edge and hop, but with all derivatives (`create_graph`,
+            `torch.func`, forward mode), of which the others know the first. None: what the
+            environment variable GRANT_FAST_BACKEND says, "auto" where that is not set. The result
+            means the same, and no saved weights depend on it; the attribute may be set anew at any
+            time.
 
     **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
     [order, in_channels, out_channels], `bias` [out_channels].

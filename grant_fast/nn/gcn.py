@@ -27,10 +27,11 @@ class FlexGCN(nn.Module):
     `out_channels`, pooled over each graph (or not, for node-level targets).
 
     Called with a `GraphBatch` it takes the fast lane: a first layer on constant features reads
-    [X, ÂX, …] from the dataset's cache and is one product; a last layer under a linear pooling is
-    a κ-weighted sum over each graph and one product per *graph*. Called with PyG's tensors it
-    computes the same function without those caches; on a CPU they are packed for the call. Either
-    way its submodules are not called one by one: forward hooks belong on the network itself.
+    [X, ÂX, …] from the dataset's cache and is one product, where that pays; a last layer under a
+    linear pooling is a κ-weighted sum over each graph and one product per *graph*. Called with
+    PyG's tensors it computes the same function without those caches; on a CPU they are packed for
+    the call. Either way its submodules are not called one by one: forward hooks belong on the
+    network itself.
 
     Args:
         in_channels: width of X, or of the encoder's output.
@@ -45,7 +46,8 @@ class FlexGCN(nn.Module):
         bias: learn a bias in every convolution.
         encoder: a module applied to X first ("atom": an `AtomEncoder` of width `in_channels`).
         backend: as for `FlexConv`, of every convolution and of the pooled last layer. A first
-            layer that is one product with cached features is PyTorch's whatever is chosen.
+            layer that is one product with cached features is PyTorch's under all of them, but under
+            "auto" on a CPU, where it is the CPU kernels' (see `grant_fast.explain`).
 
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
     """

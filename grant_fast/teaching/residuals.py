@@ -41,7 +41,8 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
         A scalar, float32 (float64 for float64 predictions).
 
     Raises:
-        InputError: the shapes or dtypes do not fit the task.
+        InputError: the shapes or dtypes do not fit the task, or (on the CPU) a label or class is
+            none of its.
     """
     if reduction not in REDUCTIONS:
         raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
@@ -89,7 +90,7 @@ def graph_losses(
         former can be differentiated.
 
     Raises:
-        InputError: as `graph_residuals`.
+        InputError: as `loss`; or, at node level, as `graph_residuals` about `ptr`.
     """
     pred, y = aligned(pred, y, task)
     known = measured(y, task)
@@ -118,7 +119,8 @@ def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient
         `[rows, task.num_outputs]`, float32 (float64 for float64 predictions).
 
     Raises:
-        InputError: the shapes or dtypes do not fit the task, or `kind` is unknown.
+        InputError: the shapes or dtypes do not fit the task, or `kind` is unknown; on the CPU also
+            a label or class that is none of the task's, or an infinite target.
     """
     errors, _ = _errors(pred, y, task, kind)
     return errors
@@ -137,7 +139,8 @@ def graph_residuals(
     """One score for each graph, the quantity that Algorithm 1 ranks graphs by.
 
     - Graph level: |∂L/∂f| for a single output; ‖∂L/∂f‖₂ / (number of measured labels) for several
-      targets or labels; ‖softmax(f) − onehot(y)‖₂ for multiclass.
+      targets or labels (Algorithm 1 has no such division, its published code has);
+      ‖softmax(f) − onehot(y)‖₂ for multiclass.
     - Node level: ‖∂L/∂f‖_F / n_i over the graph's nodes and outputs, where n_i counts the nodes
       with a label (all of them, in the paper).
 
@@ -154,7 +157,7 @@ def graph_residuals(
         float32 `[num_graphs]`.
 
     Raises:
-        InputError: the shapes or dtypes do not fit the task, or `ptr` does not fit the rows.
+        InputError: as `residual`; or `ptr` is missing or (on the CPU) does not fit the rows.
     """
     check_task(task)
     if task.kind == "multiclass" and kind == "gradient":

@@ -48,6 +48,7 @@ class GraNTSampler(Sampler[list[int]]):
     Positions are positions in `dataset`, whatever order anything is served in. Every epoch's order
     is one permutation of the training graphs, drawn from (seed, epoch) and restricted to the
     selected ones: samplers of different modes with one seed serve the graphs in the same order.
+    (Mode "batch" alone keeps its batches together, each where the first of its graphs would come.)
     PyTorch's global random state is neither read nor changed.
 
     An epoch's `len()` follows the curriculum; `total_batches` is the whole run's.
@@ -55,9 +56,10 @@ class GraNTSampler(Sampler[list[int]]):
     Under `DistributedDataParallel` give each process its `num_replicas` and `rank`, as to PyTorch's
     `DistributedSampler`: it scores its part of the graphs, all get all scores, and each serves
     every `num_replicas`-th of the batches that one process would (of a last round that is short,
-    the first ones again). What is picked does not depend on the number of processes.
+    the first ones again). What is picked does not depend on the number of processes, but where
+    scores differ by rounding alone.
 
-    The share stays below 1, as the last selection comes before the last epoch: by the defaults
+    The share stays below 1, which the schedule would reach when the run is over: by the defaults
     it ends at 0.66 in a run of 50 epochs, at 0.96 in one of 300.
 
     Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is, and by
@@ -75,11 +77,12 @@ class GraNTSampler(Sampler[list[int]]):
             graph if the batch before has one to spare.
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
-            the batches with the largest mean score are kept, whole. "graph" (S): the largest scores
-            within each such batch. "global": the largest of all. "proportional": as many, drawn
-            with odds that grow with the score, for a loss weighted with `weights`, which keeps its
-            expectation (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses`
-            gives the loss of each graph). "random": as many, drawn uniformly: the
+            the batches with the largest mean score are kept, whole, until the next one. "graph"
+            (S): the largest scores within each such batch. "global": the largest of all.
+            "proportional": as many, drawn with odds that grow with the score, for losses weighted
+            with `weights`, which keep the expectation of their sum
+            (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses` gives the loss
+            of each graph). "random": as many, drawn uniformly: the
             control. "full": every graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see
@@ -277,8 +280,9 @@ class GraNTSampler(Sampler[list[int]]):
     def weights(self, ids: Positions) -> Tensor:
         """What the losses of the selected graphs at `ids` count, float32 [len(ids)] on the CPU.
 
-        A batch's loss is the mean that they weight, (w·l).sum() / w.sum(): over all that is
-        selected they sum to the number of all graphs, in expectation. Each counts 1 in all modes
+        A batch's loss is the mean that they weight, (w·l).sum() / w.sum(). Over all that is
+        selected both sums have the expectation of those over all graphs, l and 1; their ratio, and
+        so the mean, has it nearly. Each counts 1 in all modes
         but "proportional", and there too where everything is selected.
 
         Raises:
@@ -300,7 +304,7 @@ class GraNTSampler(Sampler[list[int]]):
         return self._weights[place]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that resuming needs: int64 tensors, ints, and the settings as plain values."""
+        """All that resuming needs: tensors, ints, and the settings as plain values."""
         nothing = torch.empty(0, dtype=torch.long)
         return {
             "epoch": self.epoch,
@@ -314,10 +318,12 @@ class GraNTSampler(Sampler[list[int]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a saved state: from here on, the same batches as from the saved sampler.
 
-        A state that was saved within an epoch begins that epoch again.
+        A state that was saved within an epoch begins that epoch again. Where it is a selection
+        epoch, `select` would pick anew, by the model as it is: to serve the same graphs, iterate.
 
         Raises:
-            InputError: the state is of a sampler with other settings or other graphs.
+            InputError: the state is of a sampler with other settings or other `ids`. (What the
+                graphs there hold is not compared.)
         """
         saved = state.get("settings", {})
         for name, value in self._settings.items():

@@ -1,7 +1,8 @@
 """The curriculum: how large a share of the graphs to teach, and at which epochs to pick anew.
 
 Pure functions of the epoch, with no hidden state: a resumed run sees what an unbroken one sees.
-Epochs count from 0. The settings are those of the paper's appendix on graph-level tasks.
+Epochs count from 0. The paper's appendix on graph-level tasks says that the share begins at
+`start_ratio` and that selections grow rarer over 50 stages; the formulas are its published code's.
 """
 
 import math
@@ -17,7 +18,7 @@ from ..errors import InputError, whole_number
 RatioSchedule = Literal["step", "linear", "cosine", "constant"]
 Interval = Literal["curriculum"] | int
 
-STAGES = 50  # steps of the share, as in the paper
+STAGES = 50  # steps of the share, as in the published code
 SHORTEST, LONGEST = 5, 50  # epochs between two selections, at the start and towards the end
 
 # How far the share has come from its start (0) towards all graphs (1), at epoch t of T.
@@ -34,8 +35,8 @@ def ratio_at(
 ) -> float:
     """The share of the graphs that a selection made at `epoch` picks.
 
-    "step" climbs from `start_ratio` towards 1 in 50 equal stages (the paper's), "linear" and
-    "cosine" climb smoothly, and "constant" stays at `start_ratio`.
+    "step" climbs from `start_ratio` towards 1 in 50 equal stages, as in the paper's published code;
+    "linear" and "cosine" climb smoothly, and "constant" stays at `start_ratio`.
 
     Raises:
         InputError: unknown schedule, fewer than one epoch, epoch outside the run, or a
@@ -55,10 +56,10 @@ def selection_epochs(
 ) -> tuple[int, ...]:
     """Every epoch at which the teacher picks anew, ascending; the first is always 0.
 
-    "curriculum" (the paper's): every epoch during the first `start_ratio` share of the T epochs,
-    and from there a selection at epoch t is followed by the next at t + 5 + ⌊45·t/T⌋. (The
-    published code counts the same intervals from epoch 0, and so keeps selecting at every epoch
-    a little longer, until its count has caught up.) An integer is a fixed interval in epochs.
+    "curriculum": every epoch during the first `start_ratio` share of the T epochs, and from there a
+    selection at epoch t is followed by the next at t + 5 + ⌊45·t/T⌋. (The paper's published code
+    counts these intervals from epoch 0, and so keeps selecting at every epoch a little longer,
+    until its count has caught up.) An integer is a fixed interval in epochs.
 
     Raises:
         InputError: unknown or non-positive interval, fewer than one epoch, or a `start_ratio`

@@ -16,7 +16,7 @@ from ..nn import BatchNorm, FlexConv, FlexGCN
 class _Binomial(nn.Module):
     """W [1, in, out] → [C(κ−1, k) 2^{1−κ} W] for k < κ: (Â + I)^{κ−1} XV = Σ_k C(κ−1, k) Â^k XV
     with V = 2^{1−κ} W. The largest eigenvalue of Â + I is 2: a W drawn as for any layer would begin
-    with outputs 2^{κ−1} times too large, a V keeps their size."""
+    with outputs 2^{κ−1} times too large, a V keeps their size. W is what is trained."""
 
     coefficients: Tensor
 
@@ -32,10 +32,10 @@ class _Binomial(nn.Module):
 
 
 def tie_orders(model: FlexGCN) -> None:
-    """Make a flexible GCN a plain one, σ((Â + I)^{κ−1} X W), in place (paper §3, its equation).
+    """Make a flexible GCN a plain one, σ((Â + I)^{κ−1} X W), in place (paper §3).
 
     All hops of a layer share one matrix, and reach as far as the flexible layer of the same order:
-    κ − 1 hops. Where the model does not normalise, Â is A.
+    κ − 1 hops, where the paper's equation has κ. Where the model does not normalise, Â is A.
     """
     for conv in model.convs:
         assert isinstance(conv, FlexConv)

@@ -1,5 +1,7 @@
 """Every arm against its honest controls: same weights, same data order, same clock, several seeds.
 
+(GraNT (B) keeps its batches whole, and so takes them in an order of its own.)
+
 By default two controls are added, because a curriculum that grows from few graphs to all of them
 saves time whoever picks the graphs: *random*, the same share on the same schedule picked by chance,
 and *full-equal-budget*, plain training on everything. With `equal_budget` all arms stop after
@@ -57,7 +59,7 @@ def compare(
         resume: keep finished runs and go on with begun ones.
 
     Returns:
-        One run for each arm and seed, arms in the order given and seeds ascending.
+        One run for each arm and seed, arms in the order of reports and seeds ascending.
 
     Raises:
         InputError: an unknown arm, no seeds or too many, or what `Trainer` raises.

@@ -104,7 +104,10 @@ class RunConfig:
         None, _TEXT, "the CSV's column that says train, valid or test"
     )
     graphs: int | None = _setting(
-        None, _COUNT, "use only the first N graphs (of generated sets: make N; default 50,000)"
+        None,
+        _COUNT,
+        "use only the first N graphs (of a published split: of its parts; of generated sets: make "
+        "N; default 50,000)",
     )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
@@ -117,7 +120,9 @@ class RunConfig:
     )
     orders: tuple[int, ...] = _setting((3, 2), _ORDER, "order κ of each layer: κ − 1 hops")
     head: int | None = _setting(
-        None, _WIDTH, "width between two last linear maps, the paper's head; by default one map"
+        None,
+        _WIDTH,
+        "width between two last linear maps, as the paper's code has; by default one map",
     )
     embedding: int = _setting(9, _WIDTH, "width of the atom embedding (molecules)")
     act: str = _setting("relu", _one_of(*ACTS), "activation between the layers")
@@ -129,7 +134,9 @@ class RunConfig:
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
 
     init: str = _setting(
-        "default", _one_of("default", "kaiming"), "how weights are drawn; 'kaiming' is the paper's"
+        "default",
+        _one_of("default", "kaiming"),
+        "how weights are drawn; 'kaiming' is the way of the paper's code",
     )
 
     epochs: int = _setting(100, _EPOCHS, "passes over the selected graphs")
@@ -156,7 +163,9 @@ class RunConfig:
     )
 
     arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "who picks the graphs")
-    start_ratio: float = _setting(0.1, _SHARE, "share of the graphs selected at first")
+    start_ratio: float = _setting(
+        0.1, _SHARE, "share of the graphs (grant-b: of the batches) selected at first"
+    )
     ratio_schedule: str = _setting(
         "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows towards 1"
     )

@@ -1,8 +1,9 @@
 """Settings that suit each kind of data, for whoever gives none.
 
-Orders, widths and start shares are the paper's (its appendix on settings; molhiv's for molecules).
-Learning rates and epochs are not: with a step a batch instead of one an epoch, fewer epochs at a
-larger rate learn more, and on the graphon sets a run should end while its user is watching.
+Orders and start shares are the paper's (its appendix on settings; molhiv's for molecules), widths
+those of its code. Learning rates and epochs are neither's: with a step a batch instead of one an
+epoch, fewer epochs at a larger rate learn more, and on the graphon sets a run should end while its
+user is watching.
 """
 
 from typing import Any

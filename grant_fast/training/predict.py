@@ -59,8 +59,8 @@ class Predictor:
             InputError: it is not given a `PackedGraphs`, or one with other features than the run
                 was trained on.
         """
-        ids = torch.arange(len(graphs))
-        pred = predictions(self.model, batches_of(self._taken(graphs), ids))
+        taken = self._taken(graphs)
+        pred = predictions(self.model, batches_of(taken, torch.arange(len(taken))))
         if self.spec.task.kind == "regression":
             return self.spec.decode(pred).cpu()
         if self.spec.task.kind == "multiclass":

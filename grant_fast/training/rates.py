@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .config import RunConfig
 
-FACTOR, PATIENCE, LOWEST = 0.95, 7, 1e-5  # the paper's, on the OGB sets
+FACTOR, PATIENCE, LOWEST = 0.95, 7, 1e-5  # of the paper's code, on the OGB sets
 
 
 class LearningRate:

@@ -75,8 +75,9 @@ class Trainer:
     """Trains a FlexGCN on a dataset under a teacher, into a folder.
 
     The folder holds `config.json`, `metrics.csv` (one row an epoch), `last.pt` and `best.pt`, and
-    at the end `result.json`. Initial weights and data order depend on the config's seed alone,
-    whatever the arm. PyTorch's global random state is left as it was.
+    at the end `result.json`. Initial weights depend on the config's seed alone, and so does the
+    order of the graphs, of which each arm serves those that it picked (see `GraNTSampler`).
+    PyTorch's global random state is left as it was.
 
     Args:
         dataset: graphs, task and split.

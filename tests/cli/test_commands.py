@@ -169,7 +169,7 @@ def test_compare_says_which_arms_it_runs():
 def test_the_help_says_how_data_are_split_and_shortened_by_default():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("train", "--help").stdout).split())
     assert "How to split; one of random, scaffold. Default: the published or packed" in words
-    assert "Use only the first N graphs (of generated sets: make N; default" in words
+    assert "Use only the first N graphs (of a published split: of its parts; of" in words
     assert "What the targets are; one of auto" in words and "multilabel. Default: auto." in words
 
 

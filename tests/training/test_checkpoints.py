@@ -1,6 +1,7 @@
 """Checkpoints: round trip, and every way in which a file can be wrong."""
 
 import os
+import zipfile
 
 import pytest
 import torch
@@ -46,6 +47,23 @@ def test_no_other_byte_is_taken_for_what_was_saved(saved):
         else:  # a byte between the members, say
             assert torch.equal(found["model"]["weight"], original) and found["epoch"] == 7
     assert refused > 50
+
+
+def test_a_member_marked_as_a_folder_is_refused(saved):
+    """Torch reads nothing of such a member, and gives what its memory held before."""
+    content = bytearray(saved.read_bytes())
+    with zipfile.ZipFile(saved) as archive:
+        place, members = archive.start_dir, archive.infolist()
+    for info in members:
+        attributes = place + 38
+        content[attributes] ^= 0x10
+        saved.write_bytes(content)
+        with pytest.raises(InputError, match=r"last\.pt: damaged"):
+            load_checkpoint(saved)
+        content[attributes] ^= 0x10
+        place += zipfile.sizeCentralDir + len(info.filename) + len(info.extra)
+    saved.write_bytes(content)
+    assert load_checkpoint(saved)["epoch"] == 7
 
 
 def test_a_foreign_file_is_named(saved):

@@ -58,7 +58,7 @@ def test_each_recipe_says_what_is_selected_otherwise_than_in_the_published_code(
             due += 0 if early else 5 + 45 * epoch // epochs
     ours = len(selection_epochs(epochs, start_ratio))
     said = " ".join(recipe.differences)
-    assert f"{theirs} selections; we make {ours}." in said
+    assert f"{theirs} selections in {epochs} epochs; we make {ours}." in said
     assert ("the raw output" in said) == name.startswith("ogbg")
 
 

@@ -307,7 +307,7 @@ def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, con
     Trainer(dataset, config(epochs=1), tmp_path).fit()
     predict = load_predictor(tmp_path)
     assert predict(dataset.graphs).shape == (NUM_GRAPHS, 2)
-    for wrong in (["CCO"], dataset.graphs[0]):
+    for wrong in (["CCO"], dataset.graphs[0], 3, None):
         with pytest.raises(InputError, match=f"not a {type(wrong).__name__}: make one"):
             predict(wrong)
 
@@ -366,6 +366,17 @@ def test_resuming_on_other_data_is_refused(tmp_path, config, part):
     owner = dataset.graphs.adj if part == "col" else dataset.graphs
     getattr(owner, part)[-1] += 1
     with pytest.raises(InputError, match=r"last\.pt: the run was made on other data than gen-reg"):
+        Trainer(dataset, config(epochs=2), tmp_path, resume=True)
+
+
+def test_resuming_with_another_split_of_the_same_graphs_is_refused(tmp_path, config):
+    """Though they lie in the same order: a graph went from the end of one part to the next."""
+    dataset = make_dataset()
+    Trainer(dataset, config(epochs=2), tmp_path).fit()
+    train, valid, test = dataset.split.values()
+    moved = {"train": train, "valid": valid[:-1], "test": torch.cat([valid[-1:], test])}
+    dataset = replace(make_dataset(), split=moved)
+    with pytest.raises(InputError, match=r"last\.pt: the run was made on other data"):
         Trainer(dataset, config(epochs=2), tmp_path, resume=True)
 
 
