@@ -30,7 +30,7 @@ from .infer import make_task
 from .logp import penalized_logp
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
-from .smiles import featurize
+from .smiles import Failure, featurize
 from .splits import FEWEST, PARTS, random_split, scaffold_split
 from .stream import Part
 from .table import Table, read_smi, read_table, table_kind
@@ -116,13 +116,15 @@ def load_dataset(
     path, kind = Path(name), table_kind(name)
     if kind in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
-        dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
+        table = table.first(num_graphs)
+        dataset = _from_table(path, table, task, split, strict, workers, progress)
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if kind == ".smi":
-        dataset = _from_smi(path, task, split, num_graphs, strict, workers, progress)
+        table = read_smi(path).first(num_graphs)
+        dataset = _from_smi(path, table, task, split, strict, workers, progress)
         return _with_split(dataset, split, seed)
     if split == "scaffold":
         check_kind(name)
@@ -188,25 +190,29 @@ def _check_arguments(
         whole_number("workers", workers)
 
 
+def molecules_of(
+    table: Table, workers: int | None, progress: bool
+) -> tuple[GraphArrays, list[Failure]]:
+    """The graphs of a table's rows; and the rows that hold no SMILES, by their numbers."""
+    arrays, failures = featurize(table.smiles, workers, progress)
+    return arrays, [(table.rows[i], text) for i, text in failures]
+
+
 def _from_table(
     path: Path,
     table: Table,
     task: Kind | None,
     split: Split | None,
-    num_graphs: int | None,
     strict: bool,
     workers: int | None,
     progress: bool,
 ) -> Dataset:
-    if num_graphs is not None:
-        table = table.take(range(min(num_graphs, len(table))))
     assert table.y is not None
     labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
     unlabelled = len(table) - len(labelled)
     table = table.take(labelled)
 
-    arrays, failures = featurize(table.smiles, workers, progress)
-    skipped = [(table.rows[i], text) for i, text in failures]
+    arrays, skipped = molecules_of(table, workers, progress)
     too_few = arrays.num_graphs < FEWEST
     if skipped and (strict or too_few):
         row, text = skipped[0]
@@ -215,8 +221,7 @@ def _from_table(
             f"{path} row {row}: {text!r} is not a valid SMILES ({len(skipped)} such in the file): "
             + (left if too_few else "correct it, or skip it without --strict")
         )
-    bad = {i for i, _ in failures}
-    table = table.take([i for i in range(len(table)) if i not in bad])
+    table = table.without(skipped)
     assert table.y is not None
     posed, y = make_task(table.y, "graph", table.target_names, task)
     parts = {}
@@ -243,33 +248,29 @@ def _from_table(
 
 def _from_smi(
     path: Path,
+    table: Table,
     task: Kind | None,
     split: Split | None,
-    num_graphs: int | None,
     strict: bool,
     workers: int | None,
     progress: bool,
 ) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
-    table = read_smi(path)
-    smiles = table.smiles[:num_graphs]
-    arrays, failures = featurize(smiles, workers, progress)
-    skipped = [(table.rows[i], text) for i, text in failures]
+    arrays, skipped = molecules_of(table, workers, progress)
     if skipped and (strict or arrays.num_graphs == 0):
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
-    bad = {i for i, _ in failures}
-    good = [i for i in range(len(smiles)) if i not in bad]
-    kept = [smiles[i] for i in good]
-    ids = torch.tensor([table.rows[i] for i in good])
-    y = penalized_logp(kept, workers, progress)[:, None]
+    table = table.without(skipped)
+    y = penalized_logp(table.smiles, workers, progress)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
-    by_scaffold = split == "scaffold"
+    parts = {}
+    if split == "scaffold":
+        parts = scaffold_split(table.smiles, workers=workers, progress=progress)
     return Dataset(
         name=unzipped_name(path).stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=ids),
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(table.rows)),
         task=posed,
-        split=scaffold_split(kept, workers=workers, progress=progress) if by_scaffold else {},
+        split=parts,
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=skipped,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import read_text, unzipped_name
+from .smiles import Failure
 from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
@@ -83,6 +84,15 @@ class Table:
             cells=[self.cells[i] for i in positions],
             parts=None if self.parts is None else [self.parts[i] for i in positions],
         )
+
+    def first(self, count: int | None) -> Table:
+        """The first rows; all if None."""
+        return self if count is None else self.take(range(min(count, len(self))))
+
+    def without(self, failures: Sequence[Failure]) -> Table:
+        """All rows but those of these numbers."""
+        bad = {row for row, _ in failures}
+        return self.take([i for i, row in enumerate(self.rows) if row not in bad])
 
 
 def table_kind(path: str | os.PathLike[str]) -> str:
