@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError
+from .errors import InputError, few
 from .terminal import say
 from .training.config import INFOBATCH, RunConfig
 
@@ -57,9 +57,8 @@ def load(config: RunConfig) -> Any:
         several = "s" * (dataset.unlabelled != 1)
         say(f"{dataset.unlabelled} row{several} without any label left out")
     if dataset.left_out:
-        names = ", ".join(map(repr, dataset.left_out[:_FEW_NAMES]))
-        more = ", …" if len(dataset.left_out) > _FEW_NAMES else ""
-        say(f"left out of the targets, as not all of their cells are numbers: {names}{more}")
+        names = few([repr(name) for name in dataset.left_out])
+        say(f"left out of the targets, as not all of their cells are numbers: {names}")
     return dataset
 
 
@@ -76,8 +75,8 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     ]
     names = task.names or config.target
     if names:
-        few = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
-        words.append(few if len(names) <= _FEW_NAMES else f"{len(names)} targets")
+        named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
+        words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")
     words.append(task.kind)
     if task.kind == "multiclass":
         words.append(f"{task.num_outputs} classes")
@@ -89,11 +88,11 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     if guessed and task.kind == "regression" and all(map(_looks_like_classes, y.T)):
         lines.append("targets look like classes: for a classification give --task")
     if unknown := unlabelled_targets(y, task):
-        which = _few(unknown)
-        lines.append(f"no label in training, so that predictions mean nothing: target {which}")
+        hollow = "no label in training, so that predictions mean nothing"
+        lines.append(f"{hollow}: target {few(unknown)}")
     if constant := constant_targets(y, task):
         only = f"one {_value(task)} only in training"
-        lines.append(f"{only}, so that there is nothing to learn: target {_few(constant)}")
+        lines.append(f"{only}, so that there is nothing to learn: target {few(constant)}")
     if dataset.encoder == "atom" and (
         seen := seen_in_training(dataset.graphs, dataset.split, "test")
     ):
@@ -101,10 +100,6 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
     return lines
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_FEW_NAMES]) + (", …" if len(names) > _FEW_NAMES else "")
 
 
 def described_share(config: RunConfig) -> list[str]:
@@ -225,9 +220,8 @@ def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
 def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
     """Say how many SMILES could not be parsed, and name a few."""
     if failures:
-        shown = ", ".join(f"row {row} {text[:30]!r}" for row, text in failures[:3])
-        more = ", …" if len(failures) > 3 else ""
-        say(f"{len(failures)} unparsable SMILES {fate}: {shown}{more}")
+        shown = few([f"row {row} {text[:30]!r}" for row, text in failures])
+        say(f"{len(failures)} unparsable SMILES {fate}: {shown}")
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:

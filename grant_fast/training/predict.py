@@ -15,7 +15,7 @@ from ..batch import GraphBatch
 from ..data.dataset import Dataset
 from ..data.load import check_kind, molecules_of
 from ..data.table import read_smi, read_table, table_kind
-from ..errors import InputError
+from ..errors import InputError, few
 from ..files import atomic_write_csv
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -173,11 +173,10 @@ def predict_csv(
         table = read_table(source, column, require_target=False)
     arrays, failed = molecules_of(table, workers, progress)
     if arrays.num_graphs == 0:
-        shown = ", ".join(repr(text[:30]) for _, text in failed[:3])
-        more = ", …" if len(failed) > 3 else ""
+        shown = few([repr(text[:30]) for _, text in failed])
         where = str(source) if is_smi else f"{source} column {table.smiles_column!r}"
         remedy = "begin each line with one" if is_smi else "name another one with --smiles-column"
-        raise InputError(f"{where} holds no valid SMILES ({shown}{more}): {remedy}")
+        raise InputError(f"{where} holds no valid SMILES ({shown}): {remedy}")
     if failed and strict:
         row, text = failed[0]
         raise InputError(
