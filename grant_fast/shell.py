@@ -93,9 +93,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     if constant := constant_targets(y, task):
         only = f"one {_value(task)} only in training"
         lines.append(f"{only}, so that there is nothing to learn: target {few(constant)}")
-    if dataset.encoder == "atom" and (
-        seen := seen_in_training(dataset.graphs, dataset.split, "test")
-    ):
+    if dataset.encoder == "atom" and (seen := seen_in_training(dataset.graphs, dataset.split)):
         apart = "" if dataset.splitting == "scaffold" else " (--split scaffold keeps such together)"
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")

@@ -9,10 +9,11 @@ from ..graphs import PackedGraphs
 _ROUNDS = 4
 
 
-def seen_in_training(graphs: PackedGraphs, split: dict[str, Tensor], part: str) -> int:
-    """How many graphs of a part have a graph in train that looks like them, see `fingerprints`."""
+def seen_in_training(graphs: PackedGraphs, split: dict[str, Tensor]) -> int:
+    """How many test graphs have a graph in train that looks like them, see `fingerprints`."""
     marks = fingerprints(graphs)
-    return int(np.isin(marks[split[part].cpu().numpy()], marks[split["train"].cpu().numpy()]).sum())
+    test, train = (marks[split[part].cpu().numpy()] for part in ("test", "train"))
+    return int(np.isin(test, train).sum())
 
 
 def fingerprints(graphs: PackedGraphs) -> np.ndarray:

@@ -189,7 +189,7 @@ def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
     assert "not trained on molecules" in line
 
 
-def test_nothing_is_written_over_unasked(trained, tmp_path):
+def test_nothing_is_written_over_unasked(trained):
     words = ["train", *SMALL, "--epochs", 1]
     before = (trained / "result.json").read_bytes()
     assert "is not empty: give --resume, --overwrite" in fails(*words, "-o", trained)
