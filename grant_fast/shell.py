@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from .errors import InputError, few
 from .terminal import say
 from .training.config import INFOBATCH, RunConfig
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from .training.records import RunResult
 
 _NARROW, _FEW_THREADS = 32, 4
@@ -156,6 +160,14 @@ def _looks_like_classes(column: Any) -> bool:
     """Whether a target takes few values, all of them whole numbers."""
     values = column[~column.isnan()].unique()
     return 1 < len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
+
+
+def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
+    """Print what a comparison gave, `width` columns wide unless to a terminal, and its files."""
+    Console(width=None if sys.stdout.isatty() else width).print(table)
+    for sentence in sentences:
+        print(sentence)
+    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
 
 
 def again() -> str:
