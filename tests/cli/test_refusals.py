@@ -12,7 +12,7 @@ import torch
 
 from grant_fast.training.config import RunConfig
 from grant_fast.training.records import read_run
-from tests.cli.runs import ENVIRONMENT, SMALL, SMILES, fails, run
+from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run
 
 NONSENSE = [
     (["--epochs", "1.5"], "epochs=1.5 cannot be used: give a whole number of at least 1"),
@@ -96,11 +96,10 @@ def test_bad_tables_are_one_line(tmp_path, text, message):
 def test_unparsable_smiles_are_counted_or_fatal(molecules, tmp_path):
     with open(molecules, "a") as file:
         file.write("C(,1,1,1\n")
-    words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    result = run("train", *words, "-o", tmp_path / "run")
+    result = run("train", molecules, *SIZE, "-o", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "1 unparsable SMILES skipped: row 32 'C('" in result.stderr
-    assert "row 32: 'C(' is not a valid SMILES" in fails("train", *words, "--strict")
+    assert "row 32: 'C(' is not a valid SMILES" in fails("train", molecules, *SIZE, "--strict")
 
 
 def test_truncated_and_foreign_packed_files_are_named(tmp_path):
@@ -144,20 +143,18 @@ def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
-def test_a_column_without_any_molecule_is_named(molecules, tmp_path):
-    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
-    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", molecules, *words, "-o", folder).exit_code == 0
+def test_a_column_without_any_molecule_is_named(of_molecules, tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text("id,smiles\n" + "".join(f"no. {i},C\n" for i in range(4)))
     for more in ([], ["--strict"]):
-        line = fails("predict", folder, new, "--smiles-column", "id", *more, "-o", out)
+        line = fails("predict", of_molecules, new, "--smiles-column", "id", *more, "-o", out)
         assert "new.csv column 'id' holds no valid SMILES ('no. 0', 'no. 1', 'no. 2', …)" in line
         assert "name another one with --smiles-column" in line
     lines = tmp_path / "new.smi"
     lines.write_text("smiles\n")
-    line = fails("predict", folder, lines, "-o", out)
+    line = fails("predict", of_molecules, lines, "-o", out)
     assert "new.smi holds no valid SMILES ('smiles'): begin each line with one" in line
-    line = fails("predict", folder, lines, "--smiles-column", "id", "-o", out)
+    line = fails("predict", of_molecules, lines, "--smiles-column", "id", "-o", out)
     assert "new.smi has no columns: leave --smiles-column away" in line
     assert not out.exists()
 
