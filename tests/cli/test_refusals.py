@@ -74,22 +74,11 @@ def test_unknown_data_sets_and_missing_sources_are_refused(tmp_path):
     assert "none holds no comparison to go on with: give a SOURCE" in line
 
 
-BAD_TABLES = [
-    ("", "is empty"),
-    ("smiles,y\n", "no rows"),
-    ("structure,y\nC,1\n", "no column called 'smiles'"),
-    ("smiles,z\nC,1\n", "has no column 'y'"),
-    ("smiles,y\nC,1\nCC,heavy\nO,1\n", "row 3, column 'y': 'heavy' is not a number"),
-    ("smiles,y\nC,inf\nCC,2\nO,1\n", "row 2, column 'y'"),
-    ("smiles,y\nC,\nCC,\nO,\n", "holds no labels at all"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), BAD_TABLES, ids=lambda v: repr(v)[:30])
-def test_bad_tables_are_one_line(tmp_path, text, message):
+def test_a_bad_table_is_one_line(tmp_path):
     table = tmp_path / "bad.csv"
-    table.write_text(text)
-    assert message in fails("train", table, "--target", "y", "-o", tmp_path / "run")
+    table.write_text("smiles,y\nC,1\nCC,heavy\nO,1\n")
+    line = fails("train", table, "--target", "y", "-o", tmp_path / "run")
+    assert "row 3, column 'y': 'heavy' is not a number" in line
     assert not (tmp_path / "run").exists()
 
 
