@@ -326,7 +326,7 @@ def _generated(
     kind: Kind = "regression" if name == "gen-reg" else "multiclass"
     if task not in (None, kind):
         raise InputError(f"{name} is a {kind} task, not {task}: leave the task out")
-    count = num_graphs or 50_000
+    count = num_graphs or graphon.NUM_GRAPHS
     if count < SMALLEST:  # drawn before more processes have started
         workers = None
 
