@@ -16,7 +16,7 @@ import torch
 
 from grant_fast import PackedGraphs
 from grant_fast.data.arrays import GraphArrays
-from grant_fast.data.graphon import generate_parts
+from grant_fast.data.graphon import NUM_GRAPHS, generate_parts
 from grant_fast.data.load import (
     GENERATED_FRACTIONS,
     Dataset,
@@ -91,7 +91,7 @@ def prepare(name: str, scale: str, file: Path, hiv: Path | None = None) -> None:
 def make_dataset(name: str, count: int | None) -> Dataset:
     """One of `RECIPES`, generated: so many graphs, or as many as it has."""
     if name.startswith("gen-"):
-        return _generated(name, count or 50_000)
+        return _generated(name, count or NUM_GRAPHS)
     shape = MOLHIV if name == "ogbg-molhiv" else SHAPES[name]
     return twin_dataset(name, shape, simple_twin(shape, count))
 

@@ -12,14 +12,14 @@ import sys
 import tempfile
 import time
 
-from grant_fast.data.graphon import NAMES
+from grant_fast.data.graphon import NAMES, NUM_GRAPHS
 from grant_fast.data.load import load_dataset
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--graphs", type=int, default=50_000)
+    parser.add_argument("--graphs", type=int, default=NUM_GRAPHS)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

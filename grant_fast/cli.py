@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from .errors import InputError
 from .files import check_apart, check_writable, unzipped_name
@@ -26,6 +25,7 @@ from .shell import (
     load,
     report_skipped,
     saved_config,
+    show_results,
     use_fitting_threads,
 )
 from .terminal import lose_output, readable, say, set_up, stderr
@@ -228,12 +228,9 @@ def compare(
     summaries = summarize(runs)
     sentences = write_report(out, runs, summaries, title)
     draw_curves(out / "curves.png", runs, title)
-    console = Console(width=None if sys.stdout.isatty() else 100)
     result = runs[0].result
-    console.print(terminal_table(summaries, result.metric, result.higher_is_better, title))
-    for sentence in sentences:
-        print(sentence)
-    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+    table = terminal_table(summaries, result.metric, result.higher_is_better, title)
+    show_results(out, table, sentences)
 
 
 @app.command()
@@ -316,11 +313,8 @@ def reproduce(
     command = shlex.join(["grant-fast", *sys.argv[1:]])
     write_reproduction(out, recipe, config, rows, title, differences, command)
     draw_curves(out / "curves.png", runs, title)
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    console.print(terminal_table(cells(recipe, config, rows), title))
-    for sentence in differences:
-        print(f"- {sentence}")
-    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+    table = terminal_table(cells(recipe, config, rows), title)
+    show_results(out, table, [f"- {sentence}" for sentence in differences], width=120)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """The errors a user can cause, each with the culprit and the remedy in one line."""
 
 import importlib
+from collections.abc import Sequence
 from numbers import Integral
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,11 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(f"{name}={value!r}: give a whole number of at least {least}")
     return int(value)
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """The first of them, for a message: "a, b, c, …"."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def require(module: str, extra: str) -> ModuleType:

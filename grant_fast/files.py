@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, few
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def likely(path: Path) -> str:
     where = "the current folder" if folder == Path() else str(folder)
     if not names:
         return f"{where} has no *{path.suffix} at all; check the path"
-    return f"{where} has {', '.join(names[:5])}{', …' if len(names) > 5 else ''}; check the path"
+    return f"{where} has {few(names, 5)}; check the path"
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -44,6 +44,18 @@ class DatasetEdges(NamedTuple):
     sides: tuple[DatasetSide, DatasetSide]
 
 
+def carried_places(num_edges: int) -> Tensor:
+    """0 … E-1 in the bytes of float32s, [E], for `native.sort_edges` to carry in place of weights:
+    sorting moves those and reads none."""
+    return torch.arange(num_edges, dtype=torch.int32, device="cpu").view(torch.float32)
+
+
+def places_of(csr: PackedCSR) -> Tensor:
+    """Where each edge was before it was sorted with `carried_places`, [E] int64."""
+    assert csr.weight is not None, "the edges were given places"
+    return csr.weight.view(torch.int32).long()
+
+
 def joined_ptr(ptrs: list[Tensor]) -> Tensor:
     """Group boundaries of several lists of groups, one list after another."""
     return sizes_to_ptr(torch.cat([ptr.diff() for ptr in ptrs]))

@@ -15,7 +15,7 @@ from .batch import GraphBatch
 from .batch_edges import LearnedAdjacency
 from .caching import made_once
 from .flat import FlatGraphs
-from .layout import PackedCSR
+from .layout import PackedCSR, carried_places, places_of
 from .loose import LooseGraphs
 from .reference import expand_rows
 
@@ -144,16 +144,12 @@ def _with_places(
     edges: Tensor, num_nodes: int
 ) -> tuple[Tensor, list[tuple[PackedCSR, Tensor]]] | None:
     """`ptr` and `sides` of `LearnedGraphs`."""
-    # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
-    places = torch.arange(edges.shape[1], dtype=torch.int32, device="cpu").view(torch.float32)
+    places = carried_places(edges.shape[1])
     found = native.sort_edges(edges, places, None, num_nodes, 0, native.MAX_NODES)
     if found is None:
         return None
-    sides = []
-    for side in (found.adj, found.adj_t or found.adj):
-        assert side.weight is not None, "the edges were given places"
-        sides.append((side, side.weight.view(torch.int32).long()))
-    return found.ptr, sides
+    sides = (found.adj, found.adj_t or found.adj)
+    return found.ptr, [(side, places_of(side)) for side in sides]
 
 
 def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import native
 from .adjacency import check_edge_index, check_edge_weight, count_to_ptr
 from .errors import InputError, whole_number
-from .layout import PackedCSR
+from .layout import PackedCSR, carried_places, places_of
 from .tasks import NOT_MEASURED, Level
 
 
@@ -212,10 +212,8 @@ def _pack_edges(
     edges: Tensor, weight: Tensor | None, attr: Tensor | None, batch: Tensor, ptr: Tensor
 ) -> tuple[PackedCSR, PackedCSR | None, Tensor | None]:
     """The edges by target, by source (None where that is the same), and `attr` by target."""
-    num_nodes, num_graphs, carried = batch.shape[0], ptr.shape[0] - 1, weight
-    if attr is not None:
-        # Sorting moves weights and reads none: here the places of the edges, in as many bytes.
-        carried = torch.arange(edges.shape[1], dtype=torch.int32).view(torch.float32)
+    num_nodes, num_graphs = batch.shape[0], ptr.shape[0] - 1
+    carried = weight if attr is None else carried_places(edges.shape[1])
     found = native.sort_edges(edges, carried, batch, num_nodes, num_graphs, num_nodes)
     if found is not None:
         adj, adj_t = found.adj, found.adj_t
@@ -223,22 +221,16 @@ def _pack_edges(
         _check_within_graphs(edges, batch)
         adj, adj_t = _sorted_by_numpy(edges, carried, batch, ptr)
     if attr is not None:
-        attr = attr[_places(adj)]
+        attr = attr[places_of(adj)]
         adj, adj_t = _at_places(adj, weight), adj_t and _at_places(adj_t, weight)
     elif weight is not None:
         adj, adj_t = _with_repeated_ordered(adj), adj_t and _with_repeated_ordered(adj_t)
     return adj, None if adj_t is None or _equal(adj, adj_t) else adj_t, attr
 
 
-def _places(csr: PackedCSR) -> Tensor:
-    """The places that edges were sorted with."""
-    assert csr.weight is not None
-    return csr.weight.view(torch.int32).long()
-
-
 def _at_places(csr: PackedCSR, weight: Tensor | None) -> PackedCSR:
     """Edges that were sorted with their places, with the weights from there."""
-    return csr._replace(weight=None if weight is None else weight[_places(csr)])
+    return csr._replace(weight=None if weight is None else weight[places_of(csr)])
 
 
 def _equal(one: PackedCSR, other: PackedCSR) -> bool:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError
+from rich.console import Console
+
+from .errors import InputError, few
 from .terminal import say
 from .training.config import INFOBATCH, RunConfig
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from .training.records import RunResult
 
 _NARROW, _FEW_THREADS = 32, 4
@@ -56,9 +60,8 @@ def load(config: RunConfig) -> Any:
         several = "s" * (dataset.unlabelled != 1)
         say(f"{dataset.unlabelled} row{several} without any label left out")
     if dataset.left_out:
-        names = ", ".join(map(repr, dataset.left_out[:_FEW_NAMES]))
-        more = ", …" if len(dataset.left_out) > _FEW_NAMES else ""
-        say(f"left out of the targets, as not all of their cells are numbers: {names}{more}")
+        names = few([repr(name) for name in dataset.left_out])
+        say(f"left out of the targets, as not all of their cells are numbers: {names}")
     return dataset
 
 
@@ -74,8 +77,8 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     ]
     names = task.names or config.target
     if names:
-        few = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
-        words.append(few if len(names) <= _FEW_NAMES else f"{len(names)} targets")
+        named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
+        words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")
     words.append(task.kind)
     if task.kind == "multiclass":
         words.append(f"{task.num_outputs} classes")
@@ -135,6 +138,14 @@ def _why_unmeasured(dataset: Any, part: str) -> str:
 
 def _value(task: Any) -> str:
     return "value" if task.kind == "regression" else "class"
+
+
+def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
+    """Print what a comparison gave, `width` columns wide unless to a terminal, and its files."""
+    Console(width=None if sys.stdout.isatty() else width).print(table)
+    for sentence in sentences:
+        print(sentence)
+    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
 
 
 def again() -> str:
@@ -197,9 +208,8 @@ def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
 def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
     """Say how many SMILES could not be parsed, and name a few."""
     if failures:
-        shown = ", ".join(f"row {row} {text[:30]!r}" for row, text in failures[:3])
-        more = ", …" if len(failures) > 3 else ""
-        say(f"{len(failures)} unparsable SMILES {fate}: {shown}{more}")
+        shown = few([f"row {row} {text[:30]!r}" for row, text in failures])
+        say(f"{len(failures)} unparsable SMILES {fate}: {shown}")
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:

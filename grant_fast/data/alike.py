@@ -9,9 +9,10 @@ from ..graphs import PackedGraphs
 _ROUNDS = 4
 
 
-def seen_in_training(marks: np.ndarray, split: dict[str, Tensor], part: str) -> int:
-    """How many graphs of a part have a graph in train that looks like them, by `fingerprints`."""
-    return int(np.isin(marks[split[part].cpu().numpy()], marks[split["train"].cpu().numpy()]).sum())
+def seen_in_training(marks: np.ndarray, split: dict[str, Tensor]) -> int:
+    """How many test graphs have a graph in train that looks like them, by `fingerprints`."""
+    test, train = (marks[split[part].cpu().numpy()] for part in ("test", "train"))
+    return int(np.isin(test, train).sum())
 
 
 def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.ndarray:

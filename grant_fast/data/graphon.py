@@ -33,6 +33,7 @@ from .progress import track
 from .stream import Part, pack_part
 
 NAMES = ("gen-reg", "gen-cls")
+NUM_GRAPHS = 50_000  # the paper's
 NUM_FEATURES = 40
 NUM_CLASSES = 10
 HIDDEN = (20, 10)
@@ -198,7 +199,7 @@ class Chunk(NamedTuple):
         with _one_thread():
             values = network(graphs)
         y = values.argmax(1) if classify else _unit_per_graph(values, graphs)
-        return replace(graphs, y=y, y_level="node").first(self.num_graphs)
+        return replace(graphs, y=y).first(self.num_graphs)
 
 
 @lru_cache(maxsize=1)
@@ -220,7 +221,7 @@ def _one_thread() -> Iterator[None]:
 
 def chunks_of(
     name: str,
-    num_graphs: int = 50_000,
+    num_graphs: int = NUM_GRAPHS,
     *,
     seed: int = 0,
     family: int = 0,
@@ -241,7 +242,7 @@ def chunks_of(
 
 def generate_parts(
     name: str,
-    num_graphs: int = 50_000,
+    num_graphs: int = NUM_GRAPHS,
     *,
     seed: int = 0,
     workers: int | None = None,
@@ -264,7 +265,7 @@ def _stream(seed: int, use: Literal["labels", "graphs"], chunk: int = 0) -> np.r
 
 def generate(
     name: str,
-    num_graphs: int = 50_000,
+    num_graphs: int = NUM_GRAPHS,
     *,
     seed: int = 0,
     family: int = 0,

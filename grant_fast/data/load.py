@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,7 +30,7 @@ from .infer import make_task
 from .logp import penalized_logp, sa_scorer
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
-from .smiles import read_molecules
+from .smiles import Failure, T, read_molecules
 from .splits import FEWEST, PARTS, random_split, scaffold, split_by_scaffold
 from .stream import Part
 from .table import Table, read_smi, read_table, table_kind
@@ -117,13 +117,15 @@ def load_dataset(
     path, kind = Path(name), table_kind(name)
     if kind in (".csv", ".tsv"):
         table = read_table(path, smiles_column, target, split_column=split_column)
-        dataset = _from_table(path, table, task, split, num_graphs, strict, workers, progress)
+        table = table.first(num_graphs)
+        dataset = _from_table(path, table, task, split, strict, workers, progress)
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
         raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
     if kind == ".smi":
-        dataset = _from_smi(path, task, split, num_graphs, strict, workers, progress)
+        table = read_smi(path).first(num_graphs)
+        dataset = _from_smi(path, table, task, split, strict, workers, progress)
         return _with_split(dataset, split, seed)
     if split == "scaffold":
         check_kind(name)
@@ -189,18 +191,23 @@ def _check_arguments(
         whole_number("workers", workers)
 
 
+def molecules_of(
+    table: Table, also: Callable[[Any], T] | None, workers: int | None, progress: bool
+) -> tuple[GraphArrays, list[Failure], list[T]]:
+    """`read_molecules` of a table; the rows that hold no SMILES by their numbers."""
+    arrays, failures, found = read_molecules(table.smiles, also, workers, progress)
+    return arrays, [(table.rows[i], text) for i, text in failures], found
+
+
 def _from_table(
     path: Path,
     table: Table,
     task: Kind | None,
     split: Split | None,
-    num_graphs: int | None,
     strict: bool,
     workers: int | None,
     progress: bool,
 ) -> Dataset:
-    if num_graphs is not None:
-        table = table.take(range(min(num_graphs, len(table))))
     assert table.y is not None
     labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
     unlabelled = len(table) - len(labelled)
@@ -208,8 +215,7 @@ def _from_table(
 
     by_scaffold = table.parts is None and split != "random"
     also = scaffold if by_scaffold else None
-    arrays, failures, scaffolds = read_molecules(table.smiles, also, workers, progress)
-    skipped = [(table.rows[i], text) for i, text in failures]
+    arrays, skipped, scaffolds = molecules_of(table, also, workers, progress)
     too_few = arrays.num_graphs < FEWEST
     if skipped and (strict or too_few):
         row, text = skipped[0]
@@ -218,8 +224,7 @@ def _from_table(
             f"{path} row {row}: {text!r} is not a valid SMILES ({len(skipped)} such in the file): "
             + (left if too_few else "correct it, or skip it without --strict")
         )
-    bad = {i for i, _ in failures}
-    table = table.take([i for i in range(len(table)) if i not in bad])
+    table = table.without(skipped)
     assert table.y is not None
     posed, y = make_task(table.y, "graph", table.target_names, task)
     parts = {}
@@ -246,33 +251,27 @@ def _from_table(
 
 def _from_smi(
     path: Path,
+    table: Table,
     task: Kind | None,
     split: Split | None,
-    num_graphs: int | None,
     strict: bool,
     workers: int | None,
     progress: bool,
 ) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
-    table = read_smi(path)
-    smiles = table.smiles[:num_graphs]
     sa_scorer()  # a missing package is reported once, here, and not by every worker
-    arrays, failures, found = read_molecules(smiles, _scored, workers, progress)
-    skipped = [(table.rows[i], text) for i, text in failures]
+    arrays, skipped, found = molecules_of(table, _scored, workers, progress)
     if skipped and (strict or arrays.num_graphs == 0):
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
-    bad = {i for i, _ in failures}
-    good = [i for i in range(len(smiles)) if i not in bad]
-    ids = torch.tensor([table.rows[i] for i in good])
+    table = table.without(skipped)
     y = torch.tensor([score for score, _ in found])[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
-    by_scaffold = split == "scaffold"
     return Dataset(
         name=unzipped_name(path).stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=ids),
+        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(table.rows)),
         task=posed,
-        split=split_by_scaffold([name for _, name in found]) if by_scaffold else {},
+        split=split_by_scaffold([name for _, name in found]) if split == "scaffold" else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=skipped,
@@ -332,7 +331,7 @@ def _generated(
     kind: Kind = "regression" if name == "gen-reg" else "multiclass"
     if task not in (None, kind):
         raise InputError(f"{name} is a {kind} task, not {task}: leave the task out")
-    count = num_graphs or 50_000
+    count = num_graphs or graphon.NUM_GRAPHS
     if count < SMALLEST:  # drawn before more processes have started
         workers = None
 

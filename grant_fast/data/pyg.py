@@ -95,11 +95,8 @@ def _features(name: str, thing: str, x: Rows) -> Tensor:
     if not x.values.is_floating_point():
         return x.values
     values = x.values.float()
-    if not all_finite(values) and (found := _first(~values.isfinite(), x.sizes)) is not None:
-        raise InputError(
-            f"graph {found[0]}: {name} is NaN or infinite at {thing} {found[1]}: clean the features"
-            + (", or set it to None" if name == "edge_attr" else "")
-        )
+    remedy = "clean the features" + (", or set it to None" if name == "edge_attr" else "")
+    _check_finite(name, thing, Rows(x.sizes, values), remedy)
     return values
 
 
@@ -118,12 +115,15 @@ def _edges(edges: Rows, num_nodes: np.ndarray) -> Tensor:
 
 
 def _weights(weight: Rows) -> Tensor:
-    values = weight.values
-    if not all_finite(values) and (found := _first(~values.isfinite(), weight.sizes)) is not None:
-        raise InputError(
-            f"graph {found[0]}: edge_weight is NaN or infinite at edge {found[1]}: drop that edge"
-        )
-    return values
+    _check_finite("edge_weight", "edge", weight, "drop that edge")
+    return weight.values
+
+
+def _check_finite(name: str, thing: str, rows: Rows, remedy: str) -> None:
+    sizes, values = rows
+    if not all_finite(values) and (found := _first(~values.isfinite(), sizes)) is not None:
+        graph, place = found
+        raise InputError(f"graph {graph}: {name} is NaN or infinite at {thing} {place}: {remedy}")
 
 
 def _targets(

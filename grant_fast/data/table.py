@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import read_text, unzipped_name
+from .smiles import Failure
 from .splits import PARTS
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
@@ -84,6 +86,48 @@ class Table:
             parts=None if self.parts is None else [self.parts[i] for i in positions],
         )
 
+    def first(self, count: int | None) -> Table:
+        """The first rows; all if None."""
+        return self if count is None else self.take(range(min(count, len(self))))
+
+    def without(self, failures: Sequence[Failure]) -> Table:
+        """All rows but those of these numbers."""
+        bad = {row for row, _ in failures}
+        return self.take([i for i, row in enumerate(self.rows) if row not in bad])
+
+
+class _Sheet(NamedTuple):
+    """A CSV file as it was read: what stands between its cells, the columns' names, and the records
+    below them."""
+
+    path: Path
+    mark: str
+    names: list[str]
+    body: list[_Record]
+
+    def position(self, column: str, option: str) -> int:
+        """Where the column of a name is; InputError where there is none, or more than one."""
+        if self.names.count(column) == 1:
+            return self.names.index(column)
+        if column in self.names:
+            raise InputError(
+                f"{self.path} has several columns {column!r}: rename all but one of them"
+            )
+        raise InputError(
+            f"{self.path} has no column {column!r}: give {option} one of {_listed(self.names)}"
+        )
+
+    def column(self, at: int) -> list[str]:
+        """A column's cells, its labels as Python writes numbers."""
+        found = [_plain(cells[at].strip()) for _, cells in self.body]
+        # Commas beside points, or with three digits behind every one, may set thousands apart.
+        if self.mark == "," or any("." in cell for cell in found):
+            return found
+        if all(_THOUSANDS.fullmatch(cell) for cell in found if "," in cell):
+            return found
+        decimal = _DECIMAL_COMMA
+        return [decimal.sub(r"\1.\2", c) if decimal.fullmatch(c) else c for c in found]
+
 
 def table_kind(path: str | os.PathLike[str]) -> str:
     """What a table's name ends in, but for .gz: .csv, .tsv or .smi; empty where it is no table."""
@@ -122,15 +166,12 @@ def read_table(
             message names the place and the remedy.
     """
     path = Path(path)
-    mark, records = _read_records(path, smiles_column or "smiles")
-    header = [name.strip() for name in records[0][1]]
-    body = records[1:]
+    mark, ((_, header), *body) = _read_records(path, smiles_column or "smiles")
     if not body:
         raise InputError(f"{path} has a header and no rows: add molecules below it")
-    smiles_at = _smiles_position(path, header, smiles_column)
-    split_at = (
-        None if split_column is None else _position(path, header, split_column, "--split-column")
-    )
+    sheet = _Sheet(path, mark, [name.strip() for name in header], body)
+    smiles_at = _smiles_position(sheet, smiles_column)
+    split_at = None if split_column is None else sheet.position(split_column, "--split-column")
     taken = [smiles_at] if split_at is None else [smiles_at, split_at]
     target = [target] if isinstance(target, str) else target
     for row, cells in body:
@@ -139,19 +180,17 @@ def read_table(
                 f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
                 "complete the row, or quote cells that contain commas"
             )
-    targets_at, left_out = _target_positions(
-        path, header, body, mark, taken, target, require_target
-    )
+    targets_at, left_out = _target_positions(sheet, taken, target, require_target)
     return Table(
         smiles=[cells[smiles_at].strip() for _, cells in body],
-        y=_targets(path, header, body, mark, targets_at) if targets_at else None,
+        y=_targets(sheet, targets_at) if targets_at else None,
         rows=[row for row, _ in body],
-        smiles_column=header[smiles_at],
-        target_names=tuple(header[i] for i in targets_at),
-        header=records[0][1],
+        smiles_column=sheet.names[smiles_at],
+        target_names=tuple(sheet.names[i] for i in targets_at),
+        header=header,
         cells=[cells for _, cells in body],
-        parts=None if split_at is None else _parts(path, header[split_at], body, split_at),
-        left_out=tuple(header[i] for i in left_out),
+        parts=None if split_at is None else _parts(sheet, split_at),
+        left_out=tuple(sheet.names[i] for i in left_out),
     )
 
 
@@ -215,77 +254,66 @@ def _delimiter(text: str, smiles_column: str) -> str:
     return next(apart, between[0] if between else ",")
 
 
-def _position(path: Path, header: list[str], column: str, option: str) -> int:
-    if header.count(column) == 1:
-        return header.index(column)
-    if column in header:
-        raise InputError(f"{path} has several columns {column!r}: rename all but one of them")
-    raise InputError(f"{path} has no column {column!r}: give {option} one of {_listed(header)}")
-
-
 def _listed(names: Sequence[str], limit: int = 20) -> str:
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(map(repr, names[:limit])) + rest
 
 
-def _smiles_position(path: Path, header: list[str], column: str | None) -> int:
+def _smiles_position(sheet: _Sheet, column: str | None) -> int:
     if column is not None:
-        return _position(path, header, column, "--smiles-column")
-    found = [i for i, name in enumerate(header) if name.lower() == "smiles"]
+        return sheet.position(column, "--smiles-column")
+    names = sheet.names
+    found = [i for i, name in enumerate(names) if name.lower() == "smiles"]
     if len(found) == 1:
         return found[0]
     problem = "several columns" if found else "no column"
     hint = ""
-    if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in header):
+    if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
         hint = "; or, as row 1 looks like data, add a line of columns' names above it"
-        if len(header) == 1:  # of a SMILES, or a SMILES and a name
+        if len(names) == 1:  # of a SMILES, or a SMILES and a name
             hint += ", or name the file *.smi"
     raise InputError(
-        f"{path} has {problem} called 'smiles': name one with --smiles-column, of "
-        f"{_listed(header)}{hint}"
+        f"{sheet.path} has {problem} called 'smiles': name one with --smiles-column, of "
+        f"{_listed(names)}{hint}"
     )
 
 
-def _parts(path: Path, column: str, body: list[_Record], at: int) -> list[str]:
+def _parts(sheet: _Sheet, at: int) -> list[str]:
     parts = []
-    for row, cells in body:
+    for row, cells in sheet.body:
         text = cells[at].strip()
         if text.lower() not in _PARTS:
             problem = f"{text!r} is no part of a split" if text else "the cell is empty"
             remedy = "write train, valid or test" + ("" if text else ", or delete the row")
-            raise InputError(f"{path} row {row}, column {column!r}: {problem}: {remedy}")
+            where = f"{sheet.path} row {row}, column {sheet.names[at]!r}"
+            raise InputError(f"{where}: {problem}: {remedy}")
         parts.append(_PARTS[text.lower()])
     return parts
 
 
 def _target_positions(
-    path: Path,
-    header: list[str],
-    body: list[_Record],
-    mark: str,
-    taken: list[int],
-    target: Sequence[str] | None,
-    require_target: bool,
+    sheet: _Sheet, taken: list[int], target: Sequence[str] | None, require_target: bool
 ) -> tuple[list[int], list[int]]:
     """The columns of the targets, and those that "all" of them are without."""
+    path, names = sheet.path, sheet.names
     # A column without a name is an index that pandas wrote, or a spreadsheet's empty one.
-    others = [i for i in range(len(header)) if i not in taken and header[i]]
-    beside = f"beside {_listed([header[i] for i in taken])}"
+    others = [i for i in range(len(names)) if i not in taken and names[i]]
+    beside = f"beside {_listed([names[i] for i in taken])}"
     if target:
         # A name may hold commas itself.
         target = [
             name.strip()
             for text in target
-            for name in ([text] if text in header else text.split(","))
+            for name in ([text] if text in names else text.split(","))
         ]
-        if target == [ALL_COLUMNS] and ALL_COLUMNS not in header:
-            numbers = _of_numbers(path, body, mark, others, beside)
-            positions = [_position(path, header, header[i], "--target") for i in numbers]
+        if target == [ALL_COLUMNS] and ALL_COLUMNS not in names:
+            numbers = _of_numbers(sheet, others, beside)
+            positions = [sheet.position(names[i], "--target") for i in numbers]
             return positions, [i for i in others if i not in numbers]
-        positions = [_position(path, header, name, "--target") for name in target]
+        positions = [sheet.position(name, "--target") for name in target]
         for at, what in zip(taken, ("SMILES", "split"), strict=False):
             if at in positions:
-                raise InputError(f"{header[at]!r} cannot be both {what} column and --target")
+                raise InputError(f"{names[at]!r} cannot be both {what} column and --target")
         if len(set(positions)) < len(positions):
             raise InputError(f"a --target is given twice among {_listed(target)}: give each once")
         return positions, []
@@ -294,25 +322,23 @@ def _target_positions(
     if not others:
         raise InputError(f"{path} has no column {beside}: add the targets")
     if len(others) > 1:
-        numbers = _of_numbers(path, body, mark, others, beside)
+        numbers = _of_numbers(sheet, others, beside)
         raise InputError(
             f"{path} has several columns {beside}: choose with --target among "
-            f"{_listed([header[i] for i in numbers])} (or --target {ALL_COLUMNS} for all of them)"
+            f"{_listed([names[i] for i in numbers])} (or --target {ALL_COLUMNS} for all of them)"
         )
     return others, []
 
 
-def _of_numbers(
-    path: Path, body: list[_Record], mark: str, columns: list[int], beside: str
-) -> list[int]:
+def _of_numbers(sheet: _Sheet, columns: list[int], beside: str) -> list[int]:
     """Those of the columns that hold numbers alone; InputError where none does."""
     if len(columns) == 1:
         return columns  # what is wrong with its cells is said by their rows
-    numbers = [i for i in columns if _is_of_numbers(_column(body, i, mark))]
+    numbers = [i for i in columns if _is_of_numbers(sheet.column(i))]
     if not numbers:
         raise InputError(
-            f"{path} has no column of numbers {beside}: add the targets, and write classes as 1 "
-            "and 0"
+            f"{sheet.path} has no column of numbers {beside}: add the targets, and write classes "
+            "as 1 and 0"
         )
     return numbers
 
@@ -323,16 +349,6 @@ def _is_of_numbers(cells: list[str]) -> bool:
     return bool(known) and all(abs(_value(cell)) <= _LARGEST for cell in known)
 
 
-def _column(body: list[_Record], at: int, mark: str) -> list[str]:
-    """A column's cells, its labels as Python writes numbers."""
-    found = [_plain(cells[at].strip()) for _, cells in body]
-    # Beside points, or where three digits follow every one, the commas may set thousands apart.
-    commas = [cell for cell in found if "," in cell]
-    if mark == "," or any("." in cell for cell in found) or all(map(_THOUSANDS.fullmatch, commas)):
-        return found
-    return [_DECIMAL_COMMA.sub(r"\1.\2", c) if _DECIMAL_COMMA.fullmatch(c) else c for c in found]
-
-
 def _plain(cell: str) -> str:
     """true and false as 1 and 0, a typographer's minus before a number as Python's."""
     if cell[:1] == _MINUS and cell[1:2] in set(".0123456789"):
@@ -340,38 +356,36 @@ def _plain(cell: str) -> str:
     return _BOOLEANS.get(cell.lower(), cell)
 
 
-def _targets(
-    path: Path, header: list[str], body: list[_Record], mark: str, columns: list[int]
-) -> Tensor:
-    y = np.empty((len(body), len(columns)), dtype=np.float32)
+def _targets(sheet: _Sheet, columns: list[int]) -> Tensor:
+    y = np.empty((len(sheet.body), len(columns)), dtype=np.float32)
     for t, column in enumerate(columns):
-        cells = _column(body, column, mark)
+        cells, name = sheet.column(column), sheet.names[column]
         if words := _words(cells):
-            numbers = [header[i] for i in columns if _is_of_numbers(_column(body, i, mark))]
+            numbers = [sheet.names[i] for i in columns if _is_of_numbers(sheet.column(i))]
             instead = (
                 f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
             )
             raise InputError(
-                f"{path} column {header[column]!r} holds words ({_listed(words, 3)}), not numbers: "
+                f"{sheet.path} column {name!r} holds words ({_listed(words, 3)}), not numbers: "
                 "write plain numbers, without units or signs such as >, or classes as 1 and 0 "
                 f"(or 0, 1, 2, …), or choose {instead}"
             )
         values = np.array(
             [
-                _number(path, row, header[column], cell)
-                for (row, _), cell in zip(body, cells, strict=True)
+                _number(sheet.path, row, name, cell)
+                for (row, _), cell in zip(sheet.body, cells, strict=True)
             ]
         )
         if np.isnan(values).all():
             raise InputError(
-                f"{path} column {header[column]!r} holds no labels at all: "
+                f"{sheet.path} column {name!r} holds no labels at all: "
                 "fill some in, or choose another --target"
             )
         y[:, t] = values
         spread = np.nanmax(values) - np.nanmin(values)
         if spread and np.nanmax(np.abs(y[:, t] - values)) > _ROUNDING * spread:
             raise InputError(
-                f"{path} column {header[column]!r} differs too little for its size, which float32 "
+                f"{sheet.path} column {name!r} differs too little for its size, which float32 "
                 f"rounds away: subtract {np.nanmean(values):.6g}, its mean, from every label"
             )
     return torch.from_numpy(y)

@@ -209,20 +209,7 @@ class GraNTSampler(Sampler[list[int]]):
             picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
         else:
             scores, counts = self._score(model)
-            if self.mode == "global":
-                picked = select_graphs(scores, m, counts=counts).cpu()
-            elif self.mode == "proportional":
-                lot = uniform(size, self.seed, DEALING, at).to(scores.device)
-                picked, weights = (t.cpu() for t in sample_graphs(scores, m, lot))
-            else:
-                dealt = deal(size, self.batch_size, self.seed, at)
-                batches = dealt.to(scores.device)
-                if self.mode == "graph":
-                    picked = select_graphs(scores, m, "graph", batches=batches).cpu()
-                else:
-                    count = share_size(self.ratio, self._num_batches(size))
-                    picked = select_graphs(scores, count, "batch", batches=batches).cpu()
-                    batch_of = dealt[picked]
+            picked, batch_of, weights = self._pick(scores, counts, m, at)
         self._picked, self._picked_at, self.scores = picked, at, scores
         self._batch_of, self._weights = batch_of, weights
         return self.mode != "full"
@@ -365,6 +352,24 @@ class GraNTSampler(Sampler[list[int]]):
         scores = self.replicas.joined(scores, len(self.ids))
         check_numbers(scores, self.ids, self.dataset)  # now, and so in all processes or in none
         return scores, None
+
+    def _pick(
+        self, scores: Tensor, counts: Tensor | None, m: int, at: int
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What a selection at epoch `at` picks by the scores; then `_batch_of` and `_weights`."""
+        if self.mode == "global":
+            return select_graphs(scores, m, counts=counts).cpu(), None, None
+        size, device = len(scores), scores.device
+        if self.mode == "proportional":
+            lot = uniform(size, self.seed, DEALING, at).to(device)
+            picked, weights = sample_graphs(scores, m, lot)
+            return picked.cpu(), None, weights.cpu()
+        dealt = deal(size, self.batch_size, self.seed, at)
+        if self.mode == "graph":
+            return select_graphs(scores, m, "graph", batches=dealt.to(device)).cpu(), None, None
+        count = share_size(self.ratio, self._num_batches(size))
+        picked = select_graphs(scores, count, "batch", batches=dealt.to(device)).cpu()
+        return picked, dealt[picked], None
 
     @property
     def _mine(self) -> Tensor:

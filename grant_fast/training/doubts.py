@@ -9,11 +9,11 @@ from torch import Tensor
 from ..data.alike import contradictions, fingerprints, seen_in_training
 from ..data.dataset import Dataset
 from ..data.table import table_kind
+from ..errors import few
 from ..tasks import Task, measured
 from .config import RunConfig
 from .targets import constant_targets, targets_of, unlabelled_targets
 
-_FEW_NAMES = 3
 _MOST_CLASSES = 10
 
 
@@ -34,11 +34,11 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
         if task.level == "graph":
             lines += _stand_ins(dataset.graphs.y, task)
     if unknown := unlabelled_targets(y, task):
-        which = _few(unknown)
+        which = few(unknown)
         lines.append(f"no label in training, so that predictions mean nothing: target {which}")
     if constant := constant_targets(y, task):
         only = f"one {value} only in training"
-        lines.append(f"{only}, so that there is nothing to learn: target {_few(constant)}")
+        lines.append(f"{only}, so that there is nothing to learn: target {few(constant)}")
     return lines
 
 
@@ -46,7 +46,7 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     if dataset.encoder != "atom":
         return []
     lines, marks = [], fingerprints(dataset.graphs)
-    if seen := seen_in_training(marks, dataset.split, "test"):
+    if seen := seen_in_training(marks, dataset.split):
         apart = "" if dataset.splitting == "scaffold" else " (--split scaffold keeps such together)"
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
@@ -65,10 +65,6 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
 
 def _is_table(config: RunConfig) -> bool:
     return table_kind(config.source) in (".csv", ".tsv")
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:_FEW_NAMES]) + (", …" if len(names) > _FEW_NAMES else "")
 
 
 def _looks_like_classes(column: Tensor) -> bool:

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from ..batch import GraphBatch
 from ..data.dataset import Dataset
-from ..data.load import check_kind
-from ..data.smiles import featurize
+from ..data.load import check_kind, molecules_of
 from ..data.table import read_smi, read_table, table_kind
-from ..errors import InputError
+from ..errors import InputError, few
 from ..files import atomic_write_csv
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -172,14 +171,12 @@ def predict_csv(
     else:
         column = smiles_column or predictor.config.smiles_column
         table = read_table(source, column, require_target=False)
-    arrays, failures = featurize(table.smiles, workers, progress)
-    failed = [(table.rows[index], text) for index, text in failures]
+    arrays, failed, _ = molecules_of(table, None, workers, progress)
     if arrays.num_graphs == 0:
-        shown = ", ".join(repr(text[:30]) for _, text in failed[:3])
-        more = ", …" if len(failed) > 3 else ""
+        shown = few([repr(text[:30]) for _, text in failed])
         where = str(source) if is_smi else f"{source} column {table.smiles_column!r}"
         remedy = "begin each line with one" if is_smi else "name another one with --smiles-column"
-        raise InputError(f"{where} holds no valid SMILES ({shown}{more}): {remedy}")
+        raise InputError(f"{where} holds no valid SMILES ({shown}): {remedy}")
     if failed and strict:
         row, text = failed[0]
         raise InputError(
@@ -189,11 +186,10 @@ def predict_csv(
     graphs = PackedGraphs.from_graph_arrays(arrays)
     answers = iter(_finite(predictor(graphs), predictor).tolist())
     names = _apart(answer_columns(predictor.spec.task), table.header)
-    bad = {index for index, _ in failures}
-    empty = [""] * len(names)
+    bad, empty = {row for row, _ in failed}, [""] * len(names)
     lines = (
-        [*cells, *(empty if index in bad else next(answers))]
-        for index, cells in enumerate(table.cells)
+        [*cells, *(empty if row in bad else next(answers))]
+        for row, cells in zip(table.rows, table.cells, strict=True)
     )
     _write_csv(out, [*table.header, *names], lines)
     return failed

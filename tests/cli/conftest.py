@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from tests.cli.runs import SMALL, SMILES, run
+from tests.cli.runs import SIZE, SMALL, SMILES, run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,4 +31,11 @@ def molecules(tmp_path):
 def trained(tmp_path):
     """The folder of a short run."""
     assert run("train", *SMALL, "--epochs", 2, "-o", tmp_path / "run").exit_code == 0
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def of_molecules(molecules, tmp_path):
+    """The folder of a short run on molecules."""
+    assert run("train", molecules, *SIZE, "-o", tmp_path / "run").exit_code == 0
     return tmp_path / "run"

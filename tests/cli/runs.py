@@ -9,6 +9,8 @@ import grant_fast
 from grant_fast.cli import app
 
 SMALL = ["gen-reg", "--graphs", "20", "--batch-size", "4", "--device", "cpu"]
+#: To learn the size of the `molecules` fixture's, for an epoch.
+SIZE = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
 SMILES = ["C", "CC", "CCO", "c1ccccc1", "CC(=O)O", "CCN", "c1ccncc1", "CCCl", "O", "CC#N"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(grant_fast.__file__).parents[1])}
 

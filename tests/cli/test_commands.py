@@ -18,7 +18,7 @@ from grant_fast.data.load import load_dataset, save_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
-from tests.cli.runs import ENVIRONMENT, SMALL, SMILES, fails, run
+from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run
 
 
 def test_train_leaves_a_whole_run_folder(trained):
@@ -289,12 +289,10 @@ def rows_of(path):
     return [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def test_predictions_stand_behind_the_columns_of_the_source(molecules, tmp_path):
-    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
-    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", molecules, *words, "-o", folder).exit_code == 0
+def test_predictions_stand_behind_the_columns_of_the_source(of_molecules, tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text('size, smiles,note\r\n 7, CCO,"a, b"\r\n\r\n?,nonsense,\r\n')
-    assert run("predict", folder, new, "-o", out).exit_code == 0
+    assert run("predict", of_molecules, new, "-o", out).exit_code == 0
     header, known, unknown = lines_of(out)
     assert header == ["size", " smiles", "note", "size_predicted"]
     assert known[:3] == [" 7", " CCO", "a, b"] and float(known[3])
@@ -305,8 +303,7 @@ def test_zipped_tables_are_read_and_written(molecules, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     zipped = tmp_path / "zipped.csv.gz"
     zipped.write_bytes(gzip.compress(molecules.read_bytes()))
-    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", zipped, *words, "--arm", "full").exit_code == 0
+    assert run("train", zipped, *SIZE, "--arm", "full").exit_code == 0
     for name, unpack in (("a.csv", bytes), ("a.tsv", bytes), ("a.tsv.gz", gzip.decompress)):
         assert run("predict", "runs/zipped-full", zipped, "-o", name).exit_code == 0
         lines = csv.reader(
@@ -318,14 +315,12 @@ def test_zipped_tables_are_read_and_written(molecules, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["weights", "overflow"])
-def test_predictions_that_are_no_numbers_are_refused(molecules, tmp_path, how):
-    words = ["train", molecules, "--target", "size", "--split", "random", "--epochs", 1]
-    assert run(*words, "-o", tmp_path / "run").exit_code == 0
-    state = load_checkpoint(tmp_path / "run" / "best.pt")
+def test_predictions_that_are_no_numbers_are_refused(of_molecules, molecules, tmp_path, how):
+    state = load_checkpoint(of_molecules / "best.pt")
     name, value = ("convs.0.weight", torch.nan) if how == "weights" else ("convs.1.bias", 3e38)
     state["model"][name].fill_(value)
-    save_checkpoint(tmp_path / "run" / "best.pt", state)
-    line = fails("predict", tmp_path / "run", molecules, "-o", tmp_path / "out.csv")
+    save_checkpoint(of_molecules / "best.pt", state)
+    line = fails("predict", of_molecules, molecules, "-o", tmp_path / "out.csv")
     cause = "its weights hold no finite numbers" if how == "weights" else "they overflow"
     assert f"predictions of the run are NaN or infinite, as {cause}: train it again" in line
     assert not (tmp_path / "out.csv").exists()
@@ -349,12 +344,10 @@ def test_molecules_in_test_and_in_training_are_counted(tmp_path):
     assert found is not None and int(found[1]) >= 1
 
 
-def test_predict_takes_a_smi_file_as_train_does(molecules, tmp_path):
-    folder, new, out = tmp_path / "run", tmp_path / "new.smi", tmp_path / "out.csv"
-    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", molecules, *words, "-o", folder).exit_code == 0
+def test_predict_takes_a_smi_file_as_train_does(of_molecules, tmp_path):
+    new, out = tmp_path / "new.smi", tmp_path / "out.csv"
     new.write_text("CCO ethyl alcohol\nnonsense\nC\n")
-    result = run("predict", folder, new, "-o", out)
+    result = run("predict", of_molecules, new, "-o", out)
     assert result.exit_code == 0, result.output
     assert "1 unparsable SMILES left empty: row 2 'nonsense'" in result.stderr
     header, *rows = lines_of(out)
@@ -380,10 +373,9 @@ def test_version_is_that_of_the_package():
 
 
 def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
-    words = [molecules, "--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
     for orders, widths, rates in (("3,2", [27], [0.27]), ("3", [], []), ("2,2,2", [27, 18], 0)):
         out = tmp_path / orders
-        result = run("train", *words, "--orders", orders, "--norm", "none", "-o", out)
+        result = run("train", molecules, *SIZE, "--orders", orders, "--norm", "none", "-o", out)
         assert result.exit_code == 0, result.output
         config = json.loads((out / "config.json").read_text())
         assert config["hidden_channels"] == widths and config["norm"] == "none"

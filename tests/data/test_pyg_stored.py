@@ -36,10 +36,10 @@ def graphs(**changes: Any) -> list[Any]:
     return out
 
 
-def assert_same(dataset: Any, level: Any = None) -> None:
+def assert_same(dataset: Any) -> None:
     assert stored_rows(dataset) is not None
-    found = from_dataset(dataset, level)
-    one_by_one = from_data_list([dataset[i] for i in range(len(dataset))], level)
+    found = from_dataset(dataset)
+    one_by_one = from_data_list([dataset[i] for i in range(len(dataset))])
     for name, expected in vars(one_by_one).items():
         value = getattr(found, name)
         if isinstance(expected, torch.Tensor):

@@ -113,11 +113,6 @@ def test_names_are_separated_by_commas_unless_they_hold_some(csv_file) -> None:
     assert read_table(path, target=["b,a"]).target_names == ("b", "a")
 
 
-def test_a_string_is_one_column_and_not_its_letters(csv_file) -> None:
-    path = csv_file("a,smiles,logS,S\n1,C,2,3\n")
-    assert read_table(path, target="logS").target_names == ("logS",)
-
-
 def test_a_column_called_all_is_just_that(csv_file) -> None:
     table = read_table(csv_file("all,smiles,b\n1,C,x\n"), target=["all"])
     assert table.target_names == ("all",)

@@ -58,6 +58,26 @@ def check_layer(
         close(g, w, tolerance)
 
 
+def check_repeats(graphs: PackedGraphs, order: int, h_out: int, device: str = "cpu") -> None:
+    """Two runs of a layer, forward and backward, give the same bits."""
+    batch = graphs.to(device).batch(slice(None))
+    weight = torch.randn(order, graphs.num_features, h_out, device=device)
+
+    def run() -> tuple[Tensor, ...]:
+        leaves = [batch.x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        out = ops.flex_conv(*leaves, None, batch.adjacency(True), relu=True, backend="triton")
+        return out, *torch.autograd.grad(out.square().sum(), leaves)
+
+    assert all(map(torch.equal, run(), run()))
+
+
+def with_repeated_edges(graphs: PackedGraphs) -> PackedGraphs:
+    """These graphs, and behind them one of two nodes and repeated edges, which bits cannot hold."""
+    edges = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    x = torch.randn(2, graphs.num_features)
+    return PackedGraphs.concat([graphs, PackedGraphs.from_arrays(x, edges, [0, 0], num_graphs=1)])
+
+
 def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: str = "cpu") -> None:
     """Rows 2^25 of matrices of 64 columns, beyond 2^31 elements, are computed as rows 0 are.
 

@@ -14,7 +14,7 @@ from tests.cases import random_edges, to_dense
 from tests.kernels.checks import SIZES, close
 
 
-def random_matrix(sizes: tuple[int, ...], seed: int = 0, **kind: bool) -> Adjacency:
+def random_matrix(sizes: tuple[int, ...], seed: int = 0) -> Adjacency:
     """Directed graphs with weighted, repeated and self-looped edges; isolated nodes among them."""
     generator = torch.Generator().manual_seed(seed)
     edges = random_edges(sizes, generator, symmetric=False)

@@ -21,7 +21,15 @@ from grant_fast.training.doctor import examine
 from tests import emulator
 from tests.cases import Case, dense_graphs
 from tests.kernels import test_in_dataset, test_norm, test_score
-from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer, close
+from tests.kernels.checks import (
+    SIZES,
+    SMALL_SIZES,
+    check_far_offsets,
+    check_layer,
+    check_repeats,
+    close,
+    with_repeated_edges,
+)
 
 #: CPU tensors are what an emulated GPU takes.
 DEVICE = "cpu" if emulator.TARGET else "cuda"
@@ -84,10 +92,7 @@ def test_every_kind_of_layer(normalize, symmetric, relu, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_batch_of_small_large_huge_and_repeating_graphs(dtype):
-    graphs = dense_graphs((20, 200, 40, 3, 250, 192, 0), 9)
-    repeating = torch.tensor([[0, 0, 1], [1, 1, 0]])
-    other = PackedGraphs.from_arrays(torch.randn(2, 9), repeating, [0, 0], num_graphs=1)
-    both = PackedGraphs.concat([graphs, other])
+    both = with_repeated_edges(dense_graphs((20, 200, 40, 3, 250, 192, 0), 9))
     check(both, 3, 5, dtype, relu=True, positions=[7, 2, 1, 0, 4, 3, 5, 2, 6])
 
 
@@ -208,16 +213,7 @@ def test_offsets_beyond_31_bits(size, dataset_x):
 
 
 def test_two_runs_are_bit_equal():
-    batch = dense_graphs(SIZES, 27).to(DEVICE).batch(slice(None))
-    adjacency, weight = batch.adjacency(True), torch.randn(3, 27, 18, device=DEVICE)
-
-    def run() -> list[torch.Tensor]:
-        leaves = [batch.x.clone().requires_grad_(), weight.clone().requires_grad_()]
-        out = ops.flex_conv(*leaves, None, adjacency, relu=True, backend="triton")
-        return [out, *torch.autograd.grad(out.square().sum(), leaves)]
-
-    for first, second in zip(run(), run(), strict=True):
-        assert torch.equal(first, second)
+    check_repeats(dense_graphs(SIZES, 27), 3, 18, DEVICE)
 
 
 def network(backend: str) -> FlexGCN:

@@ -6,11 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grant_fast import PackedGraphs, ops
 from grant_fast.kernels import layer
 from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
-from tests.kernels.checks import SIZES, SMALL_SIZES, check_far_offsets, check_layer
+from tests.kernels.checks import (
+    SIZES,
+    SMALL_SIZES,
+    check_far_offsets,
+    check_layer,
+    check_repeats,
+    with_repeated_edges,
+)
 
 
 @pytest.mark.parametrize("width", [1, 3, 9, 16, 27, 64])
@@ -52,10 +58,7 @@ def test_empty_graphs_and_batches(sizes):
 
 
 def test_a_batch_with_large_and_repeating_graphs_takes_both_paths():
-    graphs = dense_graphs((20, 200, 40, 3, 250), 4)
-    repeating = torch.tensor([[0, 0, 1], [1, 1, 0]])
-    other = PackedGraphs.from_arrays(torch.randn(2, 4), repeating, [0, 0], num_graphs=1)
-    both = PackedGraphs.concat([graphs, other])
+    both = with_repeated_edges(dense_graphs((20, 200, 40, 3, 250), 4))
     assert both.batch(slice(None)).tiles.rest.tolist() == [1, 4, 5]
     check_layer(both, 3, 5, relu=True, positions=[5, 2, 1, 0, 4, 3])
 
@@ -77,17 +80,7 @@ def test_the_split_of_the_hops_loses_nothing(precision, monkeypatch):
 
 
 def test_two_runs_are_bit_equal():
-    graphs = dense_graphs(SIZES, 9)
-    adjacency = graphs.batch(slice(None)).adjacency(True)
-    weight = torch.randn(3, 9, 5)
-
-    def run() -> tuple[Tensor, ...]:
-        x, w = graphs.x.clone().requires_grad_(), weight.clone().requires_grad_()
-        out = ops.flex_conv(x, w, None, adjacency, relu=True, backend="triton")
-        return out, *torch.autograd.grad(out.square().sum(), (x, w))
-
-    for first, second in zip(run(), run(), strict=True):
-        assert torch.equal(first, second)
+    check_repeats(dense_graphs(SIZES, 9), 3, 5)
 
 
 def test_data_features_are_read_in_place_by_graph_id():

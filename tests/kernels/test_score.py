@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.scoring_checks import with_statistics
 from grant_fast import (
     FlexGCN,
     GraNTSampler,
@@ -35,11 +36,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(model: FlexGCN) -> FlexGCN:
     """A model whose batch norms have seen something; in training mode, as a teacher finds it."""
-    with torch.no_grad():
-        for norm in model.norms:
-            for name, tensor in [*norm.named_parameters(), *norm.named_buffers()]:
-                if name != "num_batches_tracked":
-                    tensor.uniform_(0.5, 1.5)
+    with_statistics(model)
     return model.train()
 
 
@@ -122,14 +119,17 @@ TASKS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("width", "check_scores"), [(7, check), (70, check_tail)], ids=["one kernel", "the tail"]
+)
 @pytest.mark.parametrize("level", ["graph", "node"])
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.num_outputs}")
-def test_every_kind_of_task(task, level):
+def test_every_kind_of_task(task, level, width, check_scores):
     task = Task(task.kind, level, task.num_outputs)
     pool = None if level == "node" else "mean"
-    model = FlexGCN(5, [7], task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
+    model = FlexGCN(5, [width], task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
     for kind in ("gradient", "raw") if task.kind != "regression" else ("gradient",):
-        check(trained(model), dense_graphs(SMALL, 5), task, kind)
+        check_scores(trained(model), dense_graphs(SMALL, 5), task, kind)
 
 
 @pytest.mark.parametrize(
@@ -161,16 +161,6 @@ def test_atoms_are_embedded(many):
     model = FlexGCN(9, [27, 18], 1, orders=[4, 3, 2], norm="batch_norm", encoder=encoder)
     assert (atoms.kinds is None) == many
     check(trained(model), atoms, Task("binary"))
-
-
-@pytest.mark.parametrize("level", ["graph", "node"])
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.kind}-{task.num_outputs}")
-def test_the_tail_of_wide_networks(task, level):
-    task = Task(task.kind, level, task.num_outputs)
-    pool = None if level == "node" else "mean"
-    model = FlexGCN(5, [70], task.num_outputs, orders=[2, 2], norm="batch_norm", pool=pool)
-    for kind in ("gradient", "raw") if task.kind != "regression" else ("gradient",):
-        check_tail(trained(model), dense_graphs(SMALL, 5), task, kind)
 
 
 TAILS = [

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grant_fast import PackedGraphs, dispatch, ops
+from grant_fast import dispatch, ops
 from grant_fast.kernels import wide
 from grant_fast.kernels.csr_layer import column_chunks
 from grant_fast.tiled import kernel_graphs
 from tests.cases import dense_graphs
-from tests.kernels.checks import check_layer
+from tests.kernels.checks import check_layer, check_repeats, with_repeated_edges
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,7 @@ def test_no_nodes_and_graphs_of_three_words_a_node(sizes):
 
 
 def test_a_batch_with_large_and_repeating_graphs_takes_both_paths():
-    graphs = dense_graphs((20, 200, 40, 3), 70)
-    repeating = torch.tensor([[0, 0, 1], [1, 1, 0]])
-    other = PackedGraphs.from_arrays(torch.randn(2, 70), repeating, [0, 0], num_graphs=1)
-    both = PackedGraphs.concat([graphs, other])
+    both = with_repeated_edges(dense_graphs((20, 200, 40, 3), 70))
     assert both.batch(slice(None)).tiles.rest.tolist() == [1, 4]
     for h_out in (5, 80):
         check_layer(both, 3, h_out, relu=True, positions=[4, 2, 1, 0, 3], tolerance=8e-6)
@@ -116,17 +113,7 @@ def test_neither_pass_makes_anything_larger_than_a_copy(widths, order):
 
 
 def test_two_runs_are_bit_equal():
-    graphs = dense_graphs((5, 40, 20), 80)
-    adjacency = graphs.batch(slice(None)).adjacency(True)
-    weight = torch.randn(3, 80, 70) / 10
-
-    def run() -> tuple[torch.Tensor, ...]:
-        leaves = [graphs.x.clone().requires_grad_(), weight.clone().requires_grad_()]
-        out = ops.flex_conv(*leaves, None, adjacency, relu=True, backend="triton")
-        return out, *torch.autograd.grad(out.square().sum(), leaves)
-
-    for first, second in zip(run(), run(), strict=True):
-        assert torch.equal(first, second)
+    check_repeats(dense_graphs((5, 40, 20), 80), 3, 70)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)

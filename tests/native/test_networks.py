@@ -206,7 +206,7 @@ def test_nodes_are_scored_in_one_pass_and_graphs_are_not(monkeypatch):
     assert not asked
 
 
-def test_a_part_that_a_subclass_changes_is_scored(monkeypatch):
+def test_a_part_that_a_subclass_changes_is_scored():
     class Muted(FlexGCN):
         def _last_layer(self, h, graphs):
             return 0 * super()._last_layer(h, graphs)

@@ -47,17 +47,17 @@ def zero() -> Callable[[Any, Any], Tensor]:
 class Noisy(nn.Module):
     """A model of a node at a time with every state that scoring must leave alone."""
 
-    def __init__(self, outputs: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(3, 8)
         self.norm = nn.BatchNorm1d(8)
         self.drop = nn.Dropout(0.5)
-        self.last = nn.Linear(8, outputs)
+        self.last = nn.Linear(8, 1)
 
     def forward(self, batch: Any) -> Tensor:
         torch.rand(1)  # some models draw random numbers in evaluation mode too
         nodes = self.last(self.drop(self.norm(self.first(batch.x)).relu()))
-        return nodes.new_zeros(batch.num_graphs, nodes.shape[1]).index_add(0, batch.batch, nodes)
+        return nodes.new_zeros(batch.num_graphs, 1).index_add(0, batch.batch, nodes)
 
 
 @pytest.fixture

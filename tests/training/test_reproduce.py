@@ -142,7 +142,7 @@ def test_every_arm_and_baseline_runs_its_epochs_and_begins_within_reach(tmp_path
     assert max(row.loss.mean for row in rows) < 100 * rows[0].loss.mean
 
 
-def test_every_deviation_from_the_recipe_is_said(config):
+def test_every_deviation_from_the_recipe_is_said():
     recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
     cpu = torch.device("cpu")
     said = known_differences(recipe, dataset, replace(recipe.config, source="a/b.csv"), 1, cpu)
@@ -199,7 +199,7 @@ def test_a_shape_twin_is_called_one_wherever_it_is_shown(tmp_path):
     assert "shape twin" in document["title"] and "SHAPE TWIN" in document["differences"][2]
 
 
-def test_molecules_in_the_place_of_zincs_features_are_said(tmp_path, config):
+def test_molecules_in_the_place_of_zincs_features_are_said():
     recipe, dataset = load_recipe("ZINC"), make_dataset()
     dataset.encoder = "atom"
     said = known_differences(recipe, dataset, recipe.config, 3, torch.device("cpu"))
