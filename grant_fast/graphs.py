@@ -33,6 +33,17 @@ def _check_no_worker() -> None:
         )
 
 
+_OF_NODES = {"host_ptr", "kernel_ptr", "max_nodes", "min_nodes"}
+_OF_EDGES = {"host_edge_ptr", "bits"}
+#: What is kept of each field under a name of its own; more of them lies in `_cache`.
+_DERIVED = {
+    "x": {"kinds"},
+    "ptr": _OF_NODES | _OF_EDGES,
+    "adj": {"scale"} | _OF_EDGES,
+    "adj_t": _OF_EDGES,
+}
+
+
 class PackedGraphs(FlatGraphs):
     """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
 
@@ -56,14 +67,16 @@ class PackedGraphs(FlatGraphs):
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        kept = vars(self).get("_cache") or "kinds" in vars(self)
-        if kept and name in ("x", "ptr", "adj", "adj_t"):
-            raise InputError(
-                f"what was derived of {name} is kept already, and would go on being used: set it "
-                "before a model reads the graphs, or pack them anew"
-            )
+        own = vars(self)
+        if name in _DERIVED:
+            if own.get("_cache") or _DERIVED[name] & own.keys():
+                raise InputError(
+                    f"what was derived of {name} is kept already, and would go on being used: set "
+                    "it before a model reads the graphs, or pack them anew"
+                )
+            own["_cache"] = {}  # a copy shares that of what it is of
         if name == "y":
-            vars(self).pop("class_range", None)
+            own.pop("class_range", None)
         super().__setattr__(name, value)
 
     def __len__(self) -> int:

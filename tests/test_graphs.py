@@ -368,6 +368,23 @@ def test_features_are_not_set_anew_where_something_is_kept_of_them():
         kinds.x = kinds.x + 1
 
 
+def test_edges_are_not_set_anew_where_a_scale_is_kept_of_them():
+    graphs = Case().graphs
+    graphs.to(torch.float32)  # which looks at the scale's dtype
+    with pytest.raises(InputError, match="derived of adj is kept"):
+        graphs.adj = graphs.adj._replace(weight=2 * graphs.adj.weight)
+    graphs.batch([0]).x  # noqa: B018
+    with pytest.raises(InputError, match="derived of ptr is kept"):
+        graphs.ptr = graphs.ptr.clone()
+
+
+def test_a_copy_with_other_features_keeps_what_is_derived_of_them_to_itself():
+    graphs = Case().graphs
+    other = copy.copy(graphs)
+    other.x = 3 * graphs.x
+    torch.testing.assert_close(3 * graphs.hops(2, True), other.hops(2, True))
+
+
 def test_targets_may_be_set_anew():
     graphs = PackedGraphs.from_arrays(
         torch.zeros(2, 1), [[], []], [0, 1], y=[0, 4], y_level="graph"

@@ -358,6 +358,22 @@ def test_weights_that_a_hook_makes_are_made_for_every_call(part, training):
     torch.testing.assert_close(found, model(batch))
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("norm", [None, "batch_norm", "layer_norm"])
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_part_whose_forward_pass_is_the_users_own_is_called(backend, norm, training):
+    batch = Case().graphs.batch([3, 6, 9])
+    model = FlexGCN(5, 4, 2, orders=[3, 2], norm=norm, backend=backend).train(training)
+    want, called = model(batch), []
+    for part in (model.act, model.norms[0], model.dropouts[0]):
+        forward = part.forward
+        part.forward = lambda x, forward=forward: called.append(x) or forward(x)
+        torch.testing.assert_close(model(batch), want)
+        assert called
+        called.clear()
+        del part.forward
+
+
 @pytest.mark.parametrize("backend", ["auto", "torch"])
 def test_a_batch_norm_may_be_told_to_keep_its_statistics(backend):
     model = FlexGCN(5, 4, 2, orders=[3, 2], norm="batch_norm", backend=backend)

@@ -27,7 +27,10 @@ def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.nd
         Positions [P, 2] of the lowest and the highest label of graphs that look alike, a row for
         each group of them.
     """
-    best = np.zeros((0, 3))
+    order = np.argsort(marks, kind="stable")
+    same = np.diff(marks[order]) == 0
+    twice = np.sort(order[np.append(same, False) | np.insert(same, 0, False)[: len(order)]])
+    marks, y, best = marks[twice], y[twice], np.zeros((0, 3))
     for target, limit in zip(y.T, apart, strict=True):
         known = np.flatnonzero(~np.isnan(target))
         order = known[np.lexsort((target[known], marks[known]))]  # by mark, then by label
@@ -38,7 +41,7 @@ def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.nd
         best = np.concatenate([best, found])
     best = best[np.argsort(-best[:, 0], kind="stable")]
     one_each = np.unique(marks[best[:, 1].astype(int)], return_index=True)[1]
-    return best[np.sort(one_each), 1:].astype(int)
+    return twice[best[np.sort(one_each), 1:].astype(int)]
 
 
 def fingerprints(graphs: PackedGraphs) -> np.ndarray:

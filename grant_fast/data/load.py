@@ -260,18 +260,21 @@ def _from_smi(
 ) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
     sa_scorer()  # a missing package is reported once, here, and not by every worker
-    arrays, skipped, found = molecules_of(table, _scored, workers, progress)
+    by_scaffold = split == "scaffold"
+    also = _scored if by_scaffold else penalized_logp
+    arrays, skipped, found = molecules_of(table, also, workers, progress)
     if skipped and (strict or arrays.num_graphs == 0):
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
     table = table.without(skipped)
-    y = torch.tensor([score for score, _ in found])[:, None]
+    scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
+    y = torch.tensor(scores)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(table.rows)),
         task=posed,
-        split=split_by_scaffold([name for _, name in found]) if split == "scaffold" else {},
+        split=split_by_scaffold(scaffolds) if by_scaffold else {},
         metric=DEFAULT_METRIC[posed.kind],
         encoder="atom",
         skipped=skipped,

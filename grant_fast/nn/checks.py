@@ -44,6 +44,12 @@ def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
         )
 
 
+def check_layers(convs: nn.ModuleList, normalize: bool) -> None:
+    """`check_layer` of all layers of a network."""
+    for name, conv in convs.named_children():
+        check_layer(f"convs.{name}", conv, normalize)
+
+
 def is_hooked(module: nn.Module) -> bool:
     """Whether calling it runs more than its class says, or another forward pass."""
     own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks

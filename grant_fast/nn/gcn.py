@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..loose import LooseGraphs
 from ..on_the_fly import packed
 from . import one_pass
-from .checks import check_layer, choose, embeds_kinds, is_hooked, per_layer
+from .checks import check_layers, choose, embeds_kinds, is_hooked, per_layer
 from .conv import FlexConv
 from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
@@ -139,8 +139,7 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        for name, conv in self.convs.named_children():
-            check_layer(f"convs.{name}", conv, self.normalize)
+        check_layers(self.convs, self.normalize)
         if isinstance(graphs, GraphBatch):
             graphs.check_unchanged()
         else:
@@ -173,8 +172,9 @@ class FlexGCN(nn.Module):
         return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if type(self.encoder) is AtomEncoder and is_reference(self.backend):
-            return self.encoder(graphs.x, smooth=True)
+        own = type(self.encoder) is AtomEncoder and "forward" not in self.encoder.__dict__
+        if own and is_reference(self.backend):
+            return cast(AtomEncoder, self.encoder)(graphs.x, smooth=True)
         if (
             isinstance(graphs, GraphBatch)
             and embeds_kinds(self.encoder)
@@ -200,8 +200,9 @@ class FlexGCN(nn.Module):
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]
         drops = type(dropout) is not nn.Dropout or (dropout.training and dropout.p > 0)
-        rectified = type(self.act) is nn.ReLU
-        plain = folded or type(norm) is nn.Identity
+        drops = drops or is_hooked(dropout)
+        rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
+        plain = folded or (type(norm) is nn.Identity and not is_hooked(norm))
         relu = plain and rectified and not drops
         y = None
         if h is None and isinstance(graphs, GraphBatch):

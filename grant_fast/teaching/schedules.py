@@ -138,4 +138,4 @@ def _check_run(epochs: int, start_ratio: float) -> None:
 
 def _check_ratio(name: str, ratio: float) -> None:
     if not isinstance(ratio, Real) or not 0 < ratio <= 1:
-        raise InputError(f"{name}={ratio!r}: give a share above 0 and at most 1")
+        raise InputError(f"{name}={ratio!r}: give a number above 0 and at most 1")

@@ -16,6 +16,7 @@ from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_index, as_positions, count_graphs, sizes_to_ptr, take
 from ..nn import FlexGCN, is_plain, one_pass
+from ..nn.checks import check_layers
 from ..tasks import Task, check_task
 from . import fused
 from .residuals import ResidualKind, check_residual, graph_residuals
@@ -160,6 +161,8 @@ class ScoringPass:
 
         Without `check` a score may be NaN, for `check_numbers` to find.
         """
+        if self.predict is None and is_plain(model):
+            check_layers(model.convs, model.normalize)  # as the forward pass does
         with evaluating(model):
             fast = self._by_one_kernel(model, return_predictions)
             if fast is not None and not fast[0].isnan().any():

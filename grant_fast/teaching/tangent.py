@@ -16,8 +16,8 @@ from torch.func import functional_call, jacrev, vmap
 from ..batch import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..nn import AtomEncoder, FlexConv, FlexGCN
-from ..nn.checks import is_hooked
+from ..nn import FlexConv, FlexGCN
+from ..nn.checks import check_layers, embeds_kinds, is_hooked
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
@@ -59,6 +59,7 @@ def output_jacobian(
             "this FlexGCN has hooks, or a forward pass of its own, of which the tangent kernel "
             "knows nothing: give one without"
         )
+    check_layers(model.convs, model.normalize)
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
     whole_number("chunk_size", chunk_size)
@@ -95,7 +96,7 @@ class _Dense(nn.Module):
         """Output [C] of a graph: x [n, F], Â [n, n], and which of its n rows are nodes."""
         model, encoder = self.model, self.model.encoder
         convs = cast(list[FlexConv], list(model.convs))
-        if type(encoder) is AtomEncoder:
+        if embeds_kinds(encoder):
             h = F.embedding(x.long() + encoder.offset, encoder.weight).sum(1)
         else:
             h = x.to(convs[0].weight.dtype) if encoder is None else encoder(x)

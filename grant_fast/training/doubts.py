@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from ..data.table import table_kind
 from ..errors import few
 from ..tasks import Task, measured
 from .config import RunConfig
-from .targets import constant_targets, targets_of, unlabelled_targets
+from .targets import Scaling, constant_targets, targets_of, unlabelled_targets
 
 _MOST_CLASSES = 10
 
@@ -57,9 +59,11 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
         what = "rows" if _is_table(config) else "graphs"
         one, other = sorted(dataset.graphs.ids[torch.from_numpy(pairs[0])].tolist())
         much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
-        looks = "molecules look" if len(pairs) > 1 else "molecule looks"
-        where = f"as {what} {one} and {other}"
-        lines.append(f"{len(pairs)} {looks} like one whose label differs{much}, {where}")
+        stand = "molecules stand" if len(pairs) > 1 else "molecule stands"
+        where = f"for example in {what} {one} and {other}"
+        lines.append(
+            f"{len(pairs)} {stand} there more than once, with labels that differ{much}, {where}"
+        )
     return lines
 
 
@@ -82,11 +86,12 @@ def _stand_ins(y: Tensor | None, task: Task) -> list[str]:
         values, counts = column[~column.isnan()].unique(return_counts=True)
         for at, rest in ((0, values[1:]), (-1, values[:-1])):
             value = float(values[at]) if len(rest) > 1 else 0.0
-            nines = value == round(value) and set(str(abs(int(value)))) == {"9"}
+            nines = value == round(value) and re.fullmatch("-?99+", str(int(value)))
             if nines and (rest - value).abs().min() > rest[-1] - rest[0]:
-                what = f"{int(counts[at])} labels of target {name} are {value:g}"
-                remedy = 'empty these cells if that means "not measured"'
-                lines.append(f"{what}, far from all others: {remedy}")
+                count = int(counts[at])
+                labels = "labels of target {} are" if count > 1 else "label of target {} is"
+                what = f"{count} {labels.format(name)} {int(value)}, far from all others"
+                lines.append(f'{what}: if that means "not measured", empty such cells')
     return lines
 
 
@@ -95,5 +100,6 @@ def _comparable(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     y, task = dataset.graphs.y, dataset.task
     assert y is not None
     labels = y.double().masked_fill(~measured(y, task), torch.nan).view(len(y), -1).cpu().numpy()
-    regression = task.kind == "regression"
-    return labels, np.nanstd(labels, axis=0) if regression else np.zeros(labels.shape[1])
+    if task.kind == "regression":
+        return labels, np.array(Scaling.fit(y.view(len(y), -1)).deviation)
+    return labels, np.zeros(labels.shape[1])

@@ -139,8 +139,8 @@ def load_state(run_dir: Path, config: RunConfig, checksum: int) -> dict[str, Any
     check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
     if state.get("data") != checksum:
         raise InputError(
-            f"{path}: the run was made on other data than {config.source} holds now: "
-            "restore them, or give another folder"
+            f"{path}: the run was made on other data, or another split of them, than "
+            f"{config.source} gives now: restore them, or give another folder"
         )
     return state
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from ..batch import GraphBatch
 from ..dispatch import is_fused, takes_kernels
 from ..graphs import PackedGraphs
-from ..nn import AtomEncoder, BatchNorm, FlexGCN
+from ..nn import BatchNorm, FlexGCN
+from ..nn.checks import embeds_kinds
 from ..padded import PaddedBatch
 
 Result = TypeVar("Result")
@@ -99,7 +100,7 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
     if model.encoder is None:
         in_place = graphs.x.dtype == weights[0].dtype
     else:
-        in_place = type(model.encoder) is AtomEncoder and graphs.kinds is not None
+        in_place = embeds_kinds(model.encoder) and graphs.kinds is not None
     return PaddedBatch(graphs, ids, size) if in_place else None
 
 

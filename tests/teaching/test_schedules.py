@@ -93,7 +93,7 @@ def test_a_curriculum_knows_which_selection_an_epoch_uses() -> None:
     [
         ({"epochs": 0}, "epochs=0: give a whole number of at least 1"),
         ({"epochs": -3}, "epochs=-3"),
-        ({"start_ratio": 0.0}, r"start_ratio=0\.0: give a share above 0 and at most 1"),
+        ({"start_ratio": 0.0}, r"start_ratio=0\.0: give a number above 0 and at most 1"),
         ({"start_ratio": 1.5}, r"start_ratio=1\.5"),
         ({"start_ratio": math.nan}, "start_ratio=nan"),
         ({"start_ratio": "half"}, "start_ratio='half'"),

@@ -259,6 +259,17 @@ def test_what_hooks_a_user_gave_a_network_do_is_scored(level, backend) -> None:
     torch.testing.assert_close(score_graphs(model, graphs, task), expected)
 
 
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_a_network_that_refuses_to_run_is_not_scored_either(level) -> None:
+    graphs = dense_graphs((3, 5, 2), 5)
+    graphs.y = torch.arange(graphs.num_nodes if level == "node" else graphs.num_graphs) % 3
+    graphs.y_level = level
+    model = FlexGCN(5, [4], 3, [2, 2], pool=None if level == "node" else "mean")
+    model.normalize = False
+    with pytest.raises(InputError, match=r"convs\.0 has normalize=True"):
+        score_graphs(model, graphs, Task("multiclass", level, 3))
+
+
 class Operations(TorchDispatchMode):
     """Counts what is sent to PyTorch."""
 

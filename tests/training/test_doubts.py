@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.config import RunConfig
 from grant_fast.training.doubts import doubts
@@ -34,15 +35,20 @@ def test_an_ordinary_table_raises_none(tmp_path: Path) -> None:
     assert said(tmp_path, spread([])) == []
 
 
-@pytest.mark.parametrize("mark", ["-999", "-9999.0", "99999"])
-def test_labels_that_may_mean_not_measured(tmp_path: Path, mark: str) -> None:
-    assert said(tmp_path, spread([mark, mark])) == [
-        f"2 labels of target y are {float(mark):g}, far from all others: empty these cells if that "
-        'means "not measured"'
+@pytest.mark.parametrize("mark", ["-999", "-9999999.0", "99"])
+@pytest.mark.parametrize(
+    ("times", "words"), [(1, "label of target y is"), (3, "labels of target y are")]
+)
+def test_labels_that_may_mean_not_measured(
+    tmp_path: Path, mark: str, times: int, words: str
+) -> None:
+    assert said(tmp_path, spread([mark] * times)) == [
+        f"{times} {words} {int(float(mark))}, far from all others: "
+        'if that means "not measured", empty such cells'
     ]
 
 
-@pytest.mark.parametrize("label", ["-999.5", "-1000", "", "3.5"])
+@pytest.mark.parametrize("label", ["-999.5", "-1000", "", "3.5", "9"])
 def test_other_labels_that_stand_out_are_the_users_own(tmp_path: Path, label: str) -> None:
     assert said(tmp_path, spread([label])) == []
 
@@ -56,12 +62,15 @@ def test_molecules_whose_labels_contradict(tmp_path: Path) -> None:
     rows = [*spread([]), ("OCC", 2.9), ("OCCC", 0.3)]  # CCO is in row 3 with 0.1, CCCO with 0.2
     lines = [line for line in said(tmp_path, rows) if "in training" not in line]
     assert lines == [
-        "1 molecule looks like one whose label differs by more than a standard deviation, as rows "
-        "3 and 32"
+        "1 molecule stands there more than once, with labels that differ by more than a standard "
+        "deviation, for example in rows 3 and 32"
     ]
     classes = [(smiles, n % 2) for n, smiles in enumerate(CHAINS)] + [("OC", 1), ("OCC", 1)]
     lines = [line for line in said(tmp_path, classes) if "in training" not in line]
-    assert lines == ["1 molecule looks like one whose label differs, as rows 2 and 32"]
+    assert lines == [
+        "1 molecule stands there more than once, with labels that differ, for example in rows 2 "
+        "and 32"
+    ]
 
 
 def test_labels_of_atoms_are_not_compared(tmp_path: Path) -> None:
@@ -73,3 +82,21 @@ def test_labels_of_atoms_are_not_compared(tmp_path: Path) -> None:
     dataset.graphs.y = torch.arange(len(dataset.graphs.x), dtype=torch.float32)[:, None]
     dataset = replace(dataset, task=replace(dataset.task, level="node"))
     assert doubts(dataset, RunConfig(source=str(table))) == []
+
+
+def test_a_target_without_labels_is_no_trouble(tmp_path: Path) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n, "") for n in range(30)] + [(1, 2)])
+    assert doubts(dataset, config) == [
+        "no label in training, so that predictions mean nothing: target z"
+    ]
+
+
+def of_two_targets(folder: Path, labels: list[tuple[object, object]]) -> tuple[Dataset, RunConfig]:
+    """A table of chains with labels y and z, of which the first 30 are taken."""
+    pytest.importorskip("rdkit")
+    pytest.importorskip("ogb")
+    table = folder / "table.csv"
+    rows = [f"{smiles},{y},{z}" for smiles, (y, z) in zip([*CHAINS, "N"], labels, strict=True)]
+    table.write_text("\n".join(["smiles,y,z", *rows]))
+    dataset = load_dataset(table, target="all", split="random", num_graphs=30, progress=False)
+    return dataset, RunConfig(source=str(table))
