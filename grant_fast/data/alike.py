@@ -27,9 +27,8 @@ def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.nd
         Positions [P, 2] of the lowest and the highest label of graphs that look alike, a row for
         each group of them.
     """
-    order = np.argsort(marks, kind="stable")
-    same = np.diff(marks[order]) == 0
-    twice = np.sort(order[np.append(same, False) | np.insert(same, 0, False)[: len(order)]])
+    _, group, sizes = np.unique(marks, return_inverse=True, return_counts=True)
+    twice = np.flatnonzero(sizes[group] > 1)
     marks, y, best = marks[twice], y[twice], np.zeros((0, 3))
     for target, limit in zip(y.T, apart, strict=True):
         known = np.flatnonzero(~np.isnan(target))

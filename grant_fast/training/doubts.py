@@ -99,7 +99,7 @@ def _comparable(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Labels [G, T] with NaN where not measured, and how far apart those of a molecule may be."""
     y, task = dataset.graphs.y, dataset.task
     assert y is not None
-    labels = y.double().masked_fill(~measured(y, task), torch.nan).view(len(y), -1).cpu().numpy()
+    labels = y.double().masked_fill(~measured(y, task), torch.nan).reshape(len(y), -1)
     if task.kind == "regression":
-        return labels, np.array(Scaling.fit(y.view(len(y), -1)).deviation)
-    return labels, np.zeros(labels.shape[1])
+        return labels.cpu().numpy(), np.array(Scaling.fit(labels).deviation)
+    return labels.cpu().numpy(), np.zeros(labels.shape[1])
