@@ -20,12 +20,18 @@ from .infer import make_task
 from .smiles import Failure
 from .splits import PARTS
 
-DEFAULT_METRIC = {
+_METRIC: dict[Kind, str] = {
     "regression": "mae",
     "binary": "roc_auc",
     "multilabel": "roc_auc",
     "multiclass": "accuracy",
 }
+
+
+def default_metric(task: Task) -> str:
+    """What a task is judged by unless told otherwise; of several regressions what has no units."""
+    several = task.kind == "regression" and task.num_outputs > 1
+    return "r2" if several else _METRIC[task.kind]
 
 
 @dataclass
@@ -128,7 +134,7 @@ def read_packed(path: Path, kind: Kind | None = None) -> Dataset:
             task, metric = Task(**{**stored, "names": names}), meta["metric"]
         else:
             task, graphs.y = make_task(graphs.y, graphs.y_level, names, kind)
-            metric = DEFAULT_METRIC[task.kind]
+            metric = default_metric(task)
         split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} has a damaged description ({error}): pack it again") from error

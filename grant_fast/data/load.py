@@ -19,8 +19,8 @@ from . import graphon, twin
 from .arrays import GraphArrays, Published
 from .cache import SMALLEST, cached_graphs
 from .dataset import (
-    DEFAULT_METRIC,
     Dataset,
+    default_metric,
     first_graphs,
     first_of_each_part,
     read_packed,
@@ -240,7 +240,7 @@ def _from_table(
         ),
         task=posed,
         split=parts,
-        metric=DEFAULT_METRIC[posed.kind],
+        metric=default_metric(posed),
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
@@ -275,7 +275,7 @@ def _from_smi(
         graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(table.rows)),
         task=posed,
         split=split_by_scaffold(scaffolds) if by_scaffold else {},
-        metric=DEFAULT_METRIC[posed.kind],
+        metric=default_metric(posed),
         encoder="atom",
         skipped=skipped,
         splitting="scaffold",
@@ -295,7 +295,7 @@ def _published(name: str, loaded: Published, task: Kind | None, num_graphs: int 
         graphs=PackedGraphs.from_graph_arrays(arrays, missing_labels=loaded.missing_labels),
         task=posed,
         split=loaded.split,
-        metric=loaded.metric if posed.kind == loaded.kind else DEFAULT_METRIC[posed.kind],
+        metric=loaded.metric if posed.kind == loaded.kind else default_metric(posed),
         encoder=loaded.encoder,
         splitting="published",
     )
@@ -313,12 +313,13 @@ def _from_twin(name: str, task: Kind | None, num_graphs: int | None, seed: int) 
 def twin_dataset(name: str, shape: twin.Shape, arrays: GraphArrays, seed: int = 0) -> Dataset:
     """The shape twin of a set, of graphs that were drawn in its shape; the seed is the split's."""
     train, valid, test = (size / sum(shape.splits) for size in shape.splits)
+    task = Task(shape.kind, "graph", shape.num_targets)
     return Dataset(
         name=f"shape twin of {name} (noise, for timing alone)",
         graphs=PackedGraphs.from_graph_arrays(arrays, missing_labels=True),
-        task=Task(shape.kind, "graph", shape.num_targets),
+        task=task,
         split=random_split(arrays.num_graphs, (train, valid, test), seed),
-        metric="ap" if shape.kind == "multilabel" else DEFAULT_METRIC[shape.kind],
+        metric="ap" if shape.kind == "multilabel" else default_metric(task),
         encoder=None if shape.num_features else "atom",
     )
 

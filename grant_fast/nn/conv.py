@@ -1,6 +1,7 @@
 """One flexible graph convolution."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -84,8 +85,9 @@ class FlexConv(nn.Module):
             InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
                 cannot compute this, and why not.
         """
-        adjacency = self._propagation(x, edge_index, edge_weight)
-        return ops.flex_conv(x, self.weight, self.bias, adjacency, backend=self.backend)
+        with reading_once(self):
+            adjacency = self._propagation(x, edge_index, edge_weight)
+            return ops.flex_conv(x, self.weight, self.bias, adjacency, backend=self.backend)
 
     def _propagation(
         self, x: Tensor, edge_index: Any = None, edge_weight: Tensor | None = None
@@ -161,3 +163,10 @@ class FlexConv(nn.Module):
             f"{self.in_channels}, {self.out_channels}, order={self.order}, "
             f"normalize={self.normalize}, bias={self.bias is not None}{chosen}"
         )
+
+
+def reading_once(*convs: nn.Module) -> AbstractContextManager[None]:
+    """Where a parametrized weight is computed once, however often it is read."""
+    if any("parametrizations" in conv._modules for conv in convs):
+        return torch.nn.utils.parametrize.cached()
+    return nullcontext()

@@ -16,7 +16,7 @@ from ..loose import LooseGraphs
 from ..on_the_fly import packed
 from . import one_pass
 from .checks import check_layers, choose, embeds_kinds, is_hooked, per_layer
-from .conv import FlexConv
+from .conv import FlexConv, reading_once
 from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
 
@@ -132,11 +132,12 @@ class FlexGCN(nn.Module):
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
         """
         graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
-        if isinstance(graphs, LooseGraphs) and self._conv(0).weight.dtype == torch.float64:
-            graphs.dtype = torch.float64
-        if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
-            return self._layers_uncompiled(graphs)
-        return self._layers(graphs)
+        with reading_once(*self.convs):
+            if isinstance(graphs, LooseGraphs) and self._conv(0).weight.dtype == torch.float64:
+                graphs.dtype = torch.float64
+            if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
+                return self._layers_uncompiled(graphs)
+            return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         check_layers(self.convs, self.normalize)

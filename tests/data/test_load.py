@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
-from grant_fast.data.dataset import DEFAULT_METRIC, Dataset, save_dataset
+from grant_fast.data.dataset import Dataset, default_metric, save_dataset
 from grant_fast.data.graphon import generate
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
-from grant_fast.tasks import Task
+from grant_fast.tasks import Kind, Task
+from grant_fast.training.metrics import check_metric
 
 RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1", "C1CCCC1"]
 
@@ -154,6 +156,7 @@ class TestMolecules:
         path = csv_file([f"{'C' * i},{i},{i}" for i in range(1, 11)], header="smiles,logS,S")
         dataset = load_dataset(path, target=target, split="random", progress=False)
         assert dataset.task.names == names
+        assert dataset.metric == ("mae" if len(names) == 1 else "r2")
 
     def test_classes_when_asked_for(self, csv_file: Callable) -> None:
         path = csv_file([f"{ring},{i % 3}" for i, ring in enumerate(RINGS)])
@@ -381,12 +384,13 @@ def test_nonsense_options_are_named(options: dict, culprit: str) -> None:
         load_dataset("gen-reg", **options)
 
 
-def test_every_default_metric_belongs_to_a_task() -> None:
-    from typing import get_args
-
-    from grant_fast.tasks import Kind
-
-    assert set(DEFAULT_METRIC) == set(get_args(Kind))
+def test_every_task_has_a_metric_that_fits_it_and_that_no_unit_weighs() -> None:
+    for kind in get_args(Kind):
+        for outputs in (1,) if kind == "binary" else (2, 3):
+            task = Task(kind, num_outputs=outputs)
+            check_metric(default_metric(task), task)
+    assert default_metric(Task("regression")) == "mae"
+    assert default_metric(Task("regression", num_outputs=2)) == "r2"
 
 
 def test_grouping_puts_each_part_side_by_side_and_keeps_every_identity():
