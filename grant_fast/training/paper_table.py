@@ -69,7 +69,8 @@ def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[s
     """The table, headings first: the paper's figures and ours in turn, then those only cited."""
     metric = config.metric.upper().replace("_", "-")
     arrow = "↑" if higher_is_better(config.metric) else "↓"
-    unit = f" ({recipe.unit})" if recipe.unit else ""
+    ours = config.source == recipe.source  # other data may have other units
+    unit = f" ({recipe.unit})" if recipe.unit and ours else ""
     lines = [
         [
             "GraNT",

@@ -163,6 +163,13 @@ def test_other_methods_stand_as_cited_and_not_run():
     assert ["GMoE-GIN", "cited, not run", "3,932.06", "–", "0.7468", "–", "–"] in table
 
 
+def test_the_published_unit_is_that_of_the_published_data_alone():
+    recipe = load_recipe("QM9")
+    for source, heading in (("QM9", "true MAE (D) ↓"), ("mine.csv", "true MAE ↓")):
+        config = replace(recipe.config, source=source)
+        assert cells(recipe, config, [])[0][5] == heading
+
+
 def test_data_of_ones_own_take_the_place_of_the_recipes(tmp_path):
     packed = tmp_path / "rings.gfast"
     save_dataset(make_dataset("binary"), packed)
