@@ -12,6 +12,7 @@ from .dispatch import hops_natively, is_fused, takes_kernels, takes_native, why_
 from .errors import InputError
 from .loose import LooseGraphs
 from .nn import FlexConv, FlexGCN, as_graphs, one_pass
+from .nn.checks import is_hooked
 from .ops import autocasts, is_one_kernel
 
 
@@ -65,7 +66,7 @@ def _path(
     source: str | None,
 ) -> str:
     adjacency, weight = graphs.adjacency(model.normalize), conv.weight
-    if not isinstance(graphs, GraphBatch):
+    if not isinstance(graphs, GraphBatch) or is_hooked(conv):
         return _convolution(conv, adjacency)
     if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
         who = "CPU kernels"

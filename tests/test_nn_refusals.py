@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
-from torch.nn.utils import prune
 
 from grant_fast import FlexConv, FlexGCN, InputError
 from grant_fast.adjacency import Adjacency
@@ -47,12 +46,8 @@ def test_what_a_network_would_never_call_is_refused():
     batch = Case().graphs.batch(slice(None))
     model = FlexGCN(5, 4, 1, orders=[2, 2])
     nn.utils.parametrizations.spectral_norm(model.convs[1], "weight")
-    model.convs[0].register_forward_pre_hook(lambda *_: None)  # as tools that look on do
     model(batch).sum().backward()
     assert model.convs[1].parametrizations.weight.original.grad is not None
-    nn.utils.spectral_norm(model.convs[0], "weight")
-    with pytest.raises(InputError, match=r"weight of convs\.0.*torch\.nn\.utils\.parametrizations"):
-        model(batch)
     model.convs[0] = Own(5, 4)
     with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
         model(batch)
@@ -60,15 +55,6 @@ def test_what_a_network_would_never_call_is_refused():
     model.convs[0].forward = lambda x, *_: x
     with pytest.raises(InputError, match=r"convs\.0 has a forward pass of its own"):
         model(batch)
-
-
-def test_a_bias_that_a_hook_makes_is_refused_before_it_is_stale():
-    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, orders=[2, 2])
-    prune.random_unstructured(model.convs[1], "bias", amount=1)
-    with pytest.raises(InputError, match=r"a hook computes the bias of convs\.1 before"):
-        model(batch)
-    prune.remove(model.convs[1], "bias")
-    model(batch).sum().backward()
 
 
 def test_a_layer_that_normalises_otherwise_than_its_network_is_refused():

@@ -3,7 +3,7 @@
 from numbers import Real
 from typing import Any, TypeGuard
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import InputError
 from .conv import FlexConv
@@ -23,20 +23,13 @@ def per_layer(name: str, value: Any, layers: int) -> list[Any]:
 
 
 def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
-    """Refuse a layer of which more than its weights says what it computes: its own forward pass, or
-    hook that makes its weights, would never run, and the network has one `normalize`."""
+    """Refuse a layer of which more than its weights says what it computes: its own forward pass
+    would never run, and the network has one `normalize`."""
     if type(conv).forward is not FlexConv.forward or "forward" in conv.__dict__:
         raise InputError(
             f"{name} has a forward pass of its own, and FlexGCN calls none of them: "
             "make a network of such layers yourself"
         )
-    if conv._forward_pre_hooks:
-        for part in ("weight", "bias"):  # no parameter any more, but what a hook sets anew
-            if isinstance(conv.__dict__.get(part), Tensor):
-                raise InputError(
-                    f"a hook computes the {part} of {name} before its forward pass, which FlexGCN "
-                    "never calls: use torch.nn.utils.parametrizations"
-                )
     if conv.normalize != normalize:
         raise InputError(
             f"{name} has normalize={conv.normalize} in a FlexGCN of normalize={normalize}, which "

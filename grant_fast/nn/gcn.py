@@ -30,8 +30,8 @@ class FlexGCN(nn.Module):
     [X, ÂX, …] from the dataset's cache and is one product, where that pays; a last layer under a
     linear pooling is a κ-weighted sum over each graph and one product per *graph*. Called with
     PyG's tensors it computes the same function without those caches; on a CPU they are packed for
-    the call. Either way its submodules are not called one by one: forward hooks belong on the
-    network itself.
+    the call. Either way a submodule is called as such only where it has hooks: what has none is
+    computed together with its neighbours.
 
     Args:
         in_channels: width of X, or of the encoder's output.
@@ -145,9 +145,9 @@ class FlexGCN(nn.Module):
             graphs.check_unchanged()
         else:
             graphs = self._packed(graphs)
-        out = one_pass.run(self, graphs) if isinstance(graphs, GraphBatch) else None
-        if out is not None:
-            return self._pool(out, graphs)
+        if isinstance(graphs, GraphBatch) and (out := one_pass.run(self, graphs)) is not None:
+            pooled = self.pool in ("mean", "sum")
+            return self._product(out, graphs) if pooled else self._pool(out, graphs)
         return self._last_layer(self.hidden(graphs), graphs)
 
     def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
@@ -196,7 +196,8 @@ class FlexGCN(nn.Module):
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
         ours = type(norm) is BatchNorm and not is_hooked(norm)
-        folded = ours and not norm.training and cast(BatchNorm, norm).is_affine_map
+        called = is_hooked(conv)
+        folded = ours and not called and not norm.training and cast(BatchNorm, norm).is_affine_map
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]
@@ -204,9 +205,12 @@ class FlexGCN(nn.Module):
         drops = drops or is_hooked(dropout)
         rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
         plain = folded or (type(norm) is nn.Identity and not is_hooked(norm))
-        relu = plain and rectified and not drops
+        relu = plain and rectified and not drops and not called
         y = None
-        if h is None and isinstance(graphs, GraphBatch):
+        if called:
+            x = self._encode(graphs) if h is None else h
+            y = conv(x, graphs.adjacency(self.normalize))
+        elif h is None and isinstance(graphs, GraphBatch):
             how = (graphs, weight, bias, self.normalize, relu, conv.backend)
             if self.encoder is None:
                 y = ops.hops_product(*how)
@@ -227,30 +231,27 @@ class FlexGCN(nn.Module):
         return dropout(self.act(norm(y)))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        conv = self._conv(-1)
-        if self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch):
+        conv, mean = self._conv(-1), self.pool == "mean"
+        linear = mean or self.pool == "sum"
+        if linear and isinstance(graphs, GraphBatch) and not is_hooked(conv):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
-            mean = self.pool == "mean"
             ops.check_features(h, conv.weight)
-            out = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
-        else:
-            out = conv(h, graphs.adjacency(self.normalize))
-        return self._pool(out, graphs)
+            pooled = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
+            return self._product(pooled, graphs)
+        return self._pool(conv(h, graphs.adjacency(self.normalize)), graphs)
 
     def _pool(self, out: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        """The output, from the last layer's, [n, h], or from what was pooled for it, [B, κh]."""
+        """The network's output, from the last layer's, [n, out_channels]."""
         if self.pool is None:
             return out
         if self.pool == "max":
             index = graphs.batch[:, None].expand_as(out)
             zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
             return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
-        if isinstance(graphs, GraphBatch):
-            return self._product(out, graphs)
         return ops.spmm(out, graphs.pooling(self.pool == "mean"), self._conv(-1).backend)
 
     def _product(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
-        """The last layer's product with what was pooled for it, [B, κh]."""
+        """The network's output, by the last layer's product with what was pooled, [B, κh]."""
         conv = self._conv(-1)
         weight = conv.flat_weight().T
         if conv.bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):

@@ -82,7 +82,8 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
     if not ops.takes_network(first.weight, adjacency, model.backend):
         return None
-    if any(is_hooked(part) for part in (model.act, *model.norms, *model.dropouts)):
+    parts = (model.act, *model.convs, *model.norms, *model.dropouts)
+    if any(map(is_hooked, parts)):
         return None
     layers = _layers(model)
     if not layers or any(native.is_wide(layer.weight) for layer in layers):

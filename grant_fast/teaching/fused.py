@@ -53,6 +53,7 @@ def tail_fits(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
     outputs = last.out_channels * (1 if model.pool is None else last.order)
     return (
         last.order <= dispatch.MAX_ORDER
+        and not is_hooked(last)
         and outputs <= MAX_TAIL_OUT
         and last.weight.dtype == torch.float32
         and targets_fit(model, graphs, task)

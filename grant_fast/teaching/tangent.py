@@ -54,7 +54,8 @@ def output_jacobian(
     """
     if not isinstance(model, FlexGCN):
         raise InputError(f"the tangent kernel is of a FlexGCN, not of a {type(model).__name__}")
-    if is_hooked(model) or model._overrides("forward") or model._overrides("hidden"):
+    hooked = any(map(is_hooked, (model, *model.convs)))
+    if hooked or model._overrides("forward") or model._overrides("hidden"):
         raise InputError(
             "this FlexGCN has hooks, or a forward pass of its own, of which the tangent kernel "
             "knows nothing: give one without"

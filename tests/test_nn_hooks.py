@@ -1,0 +1,107 @@
+"""Hooks on the parts of a FlexGCN: all of them run, whoever computes."""
+
+import pytest
+import torch
+from torch.nn.utils import prune
+
+from grant_fast import FlexGCN, Task, explain, score_graphs
+from tests.cases import Case
+
+BACKENDS = ["auto", "torch", "reference"]
+
+
+def inputs(case, packed, model):
+    batch = case.graphs.to(model.convs[0].weight.dtype).batch(slice(None))
+    return (batch,) if packed else (batch.x, batch.edge_index, batch.edge_weight, batch.batch)
+
+
+def dtype_of(backend):
+    """The CPU kernels take float32 alone."""
+    return torch.float32 if backend == "auto" else torch.float64
+
+
+def close(found, want):
+    torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("pool", ["mean", "sum", "max", None])
+def test_hooks_that_look_on_change_nothing_and_see_what_each_layer_gives(
+    pool, backend, packed, training
+):
+    case, seen = Case(), []
+    # Without biases: before a batch norm their gradients are 0 but for rounding.
+    model = FlexGCN(5, 4, 2, [3, 2, 2], norm="batch_norm", bias=False, pool=pool, backend=backend)
+    model.to(dtype_of(backend)).train(training)
+    given = inputs(case, packed, model)
+    with torch.no_grad():
+        for norm in model.norms:  # so that two calls in training mode are alike
+            norm.momentum = 0.0
+    want = model(*given)
+    grads = torch.autograd.grad(want.tanh().sum(), tuple(model.parameters()))
+    for conv in model.convs:
+        conv.register_forward_hook(lambda module, args, out: seen.append((args[0], out)))
+    for conv in model.convs[1:]:  # the first one's input has no gradient
+        conv.register_full_backward_hook(lambda module, into, out: seen.append((module, out[0])))
+    out = model(*given)
+    close(out, want)
+    assert [tuple(y.shape) for _, y in seen] == [(case.num_nodes, width) for width in (4, 4, 2)]
+    found = torch.autograd.grad(out.tanh().sum(), tuple(model.parameters()))
+    close(found, grads)
+    assert [module for module, _ in seen[3:]] == [model.convs[2], model.convs[1]]
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_a_hook_that_changes_an_output_does_so_once(pool, backend, packed, layer):
+    case = Case()
+    model = FlexGCN(5, 4, 4, [3, 2], act=None, pool=pool, backend=backend)
+    model.to(dtype_of(backend))
+    given = inputs(case, packed, model)
+
+    def once(module, args, out):
+        handle.remove()  # from then on the layer is computed with its neighbours again
+        return 3 * out
+
+    before = model(*given)
+    handle = model.convs[layer].register_forward_hook(once)
+    changed = model(*given)
+    close(model(*given), before)
+    with torch.no_grad():
+        model.convs[layer].weight *= 3
+        model.convs[layer].bias *= 3
+    close(changed, model(*given))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_weights_that_a_hook_makes_are_those_of_the_call(backend, mode):
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 1, [2, 2], backend=backend)
+    getattr(model, mode)()
+    with torch.no_grad():
+        model.convs[0].bias.normal_()
+    prune.random_unstructured(model.convs[0], "weight", amount=0.5)
+    prune.random_unstructured(model.convs[1], "bias", amount=1)
+    with torch.no_grad():
+        model.convs[0].weight_orig *= 2
+    out = model(batch)
+    out.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    prune.remove(model.convs[0], "weight")
+    prune.remove(model.convs[1], "bias")
+    close(model(batch), out)
+
+
+def test_the_teacher_and_explain_see_hooked_layers():
+    graphs, task = Case().graphs, Task("regression")
+    graphs.y = torch.zeros(len(graphs), 1)
+    model = FlexGCN(5, 4, 1, [2, 2], backend="torch").eval()
+    batch = graphs.batch(slice(None))
+    assert "pooled first" in explain(model, batch)[1]
+    model.convs[1].register_forward_hook(lambda module, args, out: torch.ones_like(out))
+    assert "pooled first" not in explain(model, batch)[1]
+    close(score_graphs(model, graphs, task), (batch.sizes > 0).float())
