@@ -17,7 +17,7 @@ from .errors import InputError
 from .flat import FlatGraphs
 from .indexing import Positions
 from .layout import joined_csr, joined_ptr
-from .packing import as_tensor, pack_arrays
+from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_targets
 from .tasks import Level
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class PackedGraphs(FlatGraphs):
     """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
 
     Build it with `from_arrays`, `from_data_list`, `from_smiles` or `from_dataset`, or `load` it.
-    Treat it as immutable, but for `y`: what is derived from it is cached. PyTorch's `DataLoader`
+    Treat it as immutable, but for `y`: what is derived from it is cached. A `y` that is set is
+    checked and packed as one given to `from_arrays`, with missing labels. PyTorch's `DataLoader`
     takes it as it is (`DataLoader(graphs, batch_sampler=sampler)`), and without workers, for whom
     there is nothing to do; PyG's collates PyG's own `Data` only.
 
@@ -75,9 +76,38 @@ class PackedGraphs(FlatGraphs):
                     "it before a model reads the graphs, or pack them anew"
                 )
             own["_cache"] = {}  # a copy shares that of what it is of
+        if "meta" in own and value is not None:  # it is made: of what the packing has checked
+            value = self._checked(name, value)
         if name == "y":
             own.pop("class_range", None)
         super().__setattr__(name, value)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """A new value of a field, as packing makes it; InputError where it does not fit these
+        graphs."""
+        if name == "y":
+            double = self.y is not None and self.y.dtype == torch.float64
+            either = self.num_graphs == self.num_nodes
+            y, level = pack_targets(
+                as_tensor("y", value),
+                self.num_graphs,
+                self.num_nodes,
+                self.y_level if either else None,
+                missing_labels=True,
+                dtype=torch.float64 if double else torch.float32,
+            )
+            super().__setattr__("y_level", level)
+            return y.to(self.device)
+        if name == "y_level":
+            count = {"graph": self.num_graphs, "node": self.num_nodes}.get(value)
+            if count is None or (self.y is not None and count != len(self.y)):
+                raise InputError(f"y_level={value!r} does not fit y: set y, whose rows tell it")
+        if name == "edge_attr":
+            return pack_edge_attr(as_tensor(name, value), self.num_edges).to(self.device)
+        for field, rows in (("ids", self.num_graphs), ("x", self.num_nodes)):
+            if name == field and (not isinstance(value, Tensor) or value.shape[:1] != (rows,)):
+                raise InputError(f"{name} must be a tensor of {rows} rows, as these graphs have")
+        return value
 
     def __len__(self) -> int:
         return self.num_graphs

@@ -53,7 +53,7 @@ def pack_arrays(
     if edge_weight is not None:
         weight = _checked_weight(edge_weight, edges.shape[1])
     if edge_attr is not None:
-        attr = _checked_rows(as_tensor("edge_attr", edge_attr), edges.shape[1])
+        attr = pack_edge_attr(as_tensor("edge_attr", edge_attr), edges.shape[1])
     adj, adj_t, attr = _pack_edges(edges, weight, attr, batch, ptr)
     return Packed(x, y, ptr, adj, adj_t, y_level or "graph", attr)
 
@@ -143,9 +143,14 @@ def _checked_batch(batch: Tensor, num_nodes: int, num_graphs: int | None) -> Ten
 
 
 def pack_targets(
-    y: Tensor, num_graphs: int, num_nodes: int, level: Level | None, missing_labels: bool
+    y: Tensor,
+    num_graphs: int,
+    num_nodes: int,
+    level: Level | None,
+    missing_labels: bool,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Level]:
-    """`y` as float32 [rows, T] or int64 [rows], and whether a row is a graph or a node."""
+    """`y` as floats [rows, T] or int64 [rows], and whether a row is a graph or a node."""
     rows = y.shape[0] if y.dim() else -1
     if level not in ("graph", "node", None):
         raise InputError(f"unknown y_level {level!r}: choose 'graph' or 'node'")
@@ -164,12 +169,12 @@ def pack_targets(
         wrong = (classes < 0) & ((classes != NOT_MEASURED) | (not missing_labels))
         if wrong.any():
             row = int(wrong.nonzero()[0])
-            raise InputError(
-                f"y is {classes[row]} at {level} {row}: classes count from 0 (numbers that are no "
-                "classes are floating point: give y.float())"
-            )
+            hint = "numbers that are no classes are floating point: give y.float()"
+            if classes[row] == NOT_MEASURED:
+                hint = f"pass missing_labels=True if {NOT_MEASURED} is 'not measured'"
+            raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0 ({hint})")
         return classes.contiguous(), level
-    y = (y if y.dim() == 2 else y[:, None]).to(torch.float32).contiguous()
+    y = (y if y.dim() == 2 else y[:, None]).to(dtype).contiguous()
     bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)
     if bad.any():
         row, column = bad.nonzero()[0].tolist()
@@ -189,7 +194,7 @@ def _checked_edges(edge_index: Tensor, num_nodes: int) -> Tensor:
     return edge_index.long()
 
 
-def _checked_rows(attr: Tensor, num_edges: int) -> Tensor:
+def pack_edge_attr(attr: Tensor, num_edges: int) -> Tensor:
     """edge_attr, [E] or [E, D], in the dtypes of features."""
     if attr.dim() not in (1, 2) or attr.shape[0] != num_edges:
         raise InputError(

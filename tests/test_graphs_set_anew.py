@@ -1,7 +1,9 @@
 """Fields of a PackedGraphs that are assigned after it was made."""
 
 import copy
+import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,3 +49,62 @@ def test_targets_may_be_set_anew():
     assert graphs.class_range == (0, 4)
     graphs.y = torch.tensor([1, 2])
     assert graphs.class_range == (1, 2)
+
+
+def test_targets_that_are_set_are_packed_as_those_that_are_given():
+    graphs = Case(sizes=(3, 2)).graphs
+    for given in ([1, 2], np.array([1, 2]), torch.tensor([[1], [2]], dtype=torch.int32)):
+        graphs.y = given
+        assert graphs.y.tolist() == [1, 2] and graphs.y.dtype == torch.int64
+    graphs.y = torch.tensor([1.5, math.nan], dtype=torch.float64)
+    assert graphs.y.shape == (2, 1) and graphs.y.dtype == torch.float32
+    assert graphs.batch([1, 0]).y[1] == 1.5
+    graphs.y = torch.arange(5.0)
+    assert graphs.y_level == "node" and graphs.batch([1]).y.tolist() == [[3], [4]]
+    graphs.y = None
+    graphs.y_level = "graph"
+    graphs.y = [-100, 3]
+    assert graphs.class_range == (3, 3)
+
+
+def test_targets_of_graphs_in_double_precision_stay_so():
+    graphs = Case(sizes=(3, 2)).graphs
+    graphs.y = torch.tensor([1.0, 2.0])
+    graphs = graphs.to(torch.float64)
+    graphs.y = graphs.y / 3
+    assert graphs.y.dtype == torch.float64 and graphs.y[0, 0].item() == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("y", torch.zeros(3), r"y has shape \(3,\): it needs one row for each of the 2 graphs"),
+        ("y", torch.zeros(1, 1), "one row for each of the 2 graphs"),
+        ("y", torch.tensor([0.0, math.inf]), "y is inf at graph 1"),
+        ("y", torch.tensor([0, -1]), "y is -1 at graph 1: classes count from 0"),
+        ("y", torch.zeros(2, requires_grad=True), "y requires a gradient"),
+        ("y", "none", "y is not an array of numbers|y has shape"),
+        ("y_level", "edge", "y_level='edge' does not fit y: set y, whose rows tell it"),
+        ("y_level", "node", "y_level='node' does not fit y"),
+        ("ids", torch.arange(3), "ids must be a tensor of 2 rows"),
+        ("x", torch.zeros(4, 5), "x must be a tensor of 5 rows"),
+        ("edge_attr", torch.zeros(1, 2), r"edge_attr has shape \(1, 2\): it needs one row"),
+    ],
+)
+def test_what_does_not_fit_the_graphs_is_refused_and_changes_nothing(
+    name, value, message, tmp_path
+):
+    graphs = Case(sizes=(3, 2)).graphs
+    graphs.y = torch.tensor([1.0, 2.0])
+    before = getattr(graphs, name)
+    with pytest.raises(InputError, match=message):
+        setattr(graphs, name, value)
+    assert getattr(graphs, name) is before and graphs.y_level == "graph"
+    graphs.save(tmp_path / "graphs.gfast")
+    assert torch.equal(PackedGraphs.load(tmp_path / "graphs.gfast").y, graphs.y)
+
+
+def test_a_class_that_means_missing_is_told_what_says_so():
+    missing = torch.tensor([0, -100])
+    with pytest.raises(InputError, match=r"y is -100 at graph 1.*pass missing_labels=True"):
+        PackedGraphs.from_arrays(torch.zeros(2, 1), [[], []], [0, 1], missing, y_level="graph")
