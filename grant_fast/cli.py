@@ -360,12 +360,19 @@ def predict(
     """
     from .data.load import check_kind
     from .training.folder import check_spares
-    from .training.predict import check_new_graphs, load_predictor, predict_csv, predict_packed
+    from .training.predict import (
+        check_answers_name,
+        check_new_graphs,
+        load_predictor,
+        predict_csv,
+        predict_packed,
+    )
     from .workers import cores
 
     check_spares(run, out)
     check_writable(out)
     check_apart(source, out)
+    check_answers_name(out)
     check_new_graphs(source)
     check_kind(source)
     packed = source.lower().endswith(".gfast")

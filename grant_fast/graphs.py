@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -237,7 +237,7 @@ class PackedGraphs(FlatGraphs):
     @classmethod
     def from_smiles(
         cls,
-        smiles: Sequence[str],
+        smiles: Iterable[str],
         y: Any = None,
         *,
         edge_attr: bool = False,
@@ -262,12 +262,12 @@ class PackedGraphs(FlatGraphs):
 
         Raises:
             InputError: an unparsable SMILES (by position and text) where `strict`; wrong targets;
-                one string where a list belongs.
+                one string, a table or a set where a list belongs.
             MissingExtraError: RDKit or OGB is not installed.
         """
-        from .data.smiles import check_list, featurize
+        from .data.smiles import as_list, featurize
 
-        check_list(smiles)
+        smiles, y = as_list(smiles), None if y is None else as_tensor("y", y)
         if y is not None and len(y) != len(smiles):
             raise InputError(f"there are {len(smiles)} SMILES but {len(y)} rows of y")
         arrays, failures = featurize(smiles, workers, progress, edge_attr)
@@ -281,7 +281,7 @@ class PackedGraphs(FlatGraphs):
         bad = {row for row, _ in failures}
         keep = torch.tensor([row for row in range(len(smiles)) if row not in bad], dtype=torch.long)
         if y is not None:
-            arrays = replace(arrays, y=as_tensor("y", y)[keep], y_level="graph")
+            arrays = replace(arrays, y=y[keep], y_level="graph")
         return cls.from_graph_arrays(
             arrays, missing_labels=missing_labels, ids=keep, meta={"encoder": "atom"}
         )

@@ -42,6 +42,11 @@ class Task:
         if self.level not in get_args(Level):
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
         whole_number("num_outputs", self.num_outputs, least=2 if self.kind == "multiclass" else 1)
+        if len(self.names) not in (0, self.num_outputs):
+            raise InputError(
+                f"there are {len(self.names)} names for {self.num_outputs} outputs: give one for "
+                "each, or none"
+            )
         if self.kind == "binary" and self.num_outputs != 1:
             raise InputError(
                 f"a binary task has one output, not {self.num_outputs}: take 'multiclass' for an "

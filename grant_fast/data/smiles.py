@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -130,10 +130,17 @@ def _table(rows: list[bytes], columns: int) -> np.ndarray:
     return np.frombuffer(bytearray().join(rows), np.uint8).reshape(-1, columns)
 
 
-def check_list(smiles: Sequence[str]) -> None:
-    """Refuse a bare string, whose letters would be taken for molecules (InputError)."""
+def as_list(smiles: Any) -> list[str]:
+    """SMILES as a list; InputError where they have no order, or are one string, whose letters would
+    be taken for molecules."""
     if isinstance(smiles, str):
         raise InputError(f"smiles is one string, {smiles[:40]!r}: give a list, [{smiles[:40]!r}]")
+    is_table = hasattr(smiles, "columns")  # of which only the names would be read
+    if is_table or isinstance(smiles, Mapping | Set | bytes) or not isinstance(smiles, Iterable):
+        raise InputError(
+            f"smiles is a {type(smiles).__name__}: give a list of strings, or one column of a table"
+        )
+    return list(smiles)
 
 
 def by_chunks(
@@ -194,7 +201,7 @@ def read_molecules(
 
     It must be a function that can be sent to other processes, or None for nothing.
     """
-    check_list(smiles)
+    smiles = as_list(smiles)
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")

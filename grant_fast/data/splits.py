@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
-from .smiles import by_chunks, check_list, import_rdkit
+from .smiles import as_list, by_chunks, import_rdkit
 
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
@@ -62,7 +62,7 @@ def scaffold_split(
             where a list belongs.
         MissingExtraError: rdkit is not installed.
     """
-    check_list(smiles)
+    smiles = as_list(smiles)
     _bounds(len(smiles), fractions)
     import_rdkit()  # a missing package is reported once, here, and not by every worker
     found = by_chunks(_scaffolds, smiles, workers, "finding scaffolds", progress)

@@ -16,7 +16,7 @@ from ..data.dataset import Dataset
 from ..data.load import check_kind, molecules_of
 from ..data.table import read_smi, read_table, table_kind
 from ..errors import InputError, few
-from ..files import atomic_write_csv
+from ..files import atomic_write_csv, unzipped_name
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task, measured
@@ -131,6 +131,15 @@ def check_new_graphs(source: str) -> None:
         raise InputError(
             f"there is no file {source}: give a CSV of SMILES, a *.smi or a *.gfast, which "
             f"`grant-fast pack {source} -o {source}.gfast` makes of a data set known by name"
+        )
+
+
+def check_answers_name(out: Path) -> None:
+    """Refuse a name by which other programs would not know a table (InputError)."""
+    if unzipped_name(out).suffix.lower() not in (".csv", ".tsv"):
+        raise InputError(
+            f"cannot write predictions as {out}: give a name that ends in .csv or .tsv (or in .gz "
+            "behind that)"
         )
 
 

@@ -132,6 +132,14 @@ def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
+@pytest.mark.parametrize("name", ["out.xlsx", "out", "-", "out.gz"])
+def test_predictions_get_a_name_by_which_others_read_them(trained, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    line = fails("predict", trained, "x.gfast", "-o", name)
+    assert f"as {name}: give a name that ends in .csv or .tsv (or in .gz behind that)" in line
+    assert not (tmp_path / name).exists()
+
+
 def test_a_column_without_any_molecule_is_named(of_molecules, tmp_path):
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text("id,smiles\n" + "".join(f"no. {i},C\n" for i in range(4)))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,6 +172,28 @@ def test_what_is_no_smiles_is_named_by_its_place_in_the_list() -> None:
 def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object]) -> None:
     with pytest.raises(InputError, match=r"smiles is one string, 'CCO': give a list, \['CCO'\]"):
         take("CCO")
+
+
+@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles, scaffold_split])
+def test_what_has_no_order_or_only_names_is_refused(take: Callable[[Any], object]) -> None:
+    table = SimpleNamespace(columns=["smiles"], __iter__=["smiles"].__iter__)
+    for given, kind in (
+        ({"CCO"}, "set"),
+        ({"a": "C"}, "dict"),
+        (None, "NoneType"),
+        (b"C", "bytes"),
+    ):
+        with pytest.raises(InputError, match=rf"smiles is a {kind}\w*: give a list of strings"):
+            take(given)
+    with pytest.raises(InputError, match="or one column of a table"):
+        take(table)
+
+
+def test_smiles_may_come_one_by_one() -> None:
+    graphs = PackedGraphs.from_smiles(("C" * n for n in range(1, 4)), np.arange(3.0))
+    assert graphs.num_nodes_per_graph.tolist() == [1, 2, 3]
+    with pytest.raises(InputError, match="there are 1 SMILES but 2 rows of y"):
+        PackedGraphs.from_smiles(iter(["C"]), [1.0, 2.0])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
