@@ -106,12 +106,12 @@ def check_packed_name(path: str | os.PathLike[str]) -> None:
         raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
 
 
-def read_packed(path: Path, kind: Kind | None = None) -> Dataset:
+def read_packed(path: Path, kind: Kind | None) -> Dataset:
     """Restore what `save_dataset` wrote; infer what a plain `PackedGraphs.save` leaves out.
 
     Args:
         path: a packed file with targets.
-        kind: of the task; by default the stored one.
+        kind: of the task; None for the stored one.
 
     Raises:
         InputError: there is no such file, it is damaged or holds no targets, or `kind` does not

@@ -221,7 +221,7 @@ def _one_thread() -> Iterator[None]:
 
 def chunks_of(
     name: str,
-    num_graphs: int = NUM_GRAPHS,
+    num_graphs: int,
     *,
     seed: int = 0,
     family: int = 0,
@@ -242,7 +242,7 @@ def chunks_of(
 
 def generate_parts(
     name: str,
-    num_graphs: int = NUM_GRAPHS,
+    num_graphs: int,
     *,
     seed: int = 0,
     workers: int | None = None,

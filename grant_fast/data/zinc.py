@@ -26,7 +26,7 @@ SOURCES = (
 _KEYS = ("atom_type", "bond_type", "logP_SA_cycle_normalized")
 
 
-def read_zinc(raw: Path, progress: bool = False) -> GraphArrays:
+def read_zinc(raw: Path, progress: bool) -> GraphArrays:
     """The molecules of train, valid and test, one after another; fetched if they are not there.
 
     An atom is one number, the index of its type; a bond is an edge each way.
