@@ -49,7 +49,7 @@ class Family:
     reversed: bool = False
 
     def tabulated(self, resolution: int) -> np.ndarray:
-        """w on the grid, as `graphon` gives it."""
+        """w on the grid i/r, i = 1…r: float64 `[r, r]`, rows u, columns v."""
         axis = np.arange(1, resolution + 1) / resolution
         if self.reversed:
             axis = axis[::-1]
@@ -80,22 +80,6 @@ FAMILIES: tuple[Family, ...] = (
     Family(lambda u, v: np.where(_same_half(u, v), 0.8, 0.0)),
     Family(lambda u, v: np.where(_same_half(u, v), 0.0, 0.8)),
 )
-
-
-def graphon(family: int = 0, resolution: int = 1000) -> np.ndarray:
-    """Tabulate w on the grid i/r, i = 1…r: float64 `[r, r]`, rows u, columns v.
-
-    Raises:
-        InputError: an unknown family, or a resolution below 1.
-    """
-    _check_graphon(family, resolution)
-    return FAMILIES[family].tabulated(resolution)
-
-
-def _check_graphon(family: int, resolution: int) -> None:
-    if not 0 <= family < len(FAMILIES):
-        raise InputError(f"unknown graphon family {family}: choose 0 to {len(FAMILIES) - 1}")
-    whole_number("resolution", resolution)
 
 
 @dataclass(frozen=True)
@@ -232,7 +216,9 @@ def chunks_of(
         raise InputError(f"unknown generated data set {name!r}: choose {' or '.join(NAMES)}")
     whole_number("num_graphs", num_graphs)
     whole_number("seed", seed, least=0)
-    _check_graphon(family, resolution)
+    if not 0 <= family < len(FAMILIES):
+        raise InputError(f"unknown graphon family {family}: choose 0 to {len(FAMILIES) - 1}")
+    whole_number("resolution", resolution)
     starts = range(0, num_graphs, CHUNK)
     return [
         Chunk(name, number, min(CHUNK, num_graphs - start), seed, family, resolution)
