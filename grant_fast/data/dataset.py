@@ -1,7 +1,5 @@
 """A data set with its task and its split, in memory and in a packed file."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
@@ -72,7 +70,7 @@ class Dataset:
                 crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
         return crc
 
-    def grouped(self) -> Dataset:
+    def grouped(self) -> "Dataset":
         """The same data with the graphs of each part side by side, so that a pass over a part reads
         the packed arrays in place instead of gathering; itself where that is so already."""
         order = torch.cat([self.split[part].cpu() for part in PARTS])

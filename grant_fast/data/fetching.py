@@ -1,7 +1,5 @@
 """Files from the network, whole or not at all, compared with what is known of them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -14,8 +14,6 @@ same one: how often depends on the seed (0.98 of the nodes for seed 0, 0.64 to 0
 eight). Judge it by ranking metrics, not by accuracy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -96,7 +94,7 @@ class LabelNetwork:
     bias3: Tensor
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, out_channels: int) -> LabelNetwork:
+    def draw(cls, rng: np.random.Generator, out_channels: int) -> "LabelNetwork":
         def normal(rows: int, columns: int) -> Tensor:
             return torch.from_numpy(rng.standard_normal((rows, columns), dtype=np.float32))
 

@@ -4,8 +4,6 @@ Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `edge_attr`, `n
 torch_geometric need not be installed. OGB's own pairs of (graph dictionary, label) are read, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """QM9 as the paper has it: 130,831 molecules with their dipole moment, from PyG's raw files."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

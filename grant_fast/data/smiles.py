@@ -1,7 +1,5 @@
 """Molecules from SMILES: OGB's nine categorical atom columns, and every bond in both directions."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

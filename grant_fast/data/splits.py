@@ -1,7 +1,5 @@
 """Splits of a data set into train, valid and test."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading molecules and their targets from a CSV or *.smi file, or a *.gz of one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
@@ -74,7 +72,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.smiles)
 
-    def take(self, positions: Sequence[int]) -> Table:
+    def take(self, positions: Sequence[int]) -> "Table":
         """The rows at `positions`, in that order."""
         where = torch.as_tensor(positions, dtype=torch.int64)
         return replace(
@@ -86,11 +84,11 @@ class Table:
             parts=None if self.parts is None else [self.parts[i] for i in positions],
         )
 
-    def first(self, count: int | None) -> Table:
+    def first(self, count: int | None) -> "Table":
         """The first rows; all if None."""
         return self if count is None else self.take(range(min(count, len(self))))
 
-    def without(self, failures: Sequence[Failure]) -> Table:
+    def without(self, failures: Sequence[Failure]) -> "Table":
         """All rows but those of these numbers."""
         bad = {row for row, _ in failures}
         return self.take([i for i, row in enumerate(self.rows) if row not in bad])

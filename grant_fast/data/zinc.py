@@ -1,7 +1,5 @@
 """ZINC as the paper has it: 249,456 molecules with their penalised logP, from PyG's raw files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

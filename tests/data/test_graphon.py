@@ -1,7 +1,5 @@
 """gen-reg and gen-cls: the graphons, the graphs drawn from them, and their labels."""
 
-from __future__ import annotations
-
 from math import exp, log, sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Molecules from SMILES."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

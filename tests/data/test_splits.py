@@ -1,7 +1,5 @@
 """Random and scaffold splits."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 
