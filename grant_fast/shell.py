@@ -133,11 +133,8 @@ def _why_unmeasured(dataset: Any, part: str) -> str:
     labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
     if not labelled:
         return f"the {part} split has no labels"
-    return f"the {part} split has labels of one {_value(dataset.task)} only"
-
-
-def _value(task: Any) -> str:
-    return "value" if task.kind == "regression" else "class"
+    one = "value" if dataset.task.kind == "regression" else "class"
+    return f"the {part} split has labels of one {one} only"
 
 
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
