@@ -90,7 +90,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
 
 def described_share(config: RunConfig) -> list[str]:
     """That a run does not train on all graphs in every epoch, in a line; none where it does."""
-    if config.arm == "full" or config.arm == INFOBATCH or config.start_ratio == 1:
+    if config.arm in ("full", INFOBATCH) or config.start_ratio == 1:
         return []
     from .teaching.schedules import Curriculum
 

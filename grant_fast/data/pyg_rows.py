@@ -60,14 +60,13 @@ def rows_of_graphs(data_list: Iterable[Any]) -> GraphRows:
     if not graphs:
         raise InputError("the list of graphs is empty: give one or more")
     edges = _edges(graphs)
-    first = {name: _first_with(name, graphs) for name in LEFT_OUT}
     return GraphRows(
         x=_features(graphs),
         edge_index=edges,
         edge_weight=_weights(graphs, edges.sizes),
         edge_attr=_edge_rows(graphs, edges.sizes),
         y=_targets(graphs),
-        left_out={name: index for name, index in first.items() if index is not None},
+        left_out={name: i for name in LEFT_OUT if (i := _first_with(name, graphs)) is not None},
     )
 
 

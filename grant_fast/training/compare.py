@@ -56,6 +56,7 @@ def compare(
             otherwise each runs for all epochs, as the paper's do.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
+        observer: who is told how they go on.
 
     Returns:
         One run for each arm and seed, arms in the order of reports and seeds ascending.
