@@ -10,8 +10,6 @@ medians are printed.
 import argparse
 import copy
 import json
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +25,7 @@ from benchmarks.networks import forever, inference, shuffled, training
 from benchmarks.peers import pyg
 from benchmarks.report import WAYS
 from benchmarks.stages import stages, table
+from benchmarks.timing import interleaved
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, native
 from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
@@ -76,21 +75,6 @@ GEN_CLS = Network(
 
 #: Batches that a side takes in its turn: as in an epoch, one finds the caches as another left them.
 TURN = 5
-
-
-def interleaved(
-    sides: dict[str, Callable[[], Any]], rounds: int, turn: int = TURN
-) -> dict[str, float]:
-    """Median seconds of a batch on each side; the sides take turns of so many batches."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(rounds + 1):
-        for name, run in sides.items():
-            for _ in range(turn):
-                start = time.perf_counter()
-                run()
-                if number:  # the first round warms up
-                    times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 class OnTensors(nn.Module):
@@ -145,7 +129,7 @@ def run(network: Network, graphs: PackedGraphs, task: Task, rounds: int) -> dict
     for name, kind in (("train", step), ("score", inference)):
         sides = {WAYS[0]: kind(ours, shuffled(graphs, ids, network.batch_size))}
         sides |= {way: kind(model, forever(loader)) for way, model in on_batches.items()}
-        medians = interleaved(sides, rounds)
+        medians = interleaved(sides, rounds, TURN)
         out |= {f"{name} {side}, ms": value * 1e3 for side, value in medians.items()}
         out |= {f"{name} {way}, ratio": medians["PyG"] / medians[way] for way in WAYS}
     if native.build() is not None:
@@ -189,7 +173,7 @@ def paper_mode(graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
         return (graphs.batch(ids) for ids in torch.randperm(len(graphs)).split(MOLHIV.batch_size))
 
     sides = {"ours": epoch(ours, batches), "paper": epoch(theirs, lambda: iter(loader))}
-    medians = interleaved(sides, rounds, turn=1)
+    medians = interleaved(sides, rounds)
     return {
         "work": f"molhiv, an epoch in the paper's mode ({len(graphs):,} graphs)",
         "ours, s": medians["ours"],

@@ -69,8 +69,7 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
 
 
 def _peer_side(model: nn.Module, batches: _Batches, setting: Setting) -> Side:
-    answer = lambda: gradients(model, batches(), setting)  # noqa: E731
-    return Side(_epoch(model, batches, setting), answer)
+    return Side(_epoch(model, batches, setting), lambda: gradients(model, batches(), setting))
 
 
 def _epoch(model: nn.Module, batches: _Batches, setting: Setting) -> Callable[[], None]:

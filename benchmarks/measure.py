@@ -55,7 +55,7 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
     # through all objects of all libraries each time, which took longer than most sides do.
     gc.collect()
     gc.freeze()
-    sides, report = _ready(work, bench.device)
+    sides, report = _ready(work)
     first = _warm_up(sides, report, work.ours, bench)
     slow = PATIENCE * bench.budget
     turns = {n: s for n, s in sides.items() if n == work.ours or first[n] <= slow}
@@ -81,7 +81,7 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
     return _summary(work, report, bench)
 
 
-def _ready(work: Work, device: torch.device) -> tuple[dict[str, Side], dict[str, Any]]:
+def _ready(work: Work) -> tuple[dict[str, Side], dict[str, Any]]:
     """The sides that could be made and are right, and what there is to report of each."""
     exact = [t.detach() for t in work.exact()]
     sides: dict[str, Side] = {}

@@ -1,10 +1,11 @@
 """From results.json to what people read: table.md and ratio.png."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from grant_fast.files import atomic_path
+from grant_fast.training.report import markdown as table
 
 from .cases import CENTRE_ORDER, CHECK, RUN, WIDTHS
 
@@ -185,12 +186,6 @@ def ratio(value: float) -> str:
 
 def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.0%}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown, the first column to the left and the others to the right."""
-    ruler = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ruler, *rows])
 
 
 def plot(path: Path, document: Results) -> None:

@@ -4,8 +4,6 @@ The same graphs, model and chunks on both sides, in turn; the ratio of medians i
 peak of extra memory a graph, measured with a model that needs none (Linux tells it).
 """
 
-import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from grant_fast.data.load import Dataset, load_dataset
 from grant_fast.teaching.scoring import evaluating, scoring_size
 
 from .memory import peak
+from .timing import interleaved
 
 NUM_GRAPHS, SHARE = 30_000, 10
 HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
@@ -57,14 +56,8 @@ def test_scoring_and_selection_beside_inference(  # type: ignore[no-untyped-def]
     def teach() -> Tensor:
         return select_graphs(score_graphs(model, graphs, dataset.task, ids=ids), len(ids) // SHARE)
 
-    times = {infer: [], teach: []}
-    for turn in range(6):
-        for side, measured in times.items():
-            start = time.perf_counter()
-            side()
-            if turn:
-                measured.append(time.perf_counter() - start)
-    ratio = statistics.median(times[teach]) / statistics.median(times[infer])
+    medians = interleaved({"infer": infer, "teach": teach}, rounds=5)
+    ratio = medians["teach"] / medians["infer"]
     benchmark.extra_info["ratio"] = ratio
     benchmark.pedantic(teach, rounds=1)
     with capsys.disabled():

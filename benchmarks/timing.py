@@ -1,5 +1,6 @@
-"""Time on a device, and a clock that runs only while the measured code does."""
+"""Time on a device, in turns, and by a clock that runs only while the measured code does."""
 
+import statistics
 import time
 from collections.abc import Callable
 from functools import cache
@@ -26,6 +27,21 @@ def seconds(run: Callable[[], Any], device: torch.device) -> float:
     end_event.record()
     end_event.synchronize()
     return start_event.elapsed_time(end_event) / 1e3
+
+
+def interleaved(
+    sides: dict[str, Callable[[], Any]], rounds: int, turn: int = 1
+) -> dict[str, float]:
+    """Median seconds of each side's runs on the CPU; the sides take turns of so many of them."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, run in sides.items():
+            for _ in range(turn):
+                start = time.perf_counter()
+                run()
+                if number:  # the first round warms up
+                    times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 @cache

@@ -75,7 +75,7 @@ def is_reference(backend: str | None) -> bool:
     return _chosen(backend)[1] == "reference"
 
 
-def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None) -> str:
+def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None) -> str:
     """Why PyTorch computes a layer, where it does; X has the device and dtype of the weights."""
     if _chosen(backend)[1] in PYTORCH:
         return "the backend is chosen so"
@@ -84,7 +84,7 @@ def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None = None
     return reason or "the kernels are taken where asked for only (backend='triton')"
 
 
-def hops_natively(weight: Tensor, backend: str | None = None) -> bool:
+def hops_natively(weight: Tensor, backend: str | None) -> bool:
     """Whether a layer that PyTorch computes hops by the compiled CPU kernel."""
     return allows_native(backend) and native.multiplies(weight, min(weight.shape[1:]))
 

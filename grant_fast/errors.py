@@ -36,12 +36,12 @@ def require(module: str, extra: str) -> ModuleType:
     """
     try:
         return importlib.import_module(module)
-    except ImportError as error:
-        if not isinstance(error, ModuleNotFoundError):
-            raise MissingExtraError(
-                f"{module} is needed here and is installed, but cannot be imported: {error}"
-            ) from error
+    except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"{error.name or module} is needed here and is not installed: "
             f'pip install "grant_fast[{extra}]"'
+        ) from error
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{module} is needed here and is installed, but cannot be imported: {error}"
         ) from error

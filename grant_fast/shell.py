@@ -90,7 +90,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
 
 def described_share(config: RunConfig) -> list[str]:
     """That a run does not train on all graphs in every epoch, in a line; none where it does."""
-    if config.arm == "full" or config.arm == INFOBATCH or config.start_ratio == 1:
+    if config.arm in ("full", INFOBATCH) or config.start_ratio == 1:
         return []
     from .teaching.schedules import Curriculum
 
@@ -133,11 +133,8 @@ def _why_unmeasured(dataset: Any, part: str) -> str:
     labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
     if not labelled:
         return f"the {part} split has no labels"
-    return f"the {part} split has labels of one {_value(dataset.task)} only"
-
-
-def _value(task: Any) -> str:
-    return "value" if task.kind == "regression" else "class"
+    one = "value" if dataset.task.kind == "regression" else "class"
+    return f"the {part} split has labels of one {one} only"
 
 
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import launch
+from .launch import launch
 from .readout import add_rows
 from .score import errors
 from .select import add_leading
@@ -149,7 +149,7 @@ def score(
         return scores
     weight, bias, pool = (None, None, None) if head is None else head
     order, h_in = (1, width) if weight is None else weight.shape[:2]
-    launch.launch(
+    launch(
         score_rows, (len(scores),), x, weight, bias, pool, y, scores, counts, row, graph, ptr,
         0 if pool is None else pool.shape[1],
         written=(scores, counts),

@@ -1,7 +1,5 @@
 """The flat form in which every source hands over its graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +35,7 @@ class GraphArrays:
     edge_weight: Tensor | None = None
     edge_attr: Tensor | None = None
 
-    def first(self, num_graphs: int) -> GraphArrays:
+    def first(self, num_graphs: int) -> "GraphArrays":
         """The first `num_graphs` graphs. Assumes that edges stay within their graph."""
         if num_graphs >= self.num_graphs:
             return self

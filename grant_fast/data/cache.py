@@ -1,7 +1,5 @@
 """Generated data sets are kept in the user's cache folder, packed, for the next time."""
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """A data set with its task and its split, in memory and in a packed file."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
@@ -78,7 +76,7 @@ class Dataset:
                 crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
         return crc
 
-    def grouped(self) -> Dataset:
+    def grouped(self) -> "Dataset":
         """The same data with the graphs of each part side by side, so that a pass over a part reads
         the packed arrays in place instead of gathering; itself where that is so already."""
         order = torch.cat([self.split[part].cpu() for part in PARTS])
@@ -112,12 +110,12 @@ def check_packed_name(path: str | os.PathLike[str]) -> None:
         raise InputError(f"cannot pack into {os.fspath(path)!r}: give a name that ends in .gfast")
 
 
-def read_packed(path: Path, kind: Kind | None = None) -> Dataset:
+def read_packed(path: Path, kind: Kind | None) -> Dataset:
     """Restore what `save_dataset` wrote; infer what a plain `PackedGraphs.save` leaves out.
 
     Args:
         path: a packed file with targets.
-        kind: of the task; by default the stored one.
+        kind: of the task; None for the stored one.
 
     Raises:
         InputError: there is no such file, it is damaged or holds no targets, or `kind` does not

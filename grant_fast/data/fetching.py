@@ -1,7 +1,5 @@
 """Files from the network, whole or not at all, compared with what is known of them."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -32,7 +30,7 @@ class Source:
     sha256: str | None = None
 
 
-def provide(folder: Path, sources: Sequence[Source], progress: bool = False) -> None:
+def provide(folder: Path, sources: Sequence[Source], progress: bool) -> None:
     """Fetch into `folder` whichever of the sources' files are not there.
 
     Raises:
@@ -73,7 +71,7 @@ def _extract(archive: Path, member: str, target: Path) -> None:
         shutil.copyfileobj(source, file, 1 << 20)
 
 
-def download(url: str, path: Path, sha256: str | None = None, progress: bool = False) -> None:
+def download(url: str, path: Path, sha256: str | None, progress: bool) -> None:
     """Fetch `url` to `path`, and compare it with its digest if that is known.
 
     Raises:

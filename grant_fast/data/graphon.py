@@ -14,8 +14,6 @@ same one: how often depends on the seed (0.98 of the nodes for seed 0, 0.64 to 0
 eight). Judge it by ranking metrics, not by accuracy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,7 +47,7 @@ class Family:
     reversed: bool = False
 
     def tabulated(self, resolution: int) -> np.ndarray:
-        """w on the grid, as `graphon` gives it."""
+        """w on the grid i/r, i = 1…r: float64 `[r, r]`, rows u, columns v."""
         axis = np.arange(1, resolution + 1) / resolution
         if self.reversed:
             axis = axis[::-1]
@@ -82,22 +80,6 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 
-def graphon(family: int = 0, resolution: int = 1000) -> np.ndarray:
-    """Tabulate w on the grid i/r, i = 1…r: float64 `[r, r]`, rows u, columns v.
-
-    Raises:
-        InputError: an unknown family, or a resolution below 1.
-    """
-    _check_graphon(family, resolution)
-    return FAMILIES[family].tabulated(resolution)
-
-
-def _check_graphon(family: int, resolution: int) -> None:
-    if not 0 <= family < len(FAMILIES):
-        raise InputError(f"unknown graphon family {family}: choose 0 to {len(FAMILIES) - 1}")
-    whole_number("resolution", resolution)
-
-
 @dataclass(frozen=True)
 class LabelNetwork:
     """The random network that writes the labels; weights are `[in, out]` float32.
@@ -112,7 +94,7 @@ class LabelNetwork:
     bias3: Tensor
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, out_channels: int) -> LabelNetwork:
+    def draw(cls, rng: np.random.Generator, out_channels: int) -> "LabelNetwork":
         def normal(rows: int, columns: int) -> Tensor:
             return torch.from_numpy(rng.standard_normal((rows, columns), dtype=np.float32))
 
@@ -221,7 +203,7 @@ def _one_thread() -> Iterator[None]:
 
 def chunks_of(
     name: str,
-    num_graphs: int = NUM_GRAPHS,
+    num_graphs: int,
     *,
     seed: int = 0,
     family: int = 0,
@@ -232,7 +214,9 @@ def chunks_of(
         raise InputError(f"unknown generated data set {name!r}: choose {' or '.join(NAMES)}")
     whole_number("num_graphs", num_graphs)
     whole_number("seed", seed, least=0)
-    _check_graphon(family, resolution)
+    if not 0 <= family < len(FAMILIES):
+        raise InputError(f"unknown graphon family {family}: choose 0 to {len(FAMILIES) - 1}")
+    whole_number("resolution", resolution)
     starts = range(0, num_graphs, CHUNK)
     return [
         Chunk(name, number, min(CHUNK, num_graphs - start), seed, family, resolution)
@@ -242,7 +226,7 @@ def chunks_of(
 
 def generate_parts(
     name: str,
-    num_graphs: int = NUM_GRAPHS,
+    num_graphs: int,
     *,
     seed: int = 0,
     workers: int | None = None,

@@ -1,7 +1,5 @@
 """Which task a set of targets poses."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

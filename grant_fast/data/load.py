@@ -1,7 +1,5 @@
 """One name or file in, a data set ready for training out."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The penalised logP of a molecule, the target of the paper's ZINC set."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable

@@ -6,8 +6,6 @@ refuses to load, for good reason), and ask questions on the terminal. The files 
 three lists of a split, so that reading them is shorter than working around all that.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import zipfile

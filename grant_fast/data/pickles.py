@@ -7,8 +7,6 @@ that do nothing but that, and no other name can be said. The bytes of a tensor a
 again, which may name nothing but the type of the numbers, and the numbers themselves.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A progress bar on stderr, where somebody watches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 What `LEFT_OUT` names is not carried, which a warning says.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from typing import Any

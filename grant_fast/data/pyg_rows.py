@@ -4,8 +4,6 @@ Only attributes are read (`x`, `edge_index`, `y`, `edge_weight`, `edge_attr`, `n
 torch_geometric need not be installed. OGB's own pairs of (graph dictionary, label) are read, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -62,14 +60,13 @@ def rows_of_graphs(data_list: Iterable[Any]) -> GraphRows:
     if not graphs:
         raise InputError("the list of graphs is empty: give one or more")
     edges = _edges(graphs)
-    first = {name: _first_with(name, graphs) for name in LEFT_OUT}
     return GraphRows(
         x=_features(graphs),
         edge_index=edges,
         edge_weight=_weights(graphs, edges.sizes),
         edge_attr=_edge_rows(graphs, edges.sizes),
         y=_targets(graphs),
-        left_out={name: index for name, index in first.items() if index is not None},
+        left_out={name: i for name in LEFT_OUT if (i := _first_with(name, graphs)) is not None},
     )
 
 
@@ -156,12 +153,11 @@ def _edges(graphs: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def _weights(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Rows | None:
+    given = _all_or_none(graphs, "edge_weight")
+    if given is None:
+        return None
     every = []
-    for i, (weight, edges) in enumerate(
-        zip(_all_or_none(graphs, "edge_weight"), num_edges.tolist(), strict=True)
-    ):
-        if weight is None:
-            return None
+    for i, (weight, edges) in enumerate(zip(given, num_edges.tolist(), strict=True)):
         if weight.shape not in ((edges,), (edges, 1)):
             raise InputError(
                 f"graph {i}: edge_weight has shape {list(weight.shape)}: give [{edges}], "
@@ -172,18 +168,15 @@ def _weights(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Rows
 
 
 def _edge_rows(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Rows | None:
-    every = []
-    for i, (attr, edges) in enumerate(
-        zip(_all_or_none(graphs, "edge_attr"), num_edges.tolist(), strict=True)
-    ):
-        if attr is None:
-            return None
+    every = _all_or_none(graphs, "edge_attr")
+    if every is None:
+        return None
+    for i, (attr, edges) in enumerate(zip(every, num_edges.tolist(), strict=True)):
         if attr.dim() not in (1, 2) or attr.shape[0] != edges:
             raise InputError(
                 f"graph {i}: edge_attr has shape {list(attr.shape)}: give one row for each of its "
                 f"{edges} edges, or set it to None"
             )
-        every.append(attr)
     first = next((attr for attr in every if len(attr)), every[0])
     every = [attr if len(attr) else first[:0] for attr in every]  # none say nothing of their kind
     _check_alike("edge_attr", every)
@@ -191,10 +184,11 @@ def _edge_rows(graphs: Sequence[Mapping[str, Any]], num_edges: np.ndarray) -> Ro
 
 
 def _targets(graphs: Sequence[Mapping[str, Any]]) -> Rows | None:
+    given = _all_or_none(graphs, "y")
+    if given is None:
+        return None
     every = []
-    for i, y in enumerate(_all_or_none(graphs, "y")):
-        if y is None:
-            return None
+    for i, y in enumerate(given):
         if y.dim() > 2:
             raise InputError(f"graph {i}: y has shape {list(y.shape)}: give [rows, targets]")
         every.append(as_targets(y[None] if y.dim() == 0 else y))
@@ -238,7 +232,8 @@ def _tensor(index: int, name: str, value: Any) -> Tensor:
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 
-def _all_or_none(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | None]:
+def _all_or_none(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor] | None:
+    """The attribute of each graph; None where no graph has it."""
     every = _tensors(graphs, name)
     for i, value in enumerate(every):
         if (value is None) != (every[0] is None):
@@ -246,7 +241,7 @@ def _all_or_none(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor 
             raise InputError(
                 f"graph {i} {has} {name}, unlike graph 0: give it to all graphs or to none"
             )
-    return every
+    return [value for value in every if value is not None] or None
 
 
 def _check_alike(name: str, every: Sequence[Tensor]) -> None:

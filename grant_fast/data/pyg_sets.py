@@ -1,7 +1,5 @@
 """The paper's QM9 and ZINC, from the raw files of PyTorch Geometric's data sets, in its folders."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Asked for a graph, PyG makes a `Data` and keeps it; to pack them all, none need be made.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

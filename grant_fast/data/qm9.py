@@ -1,7 +1,5 @@
 """QM9 as the paper has it: 130,831 molecules with their dipole moment, from PyG's raw files."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,7 @@ _ELEMENTS = np.array([1, 6, 7, 8, 9])  # H, C, N, O, F
 _HEADER, _FOOTER = 9, 1  # lines around the list of molecules to leave out
 
 
-def read_qm9(raw: Path, progress: bool = False) -> GraphArrays:
+def read_qm9(raw: Path, progress: bool) -> GraphArrays:
     """The molecules, without those that their publishers found inconsistent; fetched if missing.
 
     The features are PyG's eleven: which of H, C, N, O, F; the atomic number; aromatic; sp, sp²,

@@ -1,7 +1,5 @@
 """Molecules from SMILES: OGB's nine categorical atom columns, and every bond in both directions."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -19,7 +17,8 @@ from .progress import track
 
 T = TypeVar("T")
 
-CHUNK = 1000
+#: Molecules of a piece of the work, and pieces for each process, which takes a second to start.
+CHUNK, PIECES = 1000, 5
 
 Failure = tuple[int, str]
 # Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, their rows [e, 3] uint8
@@ -143,23 +142,6 @@ def as_list(smiles: Any) -> list[str]:
     return list(smiles)
 
 
-def by_chunks(
-    work: Callable[[int, Sequence[str]], T],
-    smiles: Sequence[str],
-    workers: int | None,
-    doing: str,
-    progress: bool,
-) -> Iterable[T]:
-    """`work(first, chunk)` of each thousand molecules, in order, by up to so many processes: one
-    for each 5,000 molecules, since a process takes a second to start."""
-    if workers is not None:
-        whole_number("workers", workers)
-    starts = range(0, max(1, len(smiles)), CHUNK)
-    pieces = [smiles[start : start + CHUNK] for start in starts]
-    found = share_out(max(1, min(workers or 1, len(pieces) // 5)), work, starts, pieces)
-    return track(found, doing, len(pieces), progress)
-
-
 def featurize(
     smiles: Sequence[str],
     workers: int | None = None,
@@ -173,8 +155,8 @@ def featurize(
 
     Args:
         smiles: one molecule each.
-        workers: processes to share the work, at most, see `by_chunks`; None or 1 stays in this one.
-            More of them start by importing the main module, so a script needs
+        workers: processes to share the work, at most, one for each 5,000 molecules; None or 1 stays
+            in this one. More of them start by importing the main module, so a script needs
             `if __name__ == "__main__":`, as for any multiprocessing.
         progress: show a progress bar.
         edge_attr: give the features of bonds, too.
@@ -206,8 +188,13 @@ def read_molecules(
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")
     _featurizers()  # a missing package is reported once, here, and not by every worker
-    work = partial(_read_chunk, edge_attr, also)
-    chunks = by_chunks(work, smiles, workers, "reading molecules", progress)
+    if workers is not None:
+        whole_number("workers", workers)
+    starts = range(0, max(1, len(smiles)), CHUNK)
+    pieces = [smiles[start : start + CHUNK] for start in starts]
+    some = max(1, min(workers or 1, len(pieces) // PIECES))
+    read = share_out(some, partial(_read_chunk, edge_attr, also), starts, pieces)
+    chunks = track(read, "reading molecules", len(pieces), progress)
     failures: list[Failure] = []
     found: list[T] = []
 

@@ -1,17 +1,13 @@
 """Splits of a data set into train, valid and test."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, require
-from .smiles import as_list, by_chunks, import_rdkit
 
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
@@ -34,45 +30,27 @@ def random_split(n: int, fractions: Fractions = FRACTIONS, seed: int = 0) -> dic
     return _ascending(order[:train], order[train:valid], order[valid:])
 
 
-def scaffold_split(
-    smiles: Sequence[str],
-    fractions: Fractions = FRACTIONS,
-    workers: int | None = None,
-    progress: bool = False,
+def split_by_scaffold(
+    scaffolds: Sequence[str], fractions: Fractions = FRACTIONS
 ) -> dict[str, Tensor]:
     """Keep molecules with the same Bemis-Murcko scaffold together, the commonest in train.
 
     Scaffolds go by size, largest first, to the first part that has room for all of their
     molecules; the last part takes what fits nowhere else. Of two equal in size, the one whose
-    first molecule comes later in `smiles` goes first, as in DeepChem's splitter: so MoleculeNet's
-    HIV gives ogbg-molhiv's split. Where RDKit now fails to parse seven of the 41,127 molecules, the
-    bounds move by a few: three of the others are in another part than OGB's.
+    first molecule comes later goes first, as in DeepChem's splitter: so MoleculeNet's HIV gives
+    ogbg-molhiv's split. Where RDKit now fails to parse seven of the 41,127 molecules, the bounds
+    move by a few: three of the others are in another part than OGB's.
 
     Args:
-        smiles: one molecule each.
+        scaffolds: the `scaffold` of each molecule.
         fractions: of train, valid and test.
-        workers: processes to share the work, as in `featurize`.
-        progress: show a progress bar.
 
     Returns:
-        "train", "valid" and "test": ascending int64 positions that cover `smiles` once.
+        "train", "valid" and "test": ascending int64 positions that cover the molecules once.
 
     Raises:
-        InputError: as `random_split`, and for a SMILES that RDKit cannot parse, or one string
-            where a list belongs.
-        MissingExtraError: rdkit is not installed.
+        InputError: as `random_split`.
     """
-    smiles = as_list(smiles)
-    _bounds(len(smiles), fractions)
-    import_rdkit()  # a missing package is reported once, here, and not by every worker
-    found = by_chunks(_scaffolds, smiles, workers, "finding scaffolds", progress)
-    return split_by_scaffold(list(chain.from_iterable(found)), fractions)
-
-
-def split_by_scaffold(
-    scaffolds: Sequence[str], fractions: Fractions = FRACTIONS
-) -> dict[str, Tensor]:
-    """`scaffold_split` of molecules whose `scaffold` is known; InputError as there."""
     train_bound, valid_bound = _bounds(len(scaffolds), fractions)
     groups: dict[str, list[int]] = defaultdict(list)
     for position, name in enumerate(scaffolds):
@@ -104,18 +82,6 @@ def scaffold(molecule: Any) -> str:
         return ""
     murcko = require("rdkit.Chem.Scaffolds.MurckoScaffold", "smiles")
     return murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=False)
-
-
-def _scaffolds(first: int, smiles: Sequence[str]) -> list[str]:
-    chem, rd_base = import_rdkit()
-    scaffolds = []
-    with rd_base.BlockLogs():
-        for position, text in enumerate(smiles, first):
-            molecule = chem.MolFromSmiles(text)
-            if molecule is None:
-                raise InputError(f"smiles[{position}] {text!r} cannot be parsed: leave it out")
-            scaffolds.append(scaffold(molecule))
-    return scaffolds
 
 
 def _bounds(n: int, fractions: Fractions) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """Many graphs that are packed part by part, into memory or into a file larger than that."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack

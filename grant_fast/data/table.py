@@ -1,14 +1,12 @@
 """Reading molecules and their targets from a CSV or *.smi file, or a *.gz of one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -74,7 +72,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.smiles)
 
-    def take(self, positions: Sequence[int]) -> Table:
+    def take(self, positions: Sequence[int]) -> "Table":
         """The rows at `positions`, in that order."""
         where = torch.as_tensor(positions, dtype=torch.int64)
         return replace(
@@ -86,11 +84,11 @@ class Table:
             parts=None if self.parts is None else [self.parts[i] for i in positions],
         )
 
-    def first(self, count: int | None) -> Table:
+    def first(self, count: int | None) -> "Table":
         """The first rows; all if None."""
         return self if count is None else self.take(range(min(count, len(self))))
 
-    def without(self, failures: Sequence[Failure]) -> Table:
+    def without(self, failures: Sequence[Failure]) -> "Table":
         """All rows but those of these numbers."""
         bad = {row for row, _ in failures}
         return self.take([i for i, row in enumerate(self.rows) if row not in bad])
@@ -345,8 +343,13 @@ def _of_numbers(sheet: _Sheet, columns: list[int], beside: str) -> list[int]:
 
 def _is_of_numbers(cells: list[str]) -> bool:
     """Whether a column's cells are labels or missing, and one is a label."""
-    known = [cell for cell in cells if cell.lower() not in MISSING]
-    return bool(known) and all(abs(_value(cell)) <= _LARGEST for cell in known)
+    labels = list(_labels(cells))
+    return bool(labels) and all(abs(_value(cell)) <= _LARGEST for cell in labels)
+
+
+def _labels(cells: Iterable[str]) -> Iterator[str]:
+    """The cells that are not missing."""
+    return (cell for cell in cells if cell.lower() not in MISSING)
 
 
 def _plain(cell: str) -> str:
@@ -393,9 +396,9 @@ def _targets(sheet: _Sheet, columns: list[int]) -> Tensor:
 
 def _words(cells: list[str]) -> list[str]:
     """What a column without a single number says: its labels have names. Else nothing."""
-    if _is_number(next((cell for cell in cells if cell.lower() not in MISSING), "0")):
+    if _is_number(next(_labels(cells), "0")):
         return []  # the usual case costs one look
-    words = list(dict.fromkeys(cell for cell in cells if cell.lower() not in MISSING))
+    words = list(dict.fromkeys(_labels(cells)))
     return [] if any(map(_is_number, words)) else words
 
 

@@ -6,8 +6,6 @@ costs what it costs on the real set; a metric on it says nothing. Whoever shows 
 name begins with "shape twin of".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ZINC as the paper has it: 249,456 molecules with their penalised logP, from PyG's raw files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ SOURCES = (
 _KEYS = ("atom_type", "bond_type", "logP_SA_cycle_normalized")
 
 
-def read_zinc(raw: Path, progress: bool = False) -> GraphArrays:
+def read_zinc(raw: Path, progress: bool) -> GraphArrays:
     """The molecules of train, valid and test, one after another; fetched if they are not there.
 
     An atom is one number, the index of its type; a bond is an edge each way.

@@ -113,8 +113,7 @@ def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
     batches can be copied.
     """
     batch = adjacency.batch
-    limit = min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes)
-    parts = max(1, limit)
+    parts = max(1, min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes))
     ptr, first = batch.host_rows
     part = batch.parts(parts)
     edges = batch.graphs.edges(adjacency.normalize)

@@ -3,7 +3,7 @@
 `score` is the whole network in one kernel, `tail` what follows the hidden layers of a wider one.
 """
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from ..nn.checks import is_hooked
 from ..tasks import Task
 from ..tiles import TILE
 from .residuals import ResidualKind
+
+if TYPE_CHECKING:
+    from ..kernels.score import Network
 
 #: Widths of hidden layers and of f up to which nothing spills (`configurations._NETWORKS`).
 MAX_HIDDEN, MAX_OUT = 32, 64
@@ -169,7 +172,7 @@ def _switches(task: Task, residual: ResidualKind) -> dict[str, bool]:
     }
 
 
-def _network(model: FlexGCN):  # type: ignore[no-untyped-def]
+def _network(model: FlexGCN) -> "Network":
     """The weights in evaluation mode, one after another."""
     from ..kernels.score import Network
 

@@ -20,8 +20,8 @@ class InfoBatchSampler:
     Pruning* (ICLR 2024): a graph's score is its loss when it was last trained on; of the graphs
     below the mean score a share r is skipped at random, rounded down, and the losses of the others
     below it are weighted by 1/(1 − r), or where r was rounded by what was skipped indeed, so that
-    the gradient's expectation stays that of all graphs. In the last
-    eighth of the run nothing is skipped. Until a graph is seen it scores like all others.
+    the gradient's expectation stays that of all graphs. In the last eighth of the run nothing is
+    skipped. Until a graph is seen it scores like all others.
 
     Args:
         ids: positions of the training graphs.

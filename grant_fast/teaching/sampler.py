@@ -82,8 +82,8 @@ class GraNTSampler(Sampler[list[int]]):
             "proportional": as many, drawn with odds that grow with the score, for losses weighted
             with `weights`, which keep the expectation of their sum
             (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses` gives the loss
-            of each graph). "random": as many, drawn uniformly: the
-            control. "full": every graph, always.
+            of each graph). "random": as many, drawn uniformly: the control. "full": every graph,
+            always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see
             `grant_fast.teaching.ratio_at`.
@@ -269,8 +269,8 @@ class GraNTSampler(Sampler[list[int]]):
 
         A batch's loss is the mean that they weight, (w·l).sum() / w.sum(). Over all that is
         selected both sums have the expectation of those over all graphs, l and 1; their ratio, and
-        so the mean, has it nearly. Each counts 1 in all modes
-        but "proportional", and there too where everything is selected.
+        so the mean, has it nearly. Each counts 1 in all modes but "proportional", and there too
+        where everything is selected.
 
         Raises:
             InputError: nothing has been selected yet, or a graph is not among the selected.

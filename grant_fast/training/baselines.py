@@ -1,5 +1,6 @@
 """The cheap networks of the paper's tables, made of the same parts as the flexible one."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,7 @@ class _Binomial(nn.Module):
 
     def __init__(self, order: int) -> None:
         super().__init__()
-        row = [1]
-        for k in range(order - 1):
-            row.append(row[-1] * (order - 1 - k) // (k + 1))
+        row = [math.comb(order - 1, k) for k in range(order)]
         self.register_buffer("coefficients", torch.tensor(row).float().view(-1, 1, 1) / sum(row))
 
     def forward(self, weight: Tensor) -> Tensor:

@@ -17,14 +17,13 @@ from pathlib import Path
 from ..data.dataset import Dataset
 from ..errors import InputError
 from ..teaching.schedules import Curriculum, share_size
-from .config import ARMS, INFOBATCH, ON_REQUEST, RunConfig
+from .config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
 from .folder import clear_folder, load_state, make_folder, remove_files
 from .model import resolve_device
 from .observers import Observer
 from .records import Run, is_finished, read_run
 from .trainer import Trainer
 
-EQUAL_BUDGET = "full-equal-budget"
 CONTROLS = ("random", EQUAL_BUDGET)
 REPORT_FILES = ("results.json", "results.md", "curves.png")
 MOST_SEEDS = 1_000
@@ -57,6 +56,7 @@ def compare(
             otherwise each runs for all epochs, as the paper's do.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
+        observer: who is told how they go on.
 
     Returns:
         One run for each arm and seed, arms in the order of reports and seeds ascending.

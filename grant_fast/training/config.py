@@ -20,6 +20,7 @@ ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
 PROPORTIONAL = "grant-proportional"  # drawn in proportion to the score, with unbiasing weights
 INFOBATCH = "infobatch"  # a baseline that prunes by loss, without a teacher or a curriculum
 ON_REQUEST = (PROPORTIONAL, INFOBATCH)  # arms that a comparison runs only where they are named
+EQUAL_BUDGET = "full-equal-budget"  # what reports call "full" for so many visits, a control
 # The settings of how a source is read, which decide what `grant-fast pack` writes.
 DATA = ("smiles_column", "target", "task", "split", "split_column", "graphs", "data_seed", "strict")
 # What reports call a network; the usual one goes without saying.
@@ -209,8 +210,8 @@ class RunConfig:
 
     @property
     def label(self) -> str:
-        """What reports call the arm; "full-equal-budget" is everything for so many visits."""
-        return "full-equal-budget" if self.arm == "full" and self.visits else self.arm
+        """What reports call the arm."""
+        return EQUAL_BUDGET if self.arm == "full" and self.visits else self.arm
 
     def _reject(self, name: str, remedy: str) -> None:
         raise InputError(f"{name}={_plain(getattr(self, name))} cannot be used: {remedy}")

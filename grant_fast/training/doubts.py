@@ -1,7 +1,5 @@
 """What in a data set may be other than its user thinks: each doubt in a line."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

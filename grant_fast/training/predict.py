@@ -1,6 +1,5 @@
 """Answers of a finished (or interrupted) run: for new graphs, and for those it was tested on."""
 
-import dataclasses
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -112,11 +111,10 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     path = folder / (LAST_FILE if last else BEST_FILE)
     state = load_checkpoint(path)
     saved = RunConfig.from_dict(state["config"], origin=str(path))
-    saved = dataclasses.replace(saved, source=config.source)  # a resumed run's may have moved
-    if saved != config:
+    if unlike := difference(saved, config):
         raise InputError(
-            f"{path} is of another run than the {CONFIG_FILE} beside it, with "
-            f"{difference(saved, config)}: put the run's own files back, or train again"
+            f"{path} is of another run than the {CONFIG_FILE} beside it, with {unlike}: put the "
+            "run's own files back, or train again"
         )
     spec = ModelSpec.from_dict(state["spec"])
     model = build_model(config, spec)

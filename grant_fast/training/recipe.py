@@ -36,8 +36,8 @@ class Figures:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            given = value is not None or name in ("loss", "spread")
-            if not given or (value is not None and not (is_number(value) and value >= 0)):
+            absent = value is None and name in ("loss", "spread")
+            if not absent and not (is_number(value) and value >= 0):
                 raise InputError(f"{name}={value} is no published figure: give a number from 0")
 
 

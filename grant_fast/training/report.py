@@ -82,7 +82,8 @@ def summarize(runs: Sequence[Run]) -> list[ArmSummary]:
     arms = list(dict.fromkeys(run.result.arm for run in runs))
     by_arm = {arm: [run for run in runs if run.result.arm == arm] for arm in arms}
     seconds = {
-        arm: Spread.of([run.result.train_seconds for run in runs]) for arm, runs in by_arm.items()
+        arm: Spread.of([run.result.train_seconds for run in members])
+        for arm, members in by_arm.items()
     }
     full = seconds.get(FULL)
     return [

@@ -188,7 +188,7 @@ class Trainer:
         totals.train_seconds += trained - start
         totals.graphs_seen += seen
         totals.epoch += 1
-        valid_loss = valid_metric = None
+        valid_loss = valid_metric = math.nan
         if totals.epoch % self.config.eval_every == 0 or self._is_done:
             valid_loss, valid_metric = self._evaluate("valid")
             self._keep_if_best(valid_metric)
@@ -198,8 +198,8 @@ class Trainer:
             **dataclasses.asdict(totals),
             share=seen / len(self._train_ids),
             loss=train_loss,
-            valid_loss=None if valid_loss is None else known(valid_loss),
-            valid_metric=None if valid_metric is None else known(valid_metric),
+            valid_loss=known(valid_loss),
+            valid_metric=known(valid_metric),
         )
         self.history.append(record)
         return record

@@ -1,7 +1,5 @@
 """A tiny data set in the raw format that OGB publishes."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import warnings

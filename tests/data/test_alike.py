@@ -1,7 +1,5 @@
 """Molecules that a table holds twice, however they are written."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The flat form of many graphs."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """From a name or file to a data set that can be trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args

@@ -1,7 +1,5 @@
 """The molecule sets of OGB, from a fabricated folder in its raw format."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Callable

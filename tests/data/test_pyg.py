@@ -1,7 +1,5 @@
 """Graphs from PyG objects and their like."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

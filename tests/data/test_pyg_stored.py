@@ -1,7 +1,5 @@
 """Data sets that PyG holds in memory are packed as their graphs, one by one, would be."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Molecules from SMILES."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -18,7 +16,7 @@ import torch
 from grant_fast import PackedGraphs
 from grant_fast.data import smiles as reading
 from grant_fast.data.smiles import featurize, read_molecules
-from grant_fast.data.splits import scaffold, scaffold_split
+from grant_fast.data.splits import scaffold
 from grant_fast.errors import InputError, MissingExtraError
 from grant_fast.nn import ATOM_CARDINALITIES
 
@@ -168,13 +166,13 @@ def test_what_is_no_smiles_is_named_by_its_place_in_the_list() -> None:
         PackedGraphs.from_smiles(["CCO", "C1CC"], strict=False)
 
 
-@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles, scaffold_split])
+@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles])
 def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object]) -> None:
     with pytest.raises(InputError, match=r"smiles is one string, 'CCO': give a list, \['CCO'\]"):
         take("CCO")
 
 
-@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles, scaffold_split])
+@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles])
 def test_what_has_no_order_or_only_names_is_refused(take: Callable[[Any], object]) -> None:
     table = SimpleNamespace(columns=["smiles"], __iter__=["smiles"].__iter__)
     for given, kind in (

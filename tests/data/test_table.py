@@ -1,7 +1,5 @@
 """Reading molecules and targets from CSV files."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said of a data set that may not be as its user thinks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

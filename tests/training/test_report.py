@@ -11,7 +11,6 @@ from rich.console import Console
 
 from grant_fast.errors import InputError
 from grant_fast.training import config
-from grant_fast.training.compare import EQUAL_BUDGET
 from grant_fast.training.curves import draw_curves
 from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
 from grant_fast.training.report import (
@@ -27,7 +26,7 @@ from grant_fast.training.report import (
 )
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
-ALL_ARMS = [EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
+ALL_ARMS = [config.EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
 PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("compare-*.json"))
 
 
