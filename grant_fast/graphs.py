@@ -76,7 +76,7 @@ class PackedGraphs(FlatGraphs):
                     "it before a model reads the graphs, or pack them anew"
                 )
             own["_cache"] = {}  # a copy shares that of what it is of
-        if "meta" in own and value is not None:  # it is made: of what the packing has checked
+        if "meta" in own:  # it is made, of what the packing has checked
             value = self._checked(name, value)
         if name == "y":
             own.pop("class_range", None)
@@ -85,8 +85,9 @@ class PackedGraphs(FlatGraphs):
     def _checked(self, name: str, value: Any) -> Any:
         """A new value of a field, as packing makes it; InputError where it does not fit these
         graphs."""
+        if name in ("y", "edge_attr") and value is None:
+            return None
         if name == "y":
-            double = self.y is not None and self.y.dtype == torch.float64
             either = self.num_graphs == self.num_nodes
             y, level = pack_targets(
                 as_tensor("y", value),
@@ -94,20 +95,28 @@ class PackedGraphs(FlatGraphs):
                 self.num_nodes,
                 self.y_level if either else None,
                 missing_labels=True,
-                dtype=torch.float64 if double else torch.float32,
+                dtype=torch.float64 if self._is_double else torch.float32,
             )
             super().__setattr__("y_level", level)
-            return y.to(self.device)
+            return _apart(y, value).to(self.device)
         if name == "y_level":
             count = {"graph": self.num_graphs, "node": self.num_nodes}.get(value)
             if count is None or (self.y is not None and count != len(self.y)):
                 raise InputError(f"y_level={value!r} does not fit y: set y, whose rows tell it")
         if name == "edge_attr":
             return pack_edge_attr(as_tensor(name, value), self.num_edges).to(self.device)
-        for field, rows in (("ids", self.num_graphs), ("x", self.num_nodes)):
-            if name == field and (not isinstance(value, Tensor) or value.shape[:1] != (rows,)):
-                raise InputError(f"{name} must be a tensor of {rows} rows, as these graphs have")
+        if name in ("x", "ids"):
+            rows, dim = (self.num_nodes, 2) if name == "x" else (self.num_graphs, 1)
+            if not isinstance(value, Tensor) or value.dim() != dim or len(value) != rows:
+                what = "[num_nodes, num_features]" if name == "x" else "[num_graphs]"
+                raise InputError(f"{name} must be a tensor {what} of {rows} rows, as it is now")
         return value
+
+    @property
+    def _is_double(self) -> bool:
+        """Whether these graphs were converted to float64."""
+        kept = (self.x, self.y, vars(self).get("scale"))
+        return any(t is not None and t.dtype == torch.float64 for t in kept)
 
     def __len__(self) -> int:
         return self.num_graphs
@@ -268,8 +277,9 @@ class PackedGraphs(FlatGraphs):
         from .data.smiles import as_list, featurize
 
         smiles, y = as_list(smiles), None if y is None else as_tensor("y", y)
-        if y is not None and len(y) != len(smiles):
-            raise InputError(f"there are {len(smiles)} SMILES but {len(y)} rows of y")
+        if y is not None and y.shape[:1] != (len(smiles),):
+            rows = len(y) if y.dim() else "no"
+            raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")
         arrays, failures = featurize(smiles, workers, progress, edge_attr)
         if failures:
             row, text = failures[0]

@@ -34,7 +34,11 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
         hint = "" if inner is None else f": give model.{inner}"
         raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
     if isinstance(model, FlexConv):
-        return [_line(0, model, _convolution(model, model._propagation(*inputs, **options)))]
+        return [
+            _line(
+                0, model, _convolution(model, model._propagation(model.weight, *inputs, **options))
+            )
+        ]
     graphs = as_graphs(*inputs, **options)
     if isinstance(graphs, LooseGraphs):
         graphs = model._packed(graphs)
@@ -66,7 +70,9 @@ def _path(
     source: str | None,
 ) -> str:
     adjacency, weight = graphs.adjacency(model.normalize), conv.weight
-    if not isinstance(graphs, GraphBatch) or is_hooked(conv):
+    if is_hooked(conv):
+        return f"{_convolution(conv, adjacency)} (called as a module, as it has hooks)"
+    if not isinstance(graphs, GraphBatch):
         return _convolution(conv, adjacency)
     if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
         who = "CPU kernels"

@@ -42,10 +42,10 @@ class Task:
         if self.level not in get_args(Level):
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
         whole_number("num_outputs", self.num_outputs, least=2 if self.kind == "multiclass" else 1)
-        if len(self.names) not in (0, self.num_outputs):
+        of_targets = self.kind in ("regression", "multilabel")
+        if of_targets and len(self.names) not in (0, self.num_outputs):
             raise InputError(
-                f"there are {len(self.names)} names for {self.num_outputs} outputs: give one for "
-                "each, or none"
+                f"names has {len(self.names)} of {self.num_outputs} targets: give each one, or none"
             )
         if self.kind == "binary" and self.num_outputs != 1:
             raise InputError(

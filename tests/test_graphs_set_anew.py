@@ -73,6 +73,21 @@ def test_targets_of_graphs_in_double_precision_stay_so():
     graphs = graphs.to(torch.float64)
     graphs.y = graphs.y / 3
     assert graphs.y.dtype == torch.float64 and graphs.y[0, 0].item() == 1 / 3
+    graphs.y = [0, 1]
+    graphs.y = torch.tensor([1.0, 2.0], dtype=torch.float64) / 3
+    assert graphs.y[0, 0].item() == 1 / 3
+    graphs = Case(sizes=(3, 2)).graphs
+    graphs.x = (9 * graphs.x).to(torch.int8)
+    graphs = graphs.to(torch.float64)
+    graphs.y = torch.tensor([1.0, 2.0], dtype=torch.float64) / 3
+    assert graphs.y[0, 0].item() == 1 / 3
+
+
+def test_targets_that_are_set_are_the_graphs_own():
+    graphs, y = Case(sizes=(3, 2)).graphs, torch.zeros(2, 1)
+    graphs.y = y
+    y[0] = 5
+    assert graphs.y[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -86,8 +101,12 @@ def test_targets_of_graphs_in_double_precision_stay_so():
         ("y", "none", "y is not an array of numbers|y has shape"),
         ("y_level", "edge", "y_level='edge' does not fit y: set y, whose rows tell it"),
         ("y_level", "node", "y_level='node' does not fit y"),
-        ("ids", torch.arange(3), "ids must be a tensor of 2 rows"),
-        ("x", torch.zeros(4, 5), "x must be a tensor of 5 rows"),
+        ("y_level", None, "y_level=None does not fit y"),
+        ("ids", torch.arange(3), r"ids must be a tensor \[num_graphs\] of 2 rows"),
+        ("ids", None, "ids must be a tensor"),
+        ("x", torch.zeros(4, 5), r"x must be a tensor \[num_nodes, num_features\] of 5 rows"),
+        ("x", torch.zeros(5), "x must be a tensor"),
+        ("x", None, "x must be a tensor"),
         ("edge_attr", torch.zeros(1, 2), r"edge_attr has shape \(1, 2\): it needs one row"),
     ],
 )

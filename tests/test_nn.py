@@ -403,36 +403,3 @@ def test_explain_takes_what_a_layer_takes():
     compiled._orig_mod = conv  # as torch.compile has it
     with pytest.raises(InputError, match=r"is no FlexGCN or FlexConv: give model\._orig_mod"):
         explain(compiled, batch.x, batch)
-
-
-class Twice(nn.Module):
-    """A parametrization that counts how often it is computed."""
-
-    count = 0
-
-    def forward(self, weight):
-        self.count += 1
-        return 2 * weight
-
-
-@pytest.mark.parametrize("pool", ["mean", None])
-@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
-def test_a_parametrized_weight_is_computed_once_a_pass(backend, pool):
-    batch = Case().graphs.batch(slice(None))
-    model = FlexGCN(5, 4, 2, orders=[3, 2], norm="batch_norm", pool=pool, backend=backend)
-    plain = copy.deepcopy(model)
-    rules = []
-    for conv, twin in zip(model.convs, plain.convs, strict=True):
-        rules.append(Twice())
-        nn.utils.parametrize.register_parametrization(conv, "weight", rules[-1])
-        twin.weight.data *= 2
-    calls = [
-        lambda net: net(batch),
-        lambda net: net(batch.x, batch.edge_index, batch.edge_weight, batch.batch),
-        lambda net: net.convs[0](batch.x, batch.edge_index),
-    ]
-    for call in (*calls, torch.no_grad()(calls[0])):
-        for rule in rules:
-            rule.count = 0
-        torch.testing.assert_close(call(model), call(plain))
-        assert rules[0].count == 1 and rules[1].count <= 1

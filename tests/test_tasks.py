@@ -16,7 +16,7 @@ def test_a_string_is_one_name_and_not_its_letters():
         (("binary", "edge"), "unknown level 'edge': choose 'graph' or 'node'"),
         (("regression", "graph", 0), "num_outputs=0: give a whole number of at least 1"),
         (("multiclass",), "num_outputs=1: give a whole number of at least 2"),
-        (("regression", "graph", 3, "ab"), "there are 1 names for 3 outputs: give one for each"),
+        (("regression", "graph", 3, "ab"), "names has 1 of 3 targets: give each one, or none"),
         (("binary", "graph", 3), "one output, not 3: take 'multiclass' for .*, 'multilabel'"),
     ],
 )

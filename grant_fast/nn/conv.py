@@ -1,7 +1,6 @@
 """One flexible graph convolution."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -85,14 +84,14 @@ class FlexConv(nn.Module):
             InputError: wrong shapes or dtypes, (on the CPU) edges out of range, or a backend that
                 cannot compute this, and why not.
         """
-        with reading_once(self):
-            adjacency = self._propagation(x, edge_index, edge_weight)
-            return ops.flex_conv(x, self.weight, self.bias, adjacency, backend=self.backend)
+        weight = self.weight  # once: something may compute it
+        adjacency = self._propagation(weight, x, edge_index, edge_weight)
+        return ops.flex_conv(x, weight, self.bias, adjacency, backend=self.backend)
 
     def _propagation(
-        self, x: Tensor, edge_index: Any = None, edge_weight: Tensor | None = None
+        self, weight: Tensor, x: Tensor, edge_index: Any = None, edge_weight: Tensor | None = None
     ) -> Adjacency:
-        """Â, [n, n], of what `forward` takes; args and errors as there."""
+        """Â, [n, n], of what `forward` takes, and of the weights; args and errors as there."""
         if isinstance(x, GraphBatch) or edge_index is None:
             raise InputError(
                 "a layer takes features and edges: give conv(x, edge_index) or conv(batch.x, batch)"
@@ -104,14 +103,17 @@ class FlexConv(nn.Module):
             return edge_index.adjacency(self.normalize)
         if isinstance(edge_index, Adjacency):
             return edge_index
-        graphs, weight = LooseGraphs(x, edge_index, edge_weight, None, None), self.weight
+        graphs = LooseGraphs(x, edge_index, edge_weight, None, None)
         ops.check_features(x, weight)  # before the edges, whose nodes it counts
         taken = packed(graphs, weight, pooled=False, backend=self.backend)
         return taken.adjacency(self.normalize)
 
-    def flat_weight(self) -> Tensor:
-        """The weights as the paper stacks them, [κ · in_channels, out_channels]."""
-        return self.weight.flatten(0, 1)
+    @property
+    def any_parameter(self) -> Tensor:
+        """A parameter, of the dtype and device that the weights have, which something may compute
+        anew each time that they are read."""
+        weight = self._parameters.get("weight")
+        return next(self.parameters()) if weight is None else weight
 
     @classmethod
     def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
@@ -163,10 +165,3 @@ class FlexConv(nn.Module):
             f"{self.in_channels}, {self.out_channels}, order={self.order}, "
             f"normalize={self.normalize}, bias={self.bias is not None}{chosen}"
         )
-
-
-def reading_once(*convs: nn.Module) -> AbstractContextManager[None]:
-    """Where a parametrized weight is computed once, however often it is read."""
-    if any("parametrizations" in conv._modules for conv in convs):
-        return torch.nn.utils.parametrize.cached()
-    return nullcontext()

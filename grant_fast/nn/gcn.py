@@ -16,7 +16,7 @@ from ..loose import LooseGraphs
 from ..on_the_fly import packed
 from . import one_pass
 from .checks import check_layers, choose, embeds_kinds, is_hooked, per_layer
-from .conv import FlexConv, reading_once
+from .conv import FlexConv
 from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
 
@@ -132,12 +132,11 @@ class FlexGCN(nn.Module):
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
         """
         graphs = as_graphs(x, edge_index, edge_weight, batch, batch_size)
-        with reading_once(*self.convs):
-            if isinstance(graphs, LooseGraphs) and self._conv(0).weight.dtype == torch.float64:
-                graphs.dtype = torch.float64
-            if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
-                return self._layers_uncompiled(graphs)
-            return self._layers(graphs)
+        if isinstance(graphs, LooseGraphs) and self._conv(0).any_parameter.dtype == torch.float64:
+            graphs.dtype = torch.float64
+        if isinstance(graphs, GraphBatch) and torch.compiler.is_compiling():
+            return self._layers_uncompiled(graphs)
+        return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         check_layers(self.convs, self.normalize)
@@ -146,13 +145,14 @@ class FlexGCN(nn.Module):
         else:
             graphs = self._packed(graphs)
         if isinstance(graphs, GraphBatch) and (out := one_pass.run(self, graphs)) is not None:
-            pooled = self.pool in ("mean", "sum")
-            return self._product(out, graphs) if pooled else self._pool(out, graphs)
+            if self.pool in ("mean", "sum"):
+                return self._product(out, self._conv(-1).weight, graphs)
+            return self._pool(out, graphs)
         return self._last_layer(self.hidden(graphs), graphs)
 
     def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
         first = self._conv(0)
-        return packed(graphs, first.weight, self.pool is not None, first.backend)
+        return packed(graphs, first.any_parameter, self.pool is not None, first.backend)
 
     def _overrides(self, name: str) -> bool:
         """Whether a method of this name is not `FlexGCN`'s own."""
@@ -186,31 +186,29 @@ class FlexGCN(nn.Module):
             return self.encoder(graphs.x)
         x = graphs.x
         kept = x.is_floating_point() or x.is_complex()  # the latter for the layer to refuse
-        return x if kept else x.to(self._conv(0).weight.dtype)
+        return x if kept else x.to(self._conv(0).any_parameter.dtype)
 
     def _hidden_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
     ) -> Tensor:
         """Convolution → norm → activation → dropout; the first layer has no h, but X."""
         conv, norm = self._conv(layer), self.norms[layer]
+        if is_hooked(conv) or is_hooked(norm):
+            return self._called_layer(layer, h, graphs)
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
-        ours = type(norm) is BatchNorm and not is_hooked(norm)
-        called = is_hooked(conv)
-        folded = ours and not called and not norm.training and cast(BatchNorm, norm).is_affine_map
+        ours = type(norm) is BatchNorm
+        folded = ours and not norm.training and cast(BatchNorm, norm).is_affine_map
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]
         drops = type(dropout) is not nn.Dropout or (dropout.training and dropout.p > 0)
         drops = drops or is_hooked(dropout)
         rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
-        plain = folded or (type(norm) is nn.Identity and not is_hooked(norm))
-        relu = plain and rectified and not drops and not called
+        plain = folded or type(norm) is nn.Identity
+        relu = plain and rectified and not drops
         y = None
-        if called:
-            x = self._encode(graphs) if h is None else h
-            y = conv(x, graphs.adjacency(self.normalize))
-        elif h is None and isinstance(graphs, GraphBatch):
+        if h is None and isinstance(graphs, GraphBatch):
             how = (graphs, weight, bias, self.normalize, relu, conv.backend)
             if self.encoder is None:
                 y = ops.hops_product(*how)
@@ -230,14 +228,24 @@ class FlexGCN(nn.Module):
                 return dropout(normed if rectified else self.act(normed))
         return dropout(self.act(norm(y)))
 
+    def _called_layer(
+        self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
+    ) -> Tensor:
+        """`_hidden_layer` module by module, for hooks; what they were shown is not written over."""
+        x = self._encode(graphs) if h is None else h
+        y = self.norms[layer](self._conv(layer)(x, graphs.adjacency(self.normalize)))
+        rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
+        return self.dropouts[layer](F.relu(y) if rectified else self.act(y))
+
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"
         linear = mean or self.pool == "sum"
         if linear and isinstance(graphs, GraphBatch) and not is_hooked(conv):
             # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
-            ops.check_features(h, conv.weight)
+            weight = conv.weight
+            ops.check_features(h, weight)
             pooled = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
-            return self._product(pooled, graphs)
+            return self._product(pooled, weight, graphs)
         return self._pool(conv(h, graphs.adjacency(self.normalize)), graphs)
 
     def _pool(self, out: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
@@ -250,15 +258,14 @@ class FlexGCN(nn.Module):
             return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
         return ops.spmm(out, graphs.pooling(self.pool == "mean"), self._conv(-1).backend)
 
-    def _product(self, pooled: Tensor, graphs: GraphBatch) -> Tensor:
-        """The network's output, by the last layer's product with what was pooled, [B, κh]."""
-        conv = self._conv(-1)
-        weight = conv.flat_weight().T
-        if conv.bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):
-            return F.linear(pooled, weight, conv.bias)
-        out = F.linear(pooled, weight)
+    def _product(self, pooled: Tensor, weight: Tensor, graphs: GraphBatch) -> Tensor:
+        """The network's output: what was pooled for the last layer, [B, κh], times its weights."""
+        flat, bias = weight.flatten(0, 1).T, self._conv(-1).bias
+        if bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):
+            return F.linear(pooled, flat, bias)
+        out = F.linear(pooled, flat)
         count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
-        return torch.addcmul(out, count[:, None].to(out.dtype), conv.bias.to(out.dtype))
+        return torch.addcmul(out, count[:, None].to(out.dtype), bias.to(out.dtype))
 
 
 def is_plain(model: object) -> TypeGuard[FlexGCN]:

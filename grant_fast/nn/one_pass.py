@@ -80,7 +80,7 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     if type(model.act) is not nn.ReLU or model._overrides("hidden") or not graphs.graphs.num_nodes:
         return None
     first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
-    if not ops.takes_network(first.weight, adjacency, model.backend):
+    if not ops.takes_network(first.any_parameter, adjacency, model.backend):
         return None
     parts = (model.act, *model.convs, *model.norms, *model.dropouts)
     if any(map(is_hooked, parts)):
@@ -97,7 +97,7 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is not None or not constant:
         return layers, "batch"
-    pays = native.cached_hops_pay(first.weight, graphs.graphs)
+    pays = native.cached_hops_pay(layers[0].weight, graphs.graphs)
     kept = pays and graphs.graphs.hops(first.order, model.normalize) is not None
     return layers, "hops" if kept else "dataset"
 

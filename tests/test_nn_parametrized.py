@@ -1,0 +1,97 @@
+"""Weights that something computes: torch.nn.utils.parametrize, and hooks that do the same."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from grant_fast import FlexGCN
+from tests.cases import Case
+
+BACKENDS = ["auto", "torch", "reference"]
+
+
+class Twice(nn.Module):
+    """A parametrization that counts how often it is computed."""
+
+    count = 0
+
+    def forward(self, weight):
+        self.count += 1
+        return 2 * weight
+
+
+@pytest.mark.parametrize("pool", ["mean", None])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parametrized_weight_is_computed_once_a_pass(backend, pool):
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(5, 4, 2, orders=[3, 2], norm="batch_norm", pool=pool, backend=backend)
+    plain = copy.deepcopy(model)
+    rules = []
+    for conv, twin in zip(model.convs, plain.convs, strict=True):
+        rules.append(Twice())
+        nn.utils.parametrize.register_parametrization(conv, "weight", rules[-1])
+        twin.weight.data *= 2
+    calls = [
+        lambda net: net(batch),
+        lambda net: net(batch.x, batch.edge_index, batch.edge_weight, batch.batch),
+        lambda net: net.convs[0](batch.x, batch.edge_index),
+    ]
+    for call in (*calls, torch.no_grad()(calls[0])):
+        for rule in rules:
+            rule.count = 0
+        torch.testing.assert_close(call(model), call(plain))
+        assert rules[0].count == 1 and rules[1].count <= 1
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_parametrized_parts_learn_and_copies_are_their_own(backend, packed):
+    case = Case(sizes=(200, 200), num_features=2)
+    x = (case.x[:, :1] > 0).long()
+    graphs = case.graphs
+    graphs.x = x.to(torch.uint8)
+    model = FlexGCN(3, 3, 3, [2, 2], encoder="atom", backend=backend)
+    model.encoder = type(model.encoder)(3, [2])
+    plain = copy.deepcopy(model)
+    for part in (model.encoder, *model.convs):
+        nn.utils.parametrizations.weight_norm(part, "weight")
+    batch = graphs.batch(slice(None))
+    given = (batch,) if packed else (x, batch.edge_index, batch.edge_weight, batch.batch)
+    model(*given).square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in model.parameters())
+    model.convs[1] = copy.deepcopy(model.convs[0])
+    with torch.no_grad():
+        model.convs[1].parametrizations.weight.original0.mul_(3)
+    out = model(*given)
+    for part, twin in zip(
+        (model.encoder, *model.convs), (plain.encoder, *plain.convs), strict=True
+    ):
+        twin.weight.data.copy_(part.weight)
+    plain.convs[1].bias.data.copy_(model.convs[1].bias)
+    torch.testing.assert_close(plain(*given), out)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_weights_that_a_hook_makes_are_those_of_the_call(backend, mode):
+    case = Case()
+    case.graphs.x = (3 * case.x).to(torch.int8)
+    model = FlexGCN(5, 4, 1, [2, 2], backend=backend)
+    getattr(model, mode)()
+    with torch.no_grad():
+        model.convs[0].bias.normal_()
+    prune.random_unstructured(model.convs[0], "weight", amount=0.5)
+    prune.random_unstructured(model.convs[1], "bias", amount=1)
+    with torch.no_grad():
+        model.convs[0].weight_orig *= 2
+    model.double()  # the pruned weights are made anew at the next call alone
+    batch = case.graphs.to(torch.float64).batch(slice(None))
+    out = model(batch)
+    out.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    prune.remove(model.convs[0], "weight")
+    prune.remove(model.convs[1], "bias")
+    torch.testing.assert_close(model(batch), out)
