@@ -111,7 +111,7 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     if result.valid_metric is None:
         chosen = f"the last, as {_why_unmeasured(dataset, 'valid')}"
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
-    if result.test_metric_each:
+    if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.test_metric_each))
     return lines
 

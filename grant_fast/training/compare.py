@@ -135,7 +135,8 @@ def _clear(out: Path) -> None:
 
 def _is_done(run_dir: Path, config: RunConfig, dataset: Dataset) -> bool:
     """Whether the run is finished; one of other settings or other data is an error."""
-    return is_finished(run_dir) and load_state(run_dir, config, dataset.checksum) is not None
+    metric = config.metric_of(dataset.metric)
+    return is_finished(run_dir) and bool(load_state(run_dir, config, dataset.checksum, metric))
 
 
 def check_seeds(seeds: int) -> None:

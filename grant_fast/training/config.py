@@ -213,6 +213,10 @@ class RunConfig:
         """What reports call the arm."""
         return EQUAL_BUDGET if self.arm == "full" and self.visits else self.arm
 
+    def metric_of(self, usual: str) -> str:
+        """The metric that judges a run, `usual` being the data's own."""
+        return usual if self.metric == "auto" else self.metric
+
     def _reject(self, name: str, remedy: str) -> None:
         raise InputError(f"{name}={_plain(getattr(self, name))} cannot be used: {remedy}")
 

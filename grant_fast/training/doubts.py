@@ -15,6 +15,8 @@ from .config import RunConfig
 from .targets import Scaling, constant_targets, targets_of, unlabelled_targets
 
 _MOST_CLASSES = 10
+#: Metrics of a target that has two values or more.
+_OF_TWO = ("r2", "roc_auc", "ap")
 
 
 def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
@@ -39,6 +41,13 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     if constant := constant_targets(y, task):
         only = f"one {value} only in training"
         lines.append(f"{only}, so that there is nothing to learn: target {few(constant)}")
+    y = targets_of(dataset.graphs, dataset.split["valid"])
+    found = [*unlabelled_targets(y, task), *constant_targets(y, task)]
+    blind = [target for target in found if target not in (*unknown, *constant)]
+    if 0 < len(blind) < task.num_outputs and config.metric_of(dataset.metric) in _OF_TWO:
+        values = "values" if task.kind == "regression" else "classes"
+        without = f"no two {values} in valid, so that it has no say in which weights are best"
+        lines.append(f"{without}: target {few(blind)}")
     return lines
 
 

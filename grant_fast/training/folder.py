@@ -120,17 +120,20 @@ def save_state(run_dir: Path, state: dict[str, Any]) -> None:
     write_history(run_dir, state["history"])
 
 
-def load_state(run_dir: Path, config: RunConfig, checksum: int) -> dict[str, Any] | None:
+def load_state(
+    run_dir: Path, config: RunConfig, checksum: int, metric: str
+) -> dict[str, Any] | None:
     """The state that a run can be resumed from; None where it has not come to save one.
 
     Args:
         run_dir: the run's folder.
         config: the settings to go on with.
         checksum: of the data to go on with, see `Dataset.checksum`.
+        metric: that would judge the run, as `RunConfig.metric_of` says.
 
     Raises:
         InputError: the run was made with other settings, and names the first that differs; or on
-            other data.
+            other data, or with another metric.
     """
     path = run_dir / LAST_FILE
     if not path.exists():
@@ -141,6 +144,11 @@ def load_state(run_dir: Path, config: RunConfig, checksum: int) -> dict[str, Any
         raise InputError(
             f"{path}: the run was made on other data, or another split of them, than "
             f"{config.source} gives now: restore them, or give another folder"
+        )
+    if state.get("metric") != metric:
+        raise InputError(
+            f"{path}: the run was judged by {state.get('metric', 'what an older version chose')}, "
+            f"and would go on by {metric}: begin it again with --overwrite, or in another folder"
         )
     return state
 

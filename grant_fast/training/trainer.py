@@ -94,7 +94,7 @@ class Trainer:
         self, dataset: Dataset, config: RunConfig, run_dir: str | Path, *, resume: bool = False
     ) -> None:
         self.config, self.run_dir, self.task = config, Path(run_dir), dataset.task
-        self.metric = dataset.metric if config.metric == "auto" else config.metric
+        self.metric = config.metric_of(dataset.metric)
         check_metric(self.metric, self.task)
         self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
@@ -131,8 +131,7 @@ class Trainer:
         self.history: list[EpochRecord] = []
         self._rng: dict[str, Tensor] | None = None
         self._resume = resume
-        state = load_state(self.run_dir, config, self._checksum) if resume else None
-        if state is not None:
+        if resume and (state := load_state(self.run_dir, config, self._checksum, self.metric)):
             self._restore(state)
 
     @property
@@ -344,6 +343,7 @@ class Trainer:
             "config": self.config.to_dict(),
             "spec": self.spec.to_dict(),
             "data": self._checksum,
+            "metric": self.metric,
             "model": _copied(self.model.state_dict()),
             "optimizer": _copied(self._optimizer.state_dict()),
             "rate": self._rate.state_dict(),

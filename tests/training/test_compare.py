@@ -1,5 +1,7 @@
 """Comparisons: equal budgets, fair order, and finished work kept."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from rings import make_dataset
@@ -80,6 +82,9 @@ def test_finished_runs_on_other_data_are_refused(tmp_path, config):
     dataset.graphs.y[-1] += 1
     with pytest.raises(InputError, match="the run was made on other data"):
         compare(dataset, config(epochs=2), tmp_path, arms=["full"], seeds=1, resume=True)
+    by_r2 = replace(make_dataset(), metric="r2")
+    with pytest.raises(InputError, match="the run was judged by mae, and would go on by r2"):
+        compare(by_r2, config(epochs=2), tmp_path, arms=["full"], seeds=1, resume=True)
 
 
 def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):

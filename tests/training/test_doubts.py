@@ -89,6 +89,16 @@ def test_a_target_without_labels_is_no_trouble(tmp_path: Path) -> None:
     ]
 
 
+def test_a_target_that_validation_cannot_judge_is_named(tmp_path: Path) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n, n / 2) for n in range(31)])
+    assert doubts(dataset, config) == []
+    dataset.graphs.y[dataset.split["valid"][1:], 1] = torch.nan
+    assert doubts(dataset, config) == [
+        "no two values in valid, so that it has no say in which weights are best: target z"
+    ]
+    assert doubts(dataset, replace(config, metric="mae")) == []
+
+
 def of_two_targets(folder: Path, labels: list[tuple[object, object]]) -> tuple[Dataset, RunConfig]:
     """A table of chains with labels y and z, of which the first 30 are taken."""
     pytest.importorskip("rdkit")

@@ -13,7 +13,7 @@ from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import graph_losses, graph_residuals, loss
 from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.teaching.scoring import score_graphs
-from grant_fast.training.checkpoints import load_checkpoint
+from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
 from grant_fast.training.observers import Observer
 from grant_fast.training.predict import load_predictor, predict_packed, write_parts
@@ -381,6 +381,20 @@ def test_resuming_with_another_split_of_the_same_graphs_is_refused(tmp_path, con
     dataset = replace(make_dataset(), split=moved)
     with pytest.raises(InputError, match=r"last\.pt: the run was made on other data"):
         Trainer(dataset, config(epochs=2), tmp_path, resume=True)
+
+
+def test_a_run_goes_on_by_the_metric_that_judged_it(tmp_path, config):
+    Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
+    by_r2 = replace(make_dataset(), metric="r2")
+    with pytest.raises(
+        InputError, match=r"last\.pt: the run was judged by mae, and would go on by"
+    ):
+        Trainer(by_r2, config(epochs=2), tmp_path, resume=True)
+    state = load_checkpoint(tmp_path / "last.pt")
+    del state["metric"]
+    save_checkpoint(tmp_path / "last.pt", state)
+    with pytest.raises(InputError, match="judged by what an older version chose, and would"):
+        Trainer(make_dataset(), config(epochs=2), tmp_path, resume=True)
 
 
 def test_unknown_devices_are_refused(tmp_path, config):
