@@ -9,7 +9,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
 from .batch_edges import BatchAdjacency
-from .caching import kept, kept_property
+from .caching import kept, kept_property, writes
 from .devices import indexed
 from .errors import InputError
 from .indexing import repeat, sizes_to_ptr, spans, take, upload
@@ -36,6 +36,17 @@ class _Places(NamedTuple):
     ptr: Tensor
 
 
+class _Targets(NamedTuple):
+    """A batch's y, and which of the dataset's it was copied of, after how many writes to that."""
+
+    y: Tensor
+    of: Tensor
+    writes: int
+
+    def is_of(self, y: Tensor) -> bool:
+        return self.of is y and self.writes == writes(y)
+
+
 class GraphBatch:
     """Some graphs of a `PackedGraphs`, in a given order, as one big disconnected graph.
 
@@ -54,6 +65,7 @@ class GraphBatch:
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
     node_count: Tensor | None = None
+    _targets: _Targets | None = None
 
     def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
@@ -87,15 +99,22 @@ class GraphBatch:
     def _shows_other_x(self) -> bool:
         if "x" not in vars(self) or self.x is self.graphs.x:
             return False
-        return self.x.requires_grad or _writes(self.x) != self._x_writes
+        return self.x.requires_grad or writes(self.x) != self._x_writes
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: of X only what differs, since a copied tensor counts its writes
-        from elsewhere."""
+        from elsewhere, and targets where the dataset's are still those."""
         state = vars(self).copy()
         if not self._shows_other_x():
             state.pop("x", None)
+        if self.graphs.y is None or self._targets is None or not self._targets.is_of(self.graphs.y):
+            state.pop("_targets", None)
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self._targets is not None and self.graphs.y is not None:
+            self._targets = _Targets(self._targets.y, self.graphs.y, writes(self.graphs.y))
 
     def __len__(self) -> int:
         return self.num_graphs
@@ -216,7 +235,7 @@ class GraphBatch:
     @kept_property
     def x(self) -> Tensor:
         x = self._own_features(take(self.graphs.x, self.nodes))
-        self._x_writes = _writes(x)
+        self._x_writes = writes(x)
         return x
 
     def _own_features(self, rows: Tensor) -> Tensor:
@@ -228,11 +247,17 @@ class GraphBatch:
         that normalises x in place, or who fills in the targets that are missing."""
         return rows.to(dtype, copy=isinstance(self._positions, slice))
 
-    @kept_property
+    @property
     def y(self) -> Tensor | None:
-        if self.graphs.y is None:
-            return None
-        return self._own(self.of_targets(self.graphs.y), self.graphs.y.dtype)
+        """The targets, copied anew where the dataset's were set or written to since."""
+        return None if self.graphs.y is None else self._targets_of(self.graphs.y)
+
+    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
+    @kept
+    def _targets_of(self, y: Tensor) -> Tensor:
+        if self._targets is None or not self._targets.is_of(y):
+            self._targets = _Targets(self._own(self.of_targets(y), y.dtype), y, writes(y))
+        return self._targets.y
 
     def of_targets(self, y: Tensor) -> Tensor:
         """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""
@@ -387,8 +412,3 @@ def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphB
 
 
 default_collate_fn_map[GraphBatch] = _collate
-
-
-def _writes(x: Tensor) -> int:
-    """How often a tensor, or what it is a view of, was written to; 0 where nobody counts."""
-    return 0 if x.is_inference() else x._version

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import native, ops
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch
-from .caching import kept, kept_property
+from .caching import kept, kept_property, writes
 from .devices import indexed
 from .errors import InputError, whole_number
 from .indexing import Positions, as_positions, distinct_rows, repeat, take
@@ -20,6 +21,9 @@ from .tiles import BitRows, bit_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: Of classes, while they live: after how many writes what was their range.
+_class_ranges: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 class FlatGraphs:
@@ -93,13 +97,19 @@ class FlatGraphs:
         """Nodes of the largest graph."""
         return int(self.host_ptr.diff().max()) if self.num_graphs else 0
 
-    @kept_property
+    @property
     def class_range(self) -> tuple[int, int]:
-        """The smallest and the largest class in y, of those that were measured."""
-        assert self.y is not None and not self.y.is_floating_point()
-        known = self.y[self.y != NOT_MEASURED]
-        low, high = torch.aminmax(known) if known.numel() else (0, 0)
-        return int(low), int(high)
+        """The smallest and the largest class in y, of those that were measured; found anew where y
+        was set or written to since."""
+        y = self.y
+        assert y is not None and not y.is_floating_point()
+        seen, found = _class_ranges.get(y, (-1, (0, 0)))
+        if seen != writes(y):
+            known = y[y != NOT_MEASURED]
+            low, high = torch.aminmax(known) if known.numel() else (0, 0)
+            found = int(low), int(high)
+            _class_ranges[y] = writes(y), found
+        return found
 
     @kept_property
     def min_nodes(self) -> int:

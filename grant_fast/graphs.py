@@ -75,8 +75,6 @@ class PackedGraphs(FlatGraphs):
                     "it before a model reads the graphs, or pack them anew"
                 )
             own["_cache"] = {}  # a copy shares that of what it is of
-        if name == "y":
-            own.pop("class_range", None)
         super().__setattr__(name, value)
 
     def __len__(self) -> int:

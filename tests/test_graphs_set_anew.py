@@ -1,11 +1,12 @@
 """Fields of a PackedGraphs that are assigned after it was made."""
 
 import copy
+import pickle
 
 import pytest
 import torch
 
-from grant_fast import InputError, PackedGraphs
+from grant_fast import FlexGCN, InputError, PackedGraphs, Task, score_graphs
 from tests.cases import Case
 
 
@@ -47,3 +48,55 @@ def test_targets_may_be_set_anew():
     assert graphs.class_range == (0, 4)
     graphs.y = torch.tensor([1, 2])
     assert graphs.class_range == (1, 2)
+    graphs.y[0] = 7
+    assert graphs.class_range == (2, 7)
+    before = copy.copy(graphs)
+    graphs.y[0] = -100
+    for one in (graphs, before, copy.deepcopy(graphs), graphs[:]):
+        assert one.class_range == (2, 2)
+
+
+def test_a_class_that_was_written_is_looked_at_as_any_other():
+    """Of a node, the kernels took one that the network has no output for without a word."""
+    x, edges = torch.randn(6, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    graphs = PackedGraphs.from_arrays(x, edges, [0] * 4 + [1] * 2, [0, 1] * 3, y_level="node")
+    model, task = FlexGCN(3, 8, 2, orders=[2, 2], pool=None), Task("multiclass", "node", 2)
+    score_graphs(model, graphs, task)
+    for wrong in (2, -1):
+        graphs.y[3] = wrong
+        with pytest.raises(InputError, match=rf"class {wrong} is outside 0\.\.1"):
+            score_graphs(model, graphs, task)
+
+
+@pytest.mark.parametrize("where", [slice(None), [3, 1]])
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_batch_has_the_targets_that_the_dataset_has(where, inference):
+    graphs = Case().graphs
+    graphs.y = torch.arange(12.0)[:, None]
+    batch = graphs.batch(where)
+    with torch.inference_mode(inference):
+        mean = batch.y.mean()
+    graphs.y = graphs.y - mean
+    torch.testing.assert_close(batch.y, graphs.y[where])
+    graphs.y.mul_(2)
+    torch.testing.assert_close(batch.y, graphs.y[where])
+    graphs.y = None
+    assert batch.y is None
+
+
+@pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle"])
+def test_targets_that_were_written_into_a_batch_stay_there(way):
+    graphs = Case().graphs
+    graphs.y = torch.arange(12.0)[:, None]
+    graphs.y += 1
+    batch = graphs.batch([3, 1])
+    batch.y[0] = 9
+    again = {
+        "copy": copy.copy,
+        "deepcopy": copy.deepcopy,
+        "pickle": lambda b: pickle.loads(pickle.dumps(b)),
+    }[way]
+    assert again(batch).y.flatten().tolist() == batch.y.flatten().tolist() == [9, 2]
+    graphs.y += 1
+    assert again(batch).y.flatten().tolist() == batch.y.flatten().tolist() == [5, 3]
+    assert graphs.y.flatten().tolist() == list(range(2, 14))
