@@ -97,16 +97,17 @@ class GraphBatch:
             raise InputError(CHANGED.format("x"))
 
     def _shows_other_x(self) -> bool:
-        if "x" not in vars(self) or self.x is self.graphs.x:
+        rows = vars(self).get("_rows")
+        if rows is None or rows is self.graphs.x:
             return False
-        return self.x.requires_grad or writes(self.x) != self._x_writes
+        return rows.requires_grad or writes(rows) != self._x_writes
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy takes over: of X only what differs, since a copied tensor counts its writes
         from elsewhere, and targets where the dataset's are still those."""
         state = vars(self).copy()
         if not self._shows_other_x():
-            state.pop("x", None)
+            state.pop("_rows", None)
         if self.graphs.y is None or self._targets is None or not self._targets.is_of(self.graphs.y):
             state.pop("_targets", None)
         return state
@@ -232,11 +233,20 @@ class GraphBatch:
         small = index_dtype(self.graphs.num_edges)
         return spans(*self._edge_places, self.num_edges, small, self.device)
 
-    @kept_property
+    @property
     def x(self) -> Tensor:
-        x = self._own_features(take(self.graphs.x, self.nodes))
+        """The features, kept where they are data: learned ones are others after each step."""
+        rows, x = vars(self).get("_rows"), self.graphs.x
+        return self._copied_rows() if x.requires_grad and rows is not x else self._rows
+
+    @kept_property
+    def _rows(self) -> Tensor:
+        x = self._copied_rows()
         self._x_writes = writes(x)
         return x
+
+    def _copied_rows(self) -> Tensor:
+        return self._own_features(take(self.graphs.x, self.nodes))
 
     def _own_features(self, rows: Tensor) -> Tensor:
         # Embeddings want int64 for their indices.

@@ -53,6 +53,13 @@ class FlatGraphs:
         self.meta = dict(meta or {})
         self._cache: dict[Any, Any] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over, without hops of other features: a copied tensor counts its writes
+        from elsewhere."""
+        cache, now = self._cache.copy(), writes(self.x)
+        fresh = {k: v for k, v in cache.items() if k[0] != "hops" or v[1] == now}
+        return vars(self) | ({} if len(fresh) == len(cache) else {"_cache": fresh})
+
     @property
     def num_graphs(self) -> int:
         return self.ptr.shape[0] - 1
@@ -241,23 +248,24 @@ class FlatGraphs:
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
 
-        None where X is categorical, or where the result would exceed `cache_bytes`.
+        None where X is categorical or learned, or where the result would exceed `cache_bytes`.
+        Computed anew where X was written to since, as features that were learned.
         """
         width = order * self.num_features
-        if not self.x.is_floating_point():
+        if not self.x.is_floating_point() or self.x.requires_grad:
             return None
         if self.num_nodes * width * self.x.element_size() > self.cache_bytes:
             return None
-        key = ("hops", normalize)
-        out = self._cache.get(key)  # another thread may put in what it asked for
-        if out is None or out.shape[1] < width:
+        key, now = ("hops", normalize), writes(self.x)
+        out, of = self._cache.get(key, (None, now))  # another thread may put in what it asked for
+        if out is None or out.shape[1] < width or of != now:
             out = self.x.new_empty(self.num_nodes, width)
             for part in self._parts():  # by "torch": models of any backend read what is kept
                 z = part.x
                 for k, column in enumerate(out[part.nodes].split(self.num_features, dim=1)):
                     z = ops.spmm(z, part.adjacency(normalize), "torch") if k else z
                     column.copy_(z)
-            self._cache[key] = out
+            self._cache[key] = out, now
         return out[:, :width]
 
     @kept

@@ -1,4 +1,4 @@
-"""Fields of a PackedGraphs that are assigned after it was made."""
+"""Fields of a PackedGraphs that are assigned, or written to, after it was made."""
 
 import copy
 import pickle
@@ -39,6 +39,43 @@ def test_a_copy_with_other_features_keeps_what_is_derived_of_them_to_itself():
     other = copy.copy(graphs)
     other.x = 3 * graphs.x
     torch.testing.assert_close(3 * graphs.hops(2, True), other.hops(2, True))
+
+
+@pytest.mark.parametrize("where", [slice(None), [2, 0, 1]])
+@pytest.mark.parametrize("settings", [{}, {"act": "tanh"}, {"backend": "torch"}])
+def test_features_that_learn_are_read_as_they_are(where, settings):
+    """Evaluated first, they stayed what they were: in hops of the data set, and in the batch."""
+    torch.manual_seed(0)
+    edges, of_graph = torch.tensor([[0, 1, 2, 4], [1, 2, 0, 3]]), torch.tensor([0, 0, 0, 1, 1, 2])
+    graphs = PackedGraphs.from_arrays(torch.randn(6, 3), edges, of_graph)
+    model = FlexGCN(3, 4, 1, orders=[3, 2], **settings)
+    batch, order = graphs.batch(where), [0, 1, 2] if where == slice(None) else where
+
+    def check(x):
+        with torch.no_grad():
+            want = model(x, edges, batch=of_graph)[order]
+            for one in (graphs.batch(where), batch, copy.deepcopy(graphs).batch(where)):
+                torch.testing.assert_close(model(one), want)
+
+    x = graphs.x.requires_grad_()
+    for _ in range(3):
+        check(x)
+        model(batch).sum().backward()
+        assert x.grad.any(1).all()
+        with torch.no_grad():
+            x -= x.grad
+        x.grad = None
+    check(x.requires_grad_(False))
+
+
+def test_hops_are_those_of_the_features():
+    graphs = Case().graphs
+    before = graphs.hops(3, True).clone()
+    graphs.x.mul_(2)
+    for again in (copy.deepcopy(graphs), pickle.loads(pickle.dumps(graphs)), graphs):
+        torch.testing.assert_close(again.hops(3, True), 2 * before)
+    graphs.x.requires_grad_()
+    assert graphs.hops(3, True) is None
 
 
 def test_targets_may_be_set_anew():
