@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
 CHANGED = (
     "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
-    "tensors of your own, model(x, batch.edge_index, batch=batch.batch, batch_size=len(batch))"
+    "tensors of your own, model(x, edge_index, edge_weight, batch=batch.batch, "
+    "batch_size=len(batch))"
 )
+#: Of these a batch has copies, which a model does not read; by the names that it keeps them under.
+_COPIES = {"_rows": "x", "edge_index": "edge_index", "edge_weight": "edge_weight"}
 
 
 class _Places(NamedTuple):
@@ -90,24 +93,36 @@ class GraphBatch:
                 obj=self,
             )
 
-    def check_unchanged(self) -> None:
-        """Refuse features that were written to, or that a gradient is asked of: no model would see
-        it (InputError)."""
-        if self._shows_other_x():
-            raise InputError(CHANGED.format("x"))
+    def check_unchanged(self, *, but: str | None = None) -> None:
+        """Refuse features or edges that were written to, or that a gradient is asked of: no model
+        would see it (InputError). One attribute may be what it is."""
+        for kept_as, name in _COPIES.items():
+            if name != but and self._differs(kept_as):
+                raise InputError(CHANGED.format(name))
 
-    def _shows_other_x(self) -> bool:
-        rows = vars(self).get("_rows")
-        if rows is None or rows is self.graphs.x:
+    def _differs(self, kept_as: str) -> bool:
+        """Whether a copy is not what the dataset holds any more."""
+        mine = vars(self).get(kept_as)
+        if mine is None or mine is self.graphs.x:
             return False
-        return rows.requires_grad or writes(rows) != self._x_writes
+        return mine.requires_grad or writes(mine) != self._writes[kept_as]
+
+    @kept_property
+    def _writes(self) -> dict[str, int]:
+        return {}
+
+    def _noted(self, kept_as: str, copied: Tensor) -> Tensor:
+        """A copy, whose writes count from now on."""
+        self._writes[kept_as] = writes(copied)
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: of X only what differs, since a copied tensor counts its writes
-        from elsewhere, and targets where the dataset's are still those."""
-        state = vars(self).copy()
-        if not self._shows_other_x():
-            state.pop("_rows", None)
+        """What a copy takes over: of X and edges only what differs, since a copied tensor counts
+        its writes from elsewhere, and targets where the dataset's are still those."""
+        differ = {kept_as for kept_as in _COPIES if self._differs(kept_as)}
+        state = vars(self).copy() | {"_writes": dict.fromkeys(differ, -1)}
+        for kept_as in _COPIES.keys() - differ:
+            state.pop(kept_as, None)
         if self.graphs.y is None or self._targets is None or not self._targets.is_of(self.graphs.y):
             state.pop("_targets", None)
         return state
@@ -241,9 +256,7 @@ class GraphBatch:
 
     @kept_property
     def _rows(self) -> Tensor:
-        x = self._copied_rows()
-        self._x_writes = writes(x)
-        return x
+        return self._noted("_rows", self._copied_rows())
 
     def _copied_rows(self) -> Tensor:
         return self._own_features(take(self.graphs.x, self.nodes))
@@ -372,13 +385,16 @@ class GraphBatch:
     def edge_index(self) -> Tensor:
         """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
         rowptr, col, _ = self._gather_csr(False, normalize=False)
-        return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+        edges = torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+        return self._noted("edge_index", edges)
 
     @kept_property
     def edge_weight(self) -> Tensor | None:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
-        return None if weight is None else self._own(take(weight, self.edges), weight.dtype)
+        if weight is None:
+            return None
+        return self._noted("edge_weight", self._own(take(weight, self.edges), weight.dtype))
 
     @kept_property
     def edge_attr(self) -> Tensor | None:

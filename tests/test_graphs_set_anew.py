@@ -1,4 +1,4 @@
-"""Fields of a PackedGraphs that are assigned, or written to, after it was made."""
+"""What is assigned or written to a PackedGraphs, or a batch of it, after it was made."""
 
 import copy
 import pickle
@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 
-from grant_fast import FlexGCN, InputError, PackedGraphs, Task, score_graphs
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, score_graphs
 from tests.cases import Case
 
 
@@ -137,3 +137,33 @@ def test_targets_that_were_written_into_a_batch_stay_there(way):
     graphs.y += 1
     assert again(batch).y.flatten().tolist() == batch.y.flatten().tolist() == [5, 3]
     assert graphs.y.flatten().tolist() == list(range(2, 14))
+
+
+@pytest.mark.parametrize("where", [slice(None), [2, 1]])
+@pytest.mark.parametrize("way", ["none", "copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("name", ["edge_weight", "edge_index"])
+def test_edges_that_were_written_to_are_refused(name, way, where):
+    """No model saw it: the weight of an edge that was set to 0 made no difference to any output."""
+    twin = {
+        "none": lambda b: b,
+        "copy": copy.copy,
+        "deepcopy": copy.deepcopy,
+        "pickle": lambda b: pickle.loads(pickle.dumps(b)),
+    }[way]
+    model, layer = FlexGCN(5, 4, 1, orders=[3, 2]), FlexConv(5, 2)
+    batch = Case().graphs.batch(where)
+    want = model(batch), getattr(batch, name).clone()
+    again = twin(batch)
+    assert torch.equal(model(again), want[0]) and torch.equal(getattr(again, name), want[1])
+    layer(2 * batch.x, batch)
+    getattr(batch, name)[..., 0] = 0
+    for call in (model, lambda b: layer(b.x, b)):
+        with pytest.raises(InputError, match=rf"read only.*reads {name} where.*edge_weight, batch"):
+            call(twin(batch))
+
+
+def test_no_gradient_is_asked_of_the_weights_in_a_batch():
+    batch = Case().graphs.batch([2, 1])
+    batch.edge_weight.requires_grad_()
+    with pytest.raises(InputError, match=r"reads edge_weight where"):
+        FlexGCN(5, 4, 1, orders=[3, 2])(batch)
