@@ -9,7 +9,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
 from .batch_edges import BatchAdjacency
-from .caching import kept, kept_property
+from .caching import kept, kept_property, writes
 from .devices import indexed
 from .errors import InputError
 from .indexing import repeat, sizes_to_ptr, spans, take, upload
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
 CHANGED = (
     "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
-    "tensors of your own, model(x, batch.edge_index, batch=batch.batch, batch_size=len(batch))"
+    "tensors of your own, model(x, edge_index, edge_weight, batch=batch.batch, "
+    "batch_size=len(batch))"
 )
+#: Of these a batch has copies, which a model does not read; by the names that it keeps them under.
+_COPIES = {"_rows": "x", "edge_index": "edge_index", "edge_weight": "edge_weight"}
 
 
 class _Places(NamedTuple):
@@ -34,6 +37,17 @@ class _Places(NamedTuple):
     first: Tensor
     sizes: Tensor
     ptr: Tensor
+
+
+class _Targets(NamedTuple):
+    """A batch's y, and which of the dataset's it was copied of, after how many writes to that."""
+
+    y: Tensor
+    of: Tensor
+    writes: int
+
+    def is_of(self, y: Tensor) -> bool:
+        return self.of is y and self.writes == writes(y)
 
 
 class GraphBatch:
@@ -54,6 +68,7 @@ class GraphBatch:
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
     node_count: Tensor | None = None
+    _targets: _Targets | None = None
 
     def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
@@ -78,24 +93,44 @@ class GraphBatch:
                 obj=self,
             )
 
-    def check_unchanged(self) -> None:
-        """Refuse features that were written to, or that a gradient is asked of: no model would see
-        it (InputError)."""
-        if self._shows_other_x():
-            raise InputError(CHANGED.format("x"))
+    def check_unchanged(self, *, but: str | None = None) -> None:
+        """Refuse features or edges that were written to, or that a gradient is asked of: no model
+        would see it (InputError). One attribute may be what it is."""
+        for kept_as, name in _COPIES.items():
+            if name != but and self._differs(kept_as):
+                raise InputError(CHANGED.format(name))
 
-    def _shows_other_x(self) -> bool:
-        if "x" not in vars(self) or self.x is self.graphs.x:
+    def _differs(self, kept_as: str) -> bool:
+        """Whether a copy is not what the dataset holds any more."""
+        mine = vars(self).get(kept_as)
+        if mine is None or mine is self.graphs.x:
             return False
-        return self.x.requires_grad or _writes(self.x) != self._x_writes
+        return mine.requires_grad or writes(mine) != self._writes[kept_as]
+
+    @kept_property
+    def _writes(self) -> dict[str, int]:
+        return {}
+
+    def _noted(self, kept_as: str, copied: Tensor) -> Tensor:
+        """A copy, whose writes count from now on."""
+        self._writes[kept_as] = writes(copied)
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: of X only what differs, since a copied tensor counts its writes
-        from elsewhere."""
-        state = vars(self).copy()
-        if not self._shows_other_x():
-            state.pop("x", None)
+        """What a copy takes over: of X and edges only what differs, since a copied tensor counts
+        its writes from elsewhere, and targets where the dataset's are still those."""
+        differ = {kept_as for kept_as in _COPIES if self._differs(kept_as)}
+        state = vars(self).copy() | {"_writes": dict.fromkeys(differ, -1)}
+        for kept_as in _COPIES.keys() - differ:
+            state.pop(kept_as, None)
+        if self.graphs.y is None or self._targets is None or not self._targets.is_of(self.graphs.y):
+            state.pop("_targets", None)
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if self._targets is not None and self.graphs.y is not None:
+            self._targets = _Targets(self._targets.y, self.graphs.y, writes(self.graphs.y))
 
     def __len__(self) -> int:
         return self.num_graphs
@@ -213,11 +248,18 @@ class GraphBatch:
         small = index_dtype(self.graphs.num_edges)
         return spans(*self._edge_places, self.num_edges, small, self.device)
 
-    @kept_property
+    @property
     def x(self) -> Tensor:
-        x = self._own_features(take(self.graphs.x, self.nodes))
-        self._x_writes = _writes(x)
-        return x
+        """The features, kept where they are data: learned ones are others after each step."""
+        rows, x = vars(self).get("_rows"), self.graphs.x
+        return self._copied_rows() if x.requires_grad and rows is not x else self._rows
+
+    @kept_property
+    def _rows(self) -> Tensor:
+        return self._noted("_rows", self._copied_rows())
+
+    def _copied_rows(self) -> Tensor:
+        return self._own_features(take(self.graphs.x, self.nodes))
 
     def _own_features(self, rows: Tensor) -> Tensor:
         # Embeddings want int64 for their indices.
@@ -228,11 +270,17 @@ class GraphBatch:
         that normalises x in place, or who fills in the targets that are missing."""
         return rows.to(dtype, copy=isinstance(self._positions, slice))
 
-    @kept_property
+    @property
     def y(self) -> Tensor | None:
-        if self.graphs.y is None:
-            return None
-        return self._own(self.of_targets(self.graphs.y), self.graphs.y.dtype)
+        """The targets, copied anew where the dataset's were set or written to since."""
+        return None if self.graphs.y is None else self._targets_of(self.graphs.y)
+
+    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
+    @kept
+    def _targets_of(self, y: Tensor) -> Tensor:
+        if self._targets is None or not self._targets.is_of(y):
+            self._targets = _Targets(self._own(self.of_targets(y), y.dtype), y, writes(y))
+        return self._targets.y
 
     def of_targets(self, y: Tensor) -> Tensor:
         """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""
@@ -337,13 +385,16 @@ class GraphBatch:
     def edge_index(self) -> Tensor:
         """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
         rowptr, col, _ = self._gather_csr(False, normalize=False)
-        return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+        edges = torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+        return self._noted("edge_index", edges)
 
     @kept_property
     def edge_weight(self) -> Tensor | None:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
-        return None if weight is None else self._own(take(weight, self.edges), weight.dtype)
+        if weight is None:
+            return None
+        return self._noted("edge_weight", self._own(take(weight, self.edges), weight.dtype))
 
     @kept_property
     def edge_attr(self) -> Tensor | None:
@@ -387,8 +438,3 @@ def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphB
 
 
 default_collate_fn_map[GraphBatch] = _collate
-
-
-def _writes(x: Tensor) -> int:
-    """How often a tensor, or what it is a view of, was written to; 0 where nobody counts."""
-    return 0 if x.is_inference() else x._version

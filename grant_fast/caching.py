@@ -40,6 +40,11 @@ class kept_property(cached_property[T]):
         super().__init__(kept(func))
 
 
+def writes(tensor: Tensor) -> int:
+    """How often a tensor, or what it is a view of, was written to; 0 where nobody counts."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class _Made(NamedTuple):
     """What was made, and a copy of all that it was made of."""
 

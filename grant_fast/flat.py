@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from . import native, ops
 from .adjacency import inverse_sqrt
 from .batch import GraphBatch
-from .caching import kept, kept_property
+from .caching import kept, kept_property, writes
 from .devices import indexed
 from .errors import InputError, whole_number
 from .indexing import Positions, as_positions, distinct_rows, repeat, take
@@ -20,6 +21,9 @@ from .tiles import BitRows, bit_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: Of classes, while they live: after how many writes what was their range.
+_class_ranges: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 class FlatGraphs:
@@ -48,6 +52,13 @@ class FlatGraphs:
         self.y_level: Level = y_level
         self.meta = dict(meta or {})
         self._cache: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes over, without hops of other features: a copied tensor counts its writes
+        from elsewhere."""
+        cache, now = self._cache.copy(), writes(self.x)
+        fresh = {k: v for k, v in cache.items() if k[0] != "hops" or v[1] == now}
+        return vars(self) | ({} if len(fresh) == len(cache) else {"_cache": fresh})
 
     @property
     def num_graphs(self) -> int:
@@ -93,13 +104,19 @@ class FlatGraphs:
         """Nodes of the largest graph."""
         return int(self.host_ptr.diff().max()) if self.num_graphs else 0
 
-    @kept_property
+    @property
     def class_range(self) -> tuple[int, int]:
-        """The smallest and the largest class in y, of those that were measured."""
-        assert self.y is not None and not self.y.is_floating_point()
-        known = self.y[self.y != NOT_MEASURED]
-        low, high = torch.aminmax(known) if known.numel() else (0, 0)
-        return int(low), int(high)
+        """The smallest and the largest class in y, of those that were measured; found anew where y
+        was set or written to since."""
+        y = self.y
+        assert y is not None and not y.is_floating_point()
+        seen, found = _class_ranges.get(y, (-1, (0, 0)))
+        if seen != writes(y):
+            known = y[y != NOT_MEASURED]
+            low, high = torch.aminmax(known) if known.numel() else (0, 0)
+            found = int(low), int(high)
+            _class_ranges[y] = writes(y), found
+        return found
 
     @kept_property
     def min_nodes(self) -> int:
@@ -231,23 +248,24 @@ class FlatGraphs:
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
 
-        None where X is categorical, or where the result would exceed `cache_bytes`.
+        None where X is categorical or learned, or where the result would exceed `cache_bytes`.
+        Computed anew where X was written to since, as features that were learned.
         """
         width = order * self.num_features
-        if not self.x.is_floating_point():
+        if not self.x.is_floating_point() or self.x.requires_grad:
             return None
         if self.num_nodes * width * self.x.element_size() > self.cache_bytes:
             return None
-        key = ("hops", normalize)
-        out = self._cache.get(key)  # another thread may put in what it asked for
-        if out is None or out.shape[1] < width:
+        key, now = ("hops", normalize), writes(self.x)
+        out, of = self._cache.get(key, (None, now))  # another thread may put in what it asked for
+        if out is None or out.shape[1] < width or of != now:
             out = self.x.new_empty(self.num_nodes, width)
             for part in self._parts():  # by "torch": models of any backend read what is kept
                 z = part.x
                 for k, column in enumerate(out[part.nodes].split(self.num_features, dim=1)):
                     z = ops.spmm(z, part.adjacency(normalize), "torch") if k else z
                     column.copy_(z)
-            self._cache[key] = out
+            self._cache[key] = out, now
         return out[:, :width]
 
     @kept

@@ -78,8 +78,6 @@ class PackedGraphs(FlatGraphs):
             own["_cache"] = {}  # a copy shares that of what it is of
         if "meta" in own:  # it is made, of what the packing has checked
             value = self._checked(name, value)
-        if name == "y":
-            own.pop("class_range", None)
         super().__setattr__(name, value)
 
     def _checked(self, name: str, value: Any) -> Any:
@@ -298,7 +296,11 @@ class PackedGraphs(FlatGraphs):
 
     @classmethod
     def concat(cls, parts: Sequence["PackedGraphs"]) -> "PackedGraphs":
-        """One dataset from several, in order; ids are kept where they differ, else renumbered."""
+        """One dataset from several, in order; ids are kept where they differ, else renumbered.
+
+        `meta` is the first one's, but for a stored split, which names ids: it is kept where these
+        are, and where all parts have the same.
+        """
         if not parts:
             raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
         first = parts[0]
@@ -316,9 +318,12 @@ class PackedGraphs(FlatGraphs):
             if len(kinds) > 1:
                 raise InputError(f"the parts differ in the width or kind of {name}: convert it")
         symmetric = all(p.is_symmetric for p in parts)
-        ids = torch.cat([p.ids for p in parts])
-        if ids.unique().numel() < ids.numel():
+        ids, meta = torch.cat([p.ids for p in parts]), dict(first.meta)
+        renumbered = ids.unique().numel() < ids.numel()
+        if renumbered:
             ids = torch.arange(ids.numel(), device=ids.device)
+        if renumbered or any(p.meta.get("split") != meta.get("split") for p in parts):
+            meta.pop("split", None)
         return cls(
             x=torch.cat([p.x for p in parts]),
             y=_joined([p.y for p in parts]),
@@ -327,7 +332,7 @@ class PackedGraphs(FlatGraphs):
             adj=joined_csr([p.adj for p in parts]),
             adj_t=None if symmetric else joined_csr([p.adj_t or p.adj for p in parts]),
             y_level=first.y_level,
-            meta=first.meta,
+            meta=meta,
             edge_attr=_joined([p.edge_attr for p in parts]),
         )
 

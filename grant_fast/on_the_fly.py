@@ -80,7 +80,8 @@ def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
     out = copy(made)
     out.graphs = copy(made.graphs)
     out.graphs.x = x
-    vars(out)["x"] = x  # an encoder sees what it was given, where a dataset's integers become int64
+    # An encoder sees what it was given, where a dataset's integers become int64.
+    vars(out)["_rows"] = x
     return out
 
 

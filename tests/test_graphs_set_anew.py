@@ -1,13 +1,14 @@
-"""Fields of a PackedGraphs that are assigned after it was made."""
+"""What is assigned or written to a PackedGraphs, or a batch of it, after it was made."""
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
 import torch
 
-from grant_fast import InputError, PackedGraphs
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, score_graphs
 from tests.cases import Case
 
 
@@ -42,6 +43,43 @@ def test_a_copy_with_other_features_keeps_what_is_derived_of_them_to_itself():
     torch.testing.assert_close(3 * graphs.hops(2, True), other.hops(2, True))
 
 
+@pytest.mark.parametrize("where", [slice(None), [2, 0, 1]])
+@pytest.mark.parametrize("settings", [{}, {"act": "tanh"}, {"backend": "torch"}])
+def test_features_that_learn_are_read_as_they_are(where, settings):
+    """Evaluated first, they stayed what they were: in hops of the data set, and in the batch."""
+    torch.manual_seed(0)
+    edges, of_graph = torch.tensor([[0, 1, 2, 4], [1, 2, 0, 3]]), torch.tensor([0, 0, 0, 1, 1, 2])
+    graphs = PackedGraphs.from_arrays(torch.randn(6, 3), edges, of_graph)
+    model = FlexGCN(3, 4, 1, orders=[3, 2], **settings)
+    batch, order = graphs.batch(where), [0, 1, 2] if where == slice(None) else where
+
+    def check(x):
+        with torch.no_grad():
+            want = model(x, edges, batch=of_graph)[order]
+            for one in (graphs.batch(where), batch, copy.deepcopy(graphs).batch(where)):
+                torch.testing.assert_close(model(one), want)
+
+    x = graphs.x.requires_grad_()
+    for _ in range(3):
+        check(x)
+        model(batch).sum().backward()
+        assert x.grad.any(1).all()
+        with torch.no_grad():
+            x -= x.grad
+        x.grad = None
+    check(x.requires_grad_(False))
+
+
+def test_hops_are_those_of_the_features():
+    graphs = Case().graphs
+    before = graphs.hops(3, True).clone()
+    graphs.x.mul_(2)
+    for again in (copy.deepcopy(graphs), pickle.loads(pickle.dumps(graphs)), graphs):
+        torch.testing.assert_close(again.hops(3, True), 2 * before)
+    graphs.x.requires_grad_()
+    assert graphs.hops(3, True) is None
+
+
 def test_targets_may_be_set_anew():
     graphs = PackedGraphs.from_arrays(
         torch.zeros(2, 1), [[], []], [0, 1], y=[0, 4], y_level="graph"
@@ -49,6 +87,88 @@ def test_targets_may_be_set_anew():
     assert graphs.class_range == (0, 4)
     graphs.y = torch.tensor([1, 2])
     assert graphs.class_range == (1, 2)
+    graphs.y[0] = 7
+    assert graphs.class_range == (2, 7)
+    before = copy.copy(graphs)
+    graphs.y[0] = -100
+    for one in (graphs, before, copy.deepcopy(graphs), graphs[:]):
+        assert one.class_range == (2, 2)
+
+
+def test_a_class_that_was_written_is_looked_at_as_any_other():
+    """Of a node, the kernels took one that the network has no output for without a word."""
+    x, edges = torch.randn(6, 3), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    graphs = PackedGraphs.from_arrays(x, edges, [0] * 4 + [1] * 2, [0, 1] * 3, y_level="node")
+    model, task = FlexGCN(3, 8, 2, orders=[2, 2], pool=None), Task("multiclass", "node", 2)
+    score_graphs(model, graphs, task)
+    for wrong in (2, -1):
+        graphs.y[3] = wrong
+        with pytest.raises(InputError, match=rf"class {wrong} is outside 0\.\.1"):
+            score_graphs(model, graphs, task)
+
+
+@pytest.mark.parametrize("where", [slice(None), [3, 1]])
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_batch_has_the_targets_that_the_dataset_has(where, inference):
+    graphs = Case().graphs
+    graphs.y = torch.arange(12.0)[:, None]
+    batch = graphs.batch(where)
+    with torch.inference_mode(inference):
+        mean = batch.y.mean()
+    graphs.y = graphs.y - mean
+    torch.testing.assert_close(batch.y, graphs.y[where])
+    graphs.y.mul_(2)
+    torch.testing.assert_close(batch.y, graphs.y[where])
+    graphs.y = None
+    assert batch.y is None
+
+
+@pytest.mark.parametrize("way", ["copy", "deepcopy", "pickle"])
+def test_targets_that_were_written_into_a_batch_stay_there(way):
+    graphs = Case().graphs
+    graphs.y = torch.arange(12.0)[:, None]
+    graphs.y += 1
+    batch = graphs.batch([3, 1])
+    batch.y[0] = 9
+    again = {
+        "copy": copy.copy,
+        "deepcopy": copy.deepcopy,
+        "pickle": lambda b: pickle.loads(pickle.dumps(b)),
+    }[way]
+    assert again(batch).y.flatten().tolist() == batch.y.flatten().tolist() == [9, 2]
+    graphs.y += 1
+    assert again(batch).y.flatten().tolist() == batch.y.flatten().tolist() == [5, 3]
+    assert graphs.y.flatten().tolist() == list(range(2, 14))
+
+
+@pytest.mark.parametrize("where", [slice(None), [2, 1]])
+@pytest.mark.parametrize("way", ["none", "copy", "deepcopy", "pickle"])
+@pytest.mark.parametrize("name", ["edge_weight", "edge_index"])
+def test_edges_that_were_written_to_are_refused(name, way, where):
+    """No model saw it: the weight of an edge that was set to 0 made no difference to any output."""
+    twin = {
+        "none": lambda b: b,
+        "copy": copy.copy,
+        "deepcopy": copy.deepcopy,
+        "pickle": lambda b: pickle.loads(pickle.dumps(b)),
+    }[way]
+    model, layer = FlexGCN(5, 4, 1, orders=[3, 2]), FlexConv(5, 2)
+    batch = Case().graphs.batch(where)
+    want = model(batch), getattr(batch, name).clone()
+    again = twin(batch)
+    assert torch.equal(model(again), want[0]) and torch.equal(getattr(again, name), want[1])
+    layer(2 * batch.x, batch)
+    getattr(batch, name)[..., 0] = 0
+    for call in (model, lambda b: layer(b.x, b)):
+        with pytest.raises(InputError, match=rf"read only.*reads {name} where.*edge_weight, batch"):
+            call(twin(batch))
+
+
+def test_no_gradient_is_asked_of_the_weights_in_a_batch():
+    batch = Case().graphs.batch([2, 1])
+    batch.edge_weight.requires_grad_()
+    with pytest.raises(InputError, match=r"reads edge_weight where"):
+        FlexGCN(5, 4, 1, orders=[3, 2])(batch)
 
 
 def test_targets_that_are_set_are_packed_as_those_that_are_given():

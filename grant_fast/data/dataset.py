@@ -91,7 +91,8 @@ def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
     """Write one packed file from which `load_dataset` restores task, split, metric and encoder.
 
     Raises:
-        InputError: `path` does not end in .gfast, or cannot be written.
+        InputError: `path` does not end in .gfast, or cannot be written; graphs of one id are in two
+            parts of the split.
     """
     check_packed_name(path)
     dataset.graphs.meta.update(
@@ -171,7 +172,13 @@ _LETTERS = {"train": b"t", "valid": b"v", "test": b"e"}
 def _split_to_text(split: dict[str, Tensor], ids: Tensor) -> str:
     letters = np.full(int(ids.max()) + 1, b"-", dtype="S1")
     for part in PARTS:
-        letters[ids[split[part]].numpy()] = _LETTERS[part]
+        mine = ids[split[part]].numpy()
+        if (there := letters[mine] != b"-").any():
+            raise InputError(
+                f"graphs of id {mine[there.argmax()]} are in {part} and in another part: number "
+                "the graphs anew, by PackedGraphs.concat([dataset.graphs])"
+            )
+        letters[mine] = _LETTERS[part]
     return letters.tobytes().decode("ascii")
 
 

@@ -100,6 +100,8 @@ class FlexConv(nn.Module):
             kind = type(edge_index).__name__
             raise InputError(f"edge_weight goes with edge_index only: the {kind} has its own")
         if isinstance(edge_index, GraphBatch):
+            if not torch.compiler.is_compiling():
+                edge_index.check_unchanged(but="x")
             return edge_index.adjacency(self.normalize)
         if isinstance(edge_index, Adjacency):
             return edge_index

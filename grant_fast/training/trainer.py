@@ -35,6 +35,8 @@ from .recording import BatchRecorder, Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
 from .targets import Scaling, targets_of, with_targets
 
+#: Share of a metric that rounding may add: a mean of the same values in another order differs so.
+_ROUNDING = 1e-12
 SAVE_EVERY_SECONDS = 5.0  # between checkpoints; an interrupt loses no finished epoch all the same
 
 _MODES: dict[str, Any] = {
@@ -292,7 +294,7 @@ class Trainer:
         best = self._best
         if best is not None and not math.isnan(best.metric):
             gain = metric - best.metric if self._higher_is_better else best.metric - metric
-            if not gain > 0:
+            if not gain > _ROUNDING * abs(best.metric):  # the first of equal ones stays
                 return
         self._best = _Best(metric, self.epoch, _copied(self.model.state_dict()))
 

@@ -1,6 +1,7 @@
 """From a name or file to a data set that can be trained on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -257,6 +258,38 @@ class TestPacked:
             assert (
                 restored.graphs.ids[positions].sort().values.tolist() == parts(dataset)[part][-2:]
             )
+
+    @pytest.mark.parametrize("joins", ["its own parts", "some twice", "another's"])
+    def test_a_split_is_joined_where_it_holds(
+        self, joins: str, packed: Path, tmp_path: Path
+    ) -> None:
+        """It says where each id belongs: numbered anew, graphs were in the parts of others."""
+        graphs = PackedGraphs.load(packed)
+        first, second = graphs[:12], graphs[12:]
+        if joins == "some twice":
+            first, second = graphs[:6], graphs[4:8]
+        elif joins == "another's":
+            second.meta["split"] = second.meta["split"].translate(str.maketrans("te", "et"))
+        PackedGraphs.concat([first, second]).save(tmp_path / "b.gfast")
+        joined = load_dataset(tmp_path / "b.gfast")
+        assert_covers(joined)
+        kept = joins == "its own parts"
+        assert joined.splitting == ("stored" if kept else "random")
+        assert (parts(joined) == parts(load_dataset(packed))) == kept
+        assert graphs.meta["split"]
+
+    def test_a_graph_in_two_parts_is_not_saved(self, packed: Path, tmp_path: Path) -> None:
+        """A part of the split is stored for each id, and so the last one for all that share it."""
+        dataset = load_dataset(packed)
+        train, valid, test = torch.arange(20).split([15, 2, 3])
+        drawn = dataset.graphs[[*range(19), 0]]
+        again = replace(dataset, graphs=drawn, split={"train": train, "valid": valid, "test": test})
+        with pytest.raises(InputError, match=r"graphs of id 0 are in test and in another.*concat"):
+            save_dataset(again, tmp_path / "b.gfast")
+        assert not (tmp_path / "b.gfast").exists()
+        again = replace(again, graphs=PackedGraphs.concat([drawn]))
+        save_dataset(again, tmp_path / "b.gfast")
+        assert parts(load_dataset(tmp_path / "b.gfast")) == parts(again)
 
     def test_a_part_that_is_gone_is_named(self, packed: Path, tmp_path: Path) -> None:
         dataset = load_dataset(packed)

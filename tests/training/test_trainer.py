@@ -248,6 +248,14 @@ def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
     assert trainer._evaluator(trainer.model, "test")[1] == result.test_metric
 
 
+def test_the_first_of_equal_weights_is_the_best(tmp_path, config, monkeypatch):
+    """Equal but for the order in which the classes' areas were added up: 1/3, 1/2 and 1/2."""
+    areas = iter([1 / 3, 4 / 9, 0.44444444444444450, 4 / 9, 0.4])
+    trainer = Trainer(make_dataset("binary"), config(epochs=4), tmp_path)
+    monkeypatch.setattr(trainer, "_evaluate", lambda part: (1.0, next(areas, 0.5)))
+    assert trainer.fit().best_epoch == 2
+
+
 def test_splits_without_labels_are_nan_and_not_an_end(tmp_path, config):
     dataset = make_dataset("binary")
     dataset.graphs.y[dataset.split["valid"]] = torch.nan
