@@ -3,7 +3,6 @@
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,7 +65,7 @@ class Dataset:
         """How many graphs train, validate and test."""
         return tuple(len(self.split[part]) for part in PARTS)
 
-    @cached_property
+    @property
     def checksum(self) -> int:
         """CRC-32 of the graphs, their targets and how many are in each part: other data, another
         number (nearly always). Of data `grouped` by parts it so says which graph is in which."""

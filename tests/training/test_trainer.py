@@ -368,9 +368,9 @@ def test_resuming_with_other_settings_names_the_first_difference(tmp_path, confi
 
 @pytest.mark.parametrize("part", ["x", "y", "ids", "col"])
 def test_resuming_on_other_data_is_refused(tmp_path, config, part):
-    Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
-    Trainer(make_dataset(), config(epochs=2, source="elsewhere.csv"), tmp_path, resume=True)
     dataset = make_dataset()
+    Trainer(dataset, config(epochs=2), tmp_path).fit()
+    Trainer(dataset, config(epochs=2, source="elsewhere.csv"), tmp_path, resume=True)
     owner = dataset.graphs.adj if part == "col" else dataset.graphs
     getattr(owner, part)[-1] += 1
     with pytest.raises(
