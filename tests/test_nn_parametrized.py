@@ -95,3 +95,24 @@ def test_weights_that_a_hook_makes_are_those_of_the_call(backend, mode):
     prune.remove(model.convs[0], "weight")
     prune.remove(model.convs[1], "bias")
     torch.testing.assert_close(model(batch), out)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_replica_has_weights_that_are_no_parameters(backend, packed):
+    """As those that `nn.DataParallel` makes."""
+    batch = Case().graphs.batch(slice(None))
+    given = (batch,) if packed else (batch.x, batch.edge_index, batch.edge_weight, batch.batch)
+    model = FlexGCN(5, 4, 2, [3, 2], backend=backend)
+    replica = copy.copy(model)
+    replica._modules = dict(model._modules)
+    replica.convs = nn.ModuleList(conv._replicate_for_data_parallel() for conv in model.convs)
+    for conv, own in zip(replica.convs, model.convs, strict=True):
+        conv.weight, conv.bias = 2 * own.weight, 2 * own.bias
+    assert not list(replica.parameters())
+    replica(*given).sum().backward()
+    assert all(p.grad.any() for p in model.parameters())
+    with torch.no_grad():
+        for p in model.parameters():
+            p *= 2
+    torch.testing.assert_close(replica(*given), model(*given))

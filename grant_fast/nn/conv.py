@@ -113,9 +113,11 @@ class FlexConv(nn.Module):
     @property
     def any_parameter(self) -> Tensor:
         """A parameter, of the dtype and device that the weights have, which something may compute
-        anew each time that they are read."""
+        anew each time that they are read; the weights where there is none, as in a replica."""
         weight = self._parameters.get("weight")
-        return next(self.parameters()) if weight is None else weight
+        if weight is None:
+            weight = next(self.parameters(), None)
+        return self.weight if weight is None else weight
 
     @classmethod
     def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
