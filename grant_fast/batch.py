@@ -1,5 +1,6 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,8 +27,6 @@ CHANGED = (
     "tensors of your own, model(x, edge_index, edge_weight, batch=batch.batch, "
     "batch_size=len(batch))"
 )
-#: Of these a batch has copies, which a model does not read; by the names that it keeps them under.
-_COPIES = {"_rows": "x", "edge_index": "edge_index", "edge_weight": "edge_weight"}
 
 
 class _Places(NamedTuple):
@@ -39,15 +38,21 @@ class _Places(NamedTuple):
     ptr: Tensor
 
 
-class _Targets(NamedTuple):
-    """A batch's y, and which of the dataset's it was copied of, after how many writes to that."""
+class _Copy(NamedTuple):
+    """Rows of a tensor of the dataset, and how often each of the two was written to by then."""
 
-    y: Tensor
-    of: Tensor
+    rows: Tensor
     writes: int
+    of: Tensor
+    writes_of: int
 
-    def is_of(self, y: Tensor) -> bool:
-        return self.of is y and self.writes == writes(y)
+    @property
+    def is_written(self) -> bool:
+        asked = self.rows.requires_grad and self.rows.is_leaf
+        return asked or writes(self.rows) != self.writes
+
+    def is_of(self, tensor: Tensor) -> bool:
+        return self.of is tensor and self.writes_of == writes(tensor)
 
 
 class GraphBatch:
@@ -68,7 +73,8 @@ class GraphBatch:
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
     node_count: Tensor | None = None
-    _targets: _Targets | None = None
+    #: X as a model was given it, where that is not a dataset's. See `on_the_fly`.
+    _given: Tensor | None = None
 
     def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
@@ -96,41 +102,40 @@ class GraphBatch:
     def check_unchanged(self, *, but: str | None = None) -> None:
         """Refuse features or edges that were written to, or that a gradient is asked of: no model
         would see it (InputError). One attribute may be what it is."""
-        for kept_as, name in _COPIES.items():
-            if name != but and self._differs(kept_as):
+        for name, copied in self._copies.items():
+            if name not in ("y", but) and copied.is_written:
                 raise InputError(CHANGED.format(name))
 
-    def _differs(self, kept_as: str) -> bool:
-        """Whether a copy is not what the dataset holds any more."""
-        mine = vars(self).get(kept_as)
-        if mine is None or mine is self.graphs.x:
-            return False
-        return mine.requires_grad or writes(mine) != self._writes[kept_as]
-
     @kept_property
-    def _writes(self) -> dict[str, int]:
+    def _copies(self) -> dict[str, _Copy]:
         return {}
 
-    def _noted(self, kept_as: str, copied: Tensor) -> Tensor:
-        """A copy, whose writes count from now on."""
-        self._writes[kept_as] = writes(copied)
-        return copied
+    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
+    def _copy_of(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `make` makes of a tensor of the dataset; anew where that was set or written to, or
+        learns, since such rows serve one backward pass."""
+        found = self._copies.get(name)
+        if found is None or of.requires_grad or not found.is_of(of):
+            rows = make(of) if of.requires_grad else kept(make)(of)
+            found = self._copies[name] = _Copy(rows, writes(rows), of, writes(of))
+        return found.rows
+
+    def __copy__(self) -> "GraphBatch":
+        out = object.__new__(type(self))
+        vars(out).update(vars(self))
+        return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over: of X and edges only what differs, since a copied tensor counts
-        its writes from elsewhere, and targets where the dataset's are still those."""
-        differ = {kept_as for kept_as in _COPIES if self._differs(kept_as)}
-        state = vars(self).copy() | {"_writes": dict.fromkeys(differ, -1)}
-        for kept_as in _COPIES.keys() - differ:
-            state.pop(kept_as, None)
-        if self.graphs.y is None or self._targets is None or not self._targets.is_of(self.graphs.y):
-            state.pop("_targets", None)
-        return state
+        """What a pickle or a deep copy takes over: of copies what was written to them, since a
+        copied tensor counts its writes from elsewhere."""
+        own = self._copies.items()
+        written = {n: c._replace(writes=-1) for n, c in own if c.is_written and c.is_of(c.of)}
+        return vars(self) | {"_copies": written}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        if self._targets is not None and self.graphs.y is not None:
-            self._targets = _Targets(self._targets.y, self.graphs.y, writes(self.graphs.y))
+        for name, copied in self._copies.items():
+            self._copies[name] = copied._replace(writes_of=writes(copied.of))
 
     def __len__(self) -> int:
         return self.num_graphs
@@ -250,16 +255,9 @@ class GraphBatch:
 
     @property
     def x(self) -> Tensor:
-        """The features, kept where they are data: learned ones are others after each step."""
-        rows, x = vars(self).get("_rows"), self.graphs.x
-        return self._copied_rows() if x.requires_grad and rows is not x else self._rows
-
-    @kept_property
-    def _rows(self) -> Tensor:
-        return self._noted("_rows", self._copied_rows())
-
-    def _copied_rows(self) -> Tensor:
-        return self._own_features(take(self.graphs.x, self.nodes))
+        if self._given is not None:
+            return self._given
+        return self._copy_of("x", self.graphs.x, lambda x: self._own_features(take(x, self.nodes)))
 
     def _own_features(self, rows: Tensor) -> Tensor:
         # Embeddings want int64 for their indices.
@@ -272,15 +270,9 @@ class GraphBatch:
 
     @property
     def y(self) -> Tensor | None:
-        """The targets, copied anew where the dataset's were set or written to since."""
-        return None if self.graphs.y is None else self._targets_of(self.graphs.y)
-
-    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
-    @kept
-    def _targets_of(self, y: Tensor) -> Tensor:
-        if self._targets is None or not self._targets.is_of(y):
-            self._targets = _Targets(self._own(self.of_targets(y), y.dtype), y, writes(y))
-        return self._targets.y
+        if self.graphs.y is None:
+            return None
+        return self._copy_of("y", self.graphs.y, lambda y: self._own(self.of_targets(y), y.dtype))
 
     def of_targets(self, y: Tensor) -> Tensor:
         """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""
@@ -381,20 +373,24 @@ class GraphBatch:
         places = others._node_places._replace(first=take(self._node_places.ptr, where))
         return others, spans(*places, others.num_nodes, torch.int64, self.device)
 
-    @kept_property
+    @property
     def edge_index(self) -> Tensor:
         """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
-        rowptr, col, _ = self._gather_csr(False, normalize=False)
-        edges = torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
-        return self._noted("edge_index", edges)
+        return self._copy_of("edge_index", self.graphs.adj.col, self._edge_index)
 
-    @kept_property
+    def _edge_index(self, _: Tensor) -> Tensor:
+        rowptr, col, _ = self._gather_csr(False, normalize=False)
+        return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+
+    @property
     def edge_weight(self) -> Tensor | None:
         """One weight for each column of `edge_index`, [e], or None where all are 1."""
         weight = self.graphs.adj.weight
         if weight is None:
             return None
-        return self._noted("edge_weight", self._own(take(weight, self.edges), weight.dtype))
+        return self._copy_of(
+            "edge_weight", weight, lambda w: self._own(take(w, self.edges), w.dtype)
+        )
 
     @kept_property
     def edge_attr(self) -> Tensor | None:

@@ -53,12 +53,15 @@ class FlatGraphs:
         self.meta = dict(meta or {})
         self._cache: dict[Any, Any] = {}
 
+    def __copy__(self) -> "Self":
+        out = object.__new__(type(self))
+        vars(out).update(vars(self))
+        return out
+
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes over, without hops of other features: a copied tensor counts its writes
-        from elsewhere."""
-        cache, now = self._cache.copy(), writes(self.x)
-        fresh = {k: v for k, v in cache.items() if k[0] != "hops" or v[1] == now}
-        return vars(self) | ({} if len(fresh) == len(cache) else {"_cache": fresh})
+        """What a pickle or a deep copy takes over, without hops: a copied X counts its writes from
+        elsewhere."""
+        return vars(self) | {"_cache": {k: v for k, v in self._cache.items() if k[0] != "hops"}}
 
     @property
     def num_graphs(self) -> int:

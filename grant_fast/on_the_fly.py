@@ -81,7 +81,7 @@ def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
     out.graphs = copy(made.graphs)
     out.graphs.x = x
     # An encoder sees what it was given, where a dataset's integers become int64.
-    vars(out)["_rows"] = x
+    out._given = x
     return out
 
 

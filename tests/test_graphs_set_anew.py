@@ -80,6 +80,35 @@ def test_hops_are_those_of_the_features():
     assert graphs.hops(3, True) is None
 
 
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda graphs: pickle.loads(pickle.dumps(graphs))]
+)
+@pytest.mark.parametrize("writes", [1, 2, 3, 5])
+def test_a_copy_counts_its_own_writes(again, writes):
+    graphs = Case().graphs
+    for _ in range(writes):
+        graphs.x.mul_(1.1)
+    graphs.hops(2, True)
+    other = again(graphs)
+    for _ in range(writes + 1):
+        other.x.mul_(3)
+        fresh = PackedGraphs(other.x, None, other.ptr, other.adj, other.adj_t)
+        torch.testing.assert_close(other.hops(2, True), fresh.hops(2, True))
+
+
+@pytest.mark.parametrize("encoder", [None, torch.nn.Identity()])
+def test_a_batch_has_the_features_that_the_dataset_has(encoder):
+    graphs = Case().graphs
+    model, batch = FlexGCN(5, 4, 1, orders=[3, 2], encoder=encoder), graphs.batch([2, 0])
+    model(batch), batch.x
+    graphs.x.mul_(2)
+    torch.testing.assert_close(model(batch), model(graphs.batch([2, 0])))
+    graphs.x.requires_grad_()
+    batch.x.detach().zero_()
+    with pytest.raises(InputError, match="read only, and a model reads x where"):
+        model(batch)
+
+
 def test_targets_may_be_set_anew():
     graphs = PackedGraphs.from_arrays(
         torch.zeros(2, 1), [[], []], [0, 1], y=[0, 4], y_level="graph"

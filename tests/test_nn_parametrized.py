@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torch.testing._internal.two_tensor import TwoTensor
 
 from grant_fast import FlexGCN
 from tests.cases import Case
@@ -116,3 +117,52 @@ def test_a_replica_has_weights_that_are_no_parameters(backend, packed):
         for p in model.parameters():
             p *= 2
     torch.testing.assert_close(replica(*given), model(*given))
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("packed", [True, False])
+def test_weights_of_another_class_of_tensor_are_left_to_torch(packed, layer):
+    """Such as have no memory of their own, where the CPU kernels would read."""
+
+    class Pair(nn.Module):
+        def forward(self, weight):
+            return TwoTensor(weight.detach(), weight.detach().clone())
+
+    batch = Case().graphs.batch(slice(None))
+    given = (batch,) if packed else (batch.x, batch.edge_index, batch.edge_weight, batch.batch)
+    model = FlexGCN(5, 4, 2, [3, 2, 2])
+    with torch.no_grad():
+        want = model(*given)
+        nn.utils.parametrize.register_parametrization(model.convs[layer], "weight", Pair())
+        found = model(*given)
+    torch.testing.assert_close(getattr(found, "a", found), want)
+
+
+@pytest.mark.parametrize("weight", ["plain", "buffer", "of another network", "of integers"])
+def test_weights_may_be_no_parameters(weight):
+    case = Case()
+    case.graphs.x = (3 * case.x).to(torch.int8)
+    batch = case.graphs.batch(slice(None))
+    model = FlexGCN(5, 4, 2, [3, 2])
+    conv = model.convs[0]
+    conv.bias = None
+    want, values = None, conv.weight.detach().mul(9).round()
+    with torch.no_grad():
+        conv.weight.copy_(values)
+        want = model(batch)
+    del conv.weight
+    if weight == "plain":
+        conv.weight = values
+    elif weight == "buffer":
+        conv.register_buffer("weight", values)
+    elif weight == "of another network":
+        conv.weight = torch.ones((), requires_grad=True) * values
+    else:
+        conv.weight = nn.Parameter(values.to(torch.int8), requires_grad=False)
+        nn.utils.parametrize.register_parametrization(conv, "weight", AsFloat(), unsafe=True)
+    torch.testing.assert_close(model(batch), want)
+
+
+class AsFloat(nn.Module):
+    def forward(self, weight):
+        return weight.float()

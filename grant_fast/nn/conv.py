@@ -116,7 +116,7 @@ class FlexConv(nn.Module):
         anew each time that they are read; the weights where there is none, as in a replica."""
         weight = self._parameters.get("weight")
         if weight is None:
-            weight = next(self.parameters(), None)
+            weight = next(filter(Tensor.is_floating_point, self.parameters()), None)
         return self.weight if weight is None else weight
 
     @classmethod

@@ -234,8 +234,8 @@ class FlexGCN(nn.Module):
         """`_hidden_layer` module by module, for hooks; what they were shown is not written over."""
         x = self._encode(graphs) if h is None else h
         y = self.norms[layer](self._conv(layer)(x, graphs.adjacency(self.normalize)))
-        rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
-        return self.dropouts[layer](F.relu(y) if rectified else self.act(y))
+        in_place = type(self.act) is nn.ReLU and not is_hooked(self.act)
+        return self.dropouts[layer](F.relu(y) if in_place else self.act(y))
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"

@@ -89,7 +89,7 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     if not layers or any(native.is_wide(layer.weight) for layer in layers):
         return None
     tensors = [t for layer in layers for t in layer.tensors if t is not None]
-    if any(t.dtype != torch.float32 or t.device.type != "cpu" for t in tensors):
+    if not all(map(_is_readable, tensors)):
         return None
     if embeds_kinds(model.encoder) and graphs.graphs.kinds is not None:
         return layers, "kinds"
@@ -100,6 +100,12 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     pays = native.cached_hops_pay(layers[0].weight, graphs.graphs)
     kept = pays and graphs.graphs.hops(first.order, model.normalize) is not None
     return layers, "hops" if kept else "dataset"
+
+
+def _is_readable(weight: Tensor) -> bool:
+    """Whether the kernels find float32 in memory: of other classes of tensors only torch knows."""
+    plain = type(weight) in (Tensor, nn.Parameter)
+    return plain and weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
 def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> Tensor:

@@ -42,11 +42,13 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
         only = f"one {value} only in training"
         lines.append(f"{only}, so that there is nothing to learn: target {few(constant)}")
     y = targets_of(dataset.graphs, dataset.split["valid"])
-    found = [*unlabelled_targets(y, task), *constant_targets(y, task)]
+    found = unlabelled_targets(y, task)
+    if config.metric_of(dataset.metric) in _OF_TWO:
+        found += constant_targets(y, task)
     blind = [target for target in found if target not in (*unknown, *constant)]
-    if 0 < len(blind) < task.num_outputs and config.metric_of(dataset.metric) in _OF_TWO:
+    if 0 < len(blind) < task.num_outputs:
         values = "values" if task.kind == "regression" else "classes"
-        without = f"no two {values} in valid, so that it has no say in which weights are best"
+        without = f"too few {values} in valid, so that it has no say in which weights are best"
         lines.append(f"{without}: target {few(blind)}")
     return lines
 

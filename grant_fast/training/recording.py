@@ -18,7 +18,7 @@ from ..batch import GraphBatch
 from ..dispatch import is_fused, takes_kernels
 from ..graphs import PackedGraphs
 from ..nn import BatchNorm, FlexGCN
-from ..nn.checks import embeds_kinds
+from ..nn.checks import embeds_kinds, is_hooked
 from ..padded import PaddedBatch
 
 Result = TypeVar("Result")
@@ -77,10 +77,13 @@ class BatchRecorder(Generic[Result]):
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:
-    """The GPU on which kernels compute `model`, never waiting for it, as a recording asks."""
+    """The GPU on which kernels compute `model`, never waiting for it, as a recording asks; None
+    where there is none, or hooks that a replay would pass over."""
     weight = model.convs[0].weight
     assert isinstance(weight, torch.Tensor)
-    return weight.device if takes_kernels(weight, model.backend) and weight.is_cuda else None
+    if any(map(is_hooked, model.modules())) or not takes_kernels(weight, model.backend):
+        return None
+    return weight.device if weight.is_cuda else None
 
 
 def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> PaddedBatch | None:

@@ -41,7 +41,8 @@ def constant_targets(y: Tensor, task: Task) -> list[str]:
 
 
 def _named(chosen: Tensor, task: Task) -> list[str]:
-    names = task.names or tuple(map(str, range(len(chosen))))
+    fit = len(task.names) == len(chosen)  # a binary task's may be of its classes
+    names = task.names if fit else tuple(map(str, range(len(chosen))))
     return [name for name, this in zip(names, chosen.tolist(), strict=True) if this]
 
 

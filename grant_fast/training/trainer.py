@@ -294,7 +294,7 @@ class Trainer:
         best = self._best
         if best is not None and not math.isnan(best.metric):
             gain = metric - best.metric if self._higher_is_better else best.metric - metric
-            if not gain > _ROUNDING * abs(best.metric):  # the first of equal ones stays
+            if not gain > _ROUNDING * abs(metric):  # the first of equal ones stays
                 return
         self._best = _Best(metric, self.epoch, _copied(self.model.state_dict()))
 

@@ -94,9 +94,11 @@ def test_a_target_that_validation_cannot_judge_is_named(tmp_path: Path) -> None:
     assert doubts(dataset, config) == []
     dataset.graphs.y[dataset.split["valid"][1:], 1] = torch.nan
     assert doubts(dataset, config) == [
-        "no two values in valid, so that it has no say in which weights are best: target z"
+        "too few values in valid, so that it has no say in which weights are best: target z"
     ]
     assert doubts(dataset, replace(config, metric="mae")) == []
+    dataset.graphs.y[dataset.split["valid"], 1] = torch.nan
+    assert "no say" in doubts(dataset, replace(config, metric="mae"))[0]
 
 
 def of_two_targets(folder: Path, labels: list[tuple[object, object]]) -> tuple[Dataset, RunConfig]:

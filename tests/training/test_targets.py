@@ -2,7 +2,13 @@
 
 import torch
 
-from grant_fast.training.targets import Scaling
+from grant_fast.tasks import Task
+from grant_fast.training.targets import Scaling, constant_targets
+
+
+def test_names_of_classes_are_not_taken_for_names_of_targets():
+    task = Task("binary", names=("no", "yes"))
+    assert constant_targets(torch.ones(3, 1), task) == ["0"]
 
 
 def test_targets_that_differ_in_their_last_bit_are_standardised_and_return():
