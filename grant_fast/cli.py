@@ -367,6 +367,7 @@ def predict(
         predict_csv,
         predict_packed,
     )
+    from .training.records import is_finished
     from .workers import cores
 
     check_spares(run, out)
@@ -379,6 +380,10 @@ def predict(
     if packed and (smiles_column is not None or strict):
         raise InputError(f"{source} holds no SMILES: leave --smiles-column and --strict away")
     predictor = load_predictor(run, last=last, device=device)
+    if not is_finished(run):
+        say(
+            f"{run} has no result yet, as its training was stopped: train --resume -o {run} goes on"
+        )
     if packed:
         predict_packed(predictor, source, out)
     else:

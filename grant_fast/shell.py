@@ -205,7 +205,7 @@ def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
 def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
     """Say how many SMILES could not be parsed, and name a few."""
     if failures:
-        shown = few([f"row {row} {text[:30]!r}" for row, text in failures])
+        shown = few([f"row {row} {text[:30]!r}{'…' * (len(text) > 30)}" for row, text in failures])
         say(f"{len(failures)} unparsable SMILES {fate}: {shown}")
 
 

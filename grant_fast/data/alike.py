@@ -7,6 +7,9 @@ from ..graphs import PackedGraphs
 
 #: How far apart two nodes may be whose surroundings tell graphs apart.
 _ROUNDS = 4
+#: OGB's column of a tag that says in which order the SMILES names an atom's neighbours, so that a
+#: molecule written in two ways may have either.
+CHIRALITY = 1
 
 
 def seen_in_training(marks: np.ndarray, split: dict[str, Tensor]) -> int:
@@ -43,8 +46,10 @@ def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.nd
     return twice[best[np.sort(one_each), 1:].astype(int)]
 
 
-def fingerprints(graphs: PackedGraphs) -> np.ndarray:
+def fingerprints(graphs: PackedGraphs, but: int | None = None) -> np.ndarray:
     """A number for each graph of integer features, uint64 [G], whatever the order of its nodes.
+
+    One column of the features may be passed over, such as `CHIRALITY`.
 
     Equal for graphs that the Weisfeiler-Lehman test cannot tell apart in a few rounds (Shervashidze
     et al., *Weisfeiler-Lehman graph kernels*, JMLR 2011), and so for isomers that differ in nothing
@@ -55,8 +60,9 @@ def fingerprints(graphs: PackedGraphs) -> np.ndarray:
     assert rowptr is not None and col is not None
     source = col + np.repeat(ptr[:-1], np.diff(rowptr[ptr]))
     node = np.zeros(len(x), np.uint64)
-    for column in x.T:  # a column at a time: little memory
-        node = _mixed(node + column.astype(np.uint64))
+    for number, column in enumerate(x.T):  # a column at a time: little memory
+        if number != but:
+            node = _mixed(node + column.astype(np.uint64))
     for _ in range(_ROUNDS):
         node = _mixed(node + _sums(_mixed(node)[source], rowptr))
     return _sums(_mixed(node), ptr)

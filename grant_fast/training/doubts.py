@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.alike import contradictions, fingerprints, seen_in_training
+from ..data.alike import CHIRALITY, contradictions, fingerprints, seen_in_training
 from ..data.dataset import Dataset
 from ..data.table import table_kind
 from ..errors import few
@@ -30,9 +30,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     value = "class"
     if task.kind == "regression":
         value = "value"
-        guessed = config.task == "auto" and _is_table(config)
-        if guessed and all(map(_looks_like_classes, y.T)):
-            lines.append("targets look like classes: for a classification give --task")
+        if config.task == "auto" and _is_table(config):
+            lines += _classes_among(y, task)
         if task.level == "graph":
             lines += _stand_ins(dataset.graphs.y, task)
     if unknown := unlabelled_targets(y, task):
@@ -56,28 +55,45 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
 def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     if dataset.encoder != "atom":
         return []
-    lines, marks = [], fingerprints(dataset.graphs)
-    if seen := seen_in_training(marks, dataset.split):
-        apart = "" if dataset.splitting == "scaffold" else " (--split scaffold keeps such together)"
+    lines = []
+    flat = fingerprints(dataset.graphs, but=CHIRALITY)
+    if seen := seen_in_training(flat, dataset.split):
+        helps = _is_table(config) and dataset.splitting != "scaffold"
+        apart = " (--split scaffold keeps such together)" if helps else ""
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
     if dataset.task.level == "node":
         return lines
     y, far = _comparable(dataset)
-    if len(pairs := contradictions(marks, y, far)):
+    if len(pairs := contradictions(fingerprints(dataset.graphs), y, far)):
         what = "rows" if _is_table(config) else "graphs"
         one, other = sorted(dataset.graphs.ids[torch.from_numpy(pairs[0])].tolist())
         much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
         stand = "molecules stand" if len(pairs) > 1 else "molecule stands"
         where = f"for example in {what} {one} and {other}"
         lines.append(
-            f"{len(pairs)} {stand} there more than once, with labels that differ{much}, {where}"
+            f"{len(pairs)} {stand} there more than once, or as isomers that look alike, with "
+            f"labels that differ{much}, {where}"
         )
     return lines
 
 
 def _is_table(config: RunConfig) -> bool:
     return table_kind(config.source) in (".csv", ".tsv")
+
+
+def _classes_among(y: Tensor, task: Task) -> list[str]:
+    """Targets that were taken for numbers, and look like classes, in a line."""
+    names = task.names or tuple(map(str, range(y.shape[1])))
+    alike = [name for name, column in zip(names, y.T, strict=True) if _looks_like_classes(column)]
+    if not alike:
+        return []
+    whole = len(alike) == len(names)
+    which = "targets look" if whole else f"{len(alike)} of {len(names)} targets ({few(alike)}) look"
+    remedy = "give --task" if whole else "name those alone as --target, and give --task"
+    values = y[~y.isnan()].unique().tolist()
+    unknown = '; if -1 means "not measured", empty such cells' if values == [-1, 0, 1] else ""
+    return [f"{which} like classes: for a classification {remedy}{unknown}"]
 
 
 def _looks_like_classes(column: Tensor) -> bool:

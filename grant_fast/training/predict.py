@@ -32,7 +32,7 @@ from .folder import (
     read_config,
 )
 from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
-from .targets import targets_of
+from .targets import targets_of, with_targets
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Predictor:
 
     def score(self, graphs: PackedGraphs, ids: Positions | None = None) -> Tensor:
         """The teacher's score of each graph, float32 [len(ids)] on the CPU: its error, as
-        `score_graphs` has it, for the run's own task; of a regression in the targets' own units.
+        `score_graphs` has it, for the run's own task; of a regression in the target's own units,
+        of several targets each in its standard deviations (where the run scaled them).
 
         Args:
             graphs: with targets as the run was trained on.
@@ -80,8 +81,12 @@ class Predictor:
         def in_own_units(model: FlexGCN, batch: GraphBatch) -> Tensor:
             return self.spec.decode(model(batch))
 
-        predict = None if self.spec.scaling is None else in_own_units
-        graphs = self._taken(graphs)
+        predict, graphs = None, self._taken(graphs)
+        if self.spec.scaling is not None:
+            if self.spec.task.num_outputs == 1:
+                predict = in_own_units
+            elif graphs.y is not None:  # else the score says so
+                graphs = with_targets(graphs, self.spec.encode)
         return score_graphs(self.model, graphs, self.spec.task, ids=ids, predict=predict).cpu()
 
     def _taken(self, graphs: PackedGraphs) -> PackedGraphs:

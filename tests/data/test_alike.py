@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from grant_fast import PackedGraphs
-from grant_fast.data.alike import contradictions, fingerprints, seen_in_training
+from grant_fast.data.alike import CHIRALITY, contradictions, fingerprints, seen_in_training
 from tests.cases import Case
 
 
@@ -86,3 +86,9 @@ def test_a_group_is_named_once_however_many_targets_contradict() -> None:
     marks = np.array([7, 7], np.uint64)
     y = np.array([[0.0, 1], [3, 0]])
     assert contradictions(marks, y, np.array([1.0, 0])).tolist() == [[0, 1]]
+
+
+def test_a_chiral_molecule_looks_like_itself_however_it_is_written():
+    ways = ["C[C@H](N)C(=O)O", "C[C@@H](C(=O)O)N", "N[C@@H](C)C(=O)O", "CC(N)C(=O)O"]
+    assert len(set(fingerprints(packed(ways)).tolist())) > 1
+    assert len(set(fingerprints(packed(ways), but=CHIRALITY).tolist())) == 1

@@ -60,14 +60,14 @@ def test_molecules_whose_labels_contradict(tmp_path: Path) -> None:
     rows = [*spread([]), ("OCC", 2.9), ("OCCC", 0.3)]  # CCO is in row 3 with 0.1, CCCO with 0.2
     lines = [line for line in said(tmp_path, rows) if "in training" not in line]
     assert lines == [
-        "1 molecule stands there more than once, with labels that differ by more than a standard "
-        "deviation, for example in rows 3 and 32"
+        "1 molecule stands there more than once, or as isomers that look alike, with labels that "
+        "differ by more than a standard deviation, for example in rows 3 and 32"
     ]
     classes = [(smiles, n % 2) for n, smiles in enumerate(CHAINS)] + [("OC", 1), ("OCC", 1)]
     lines = [line for line in said(tmp_path, classes) if "in training" not in line]
     assert lines == [
-        "1 molecule stands there more than once, with labels that differ, for example in rows 2 "
-        "and 32"
+        "1 molecule stands there more than once, or as isomers that look alike, with labels that "
+        "differ, for example in rows 2 and 32"
     ]
 
 
@@ -110,3 +110,16 @@ def of_two_targets(folder: Path, labels: list[tuple[object, object]]) -> tuple[D
     table.write_text("\n".join(["smiles,y,z", *rows]))
     dataset = load_dataset(table, target="all", split="random", num_graphs=30, progress=False)
     return dataset, RunConfig(source=str(table))
+
+
+def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n % 2, n / 2) for n in range(31)])
+    assert doubts(dataset, config) == [
+        "1 of 2 targets (y) look like classes: for a classification name those alone as --target, "
+        "and give --task"
+    ]
+    dataset, config = of_two_targets(tmp_path, [(n % 2, n % 3 - 1) for n in range(31)])
+    assert doubts(dataset, config) == [
+        "targets look like classes: for a classification give --task; if -1 means "
+        '"not measured", empty such cells'
+    ]

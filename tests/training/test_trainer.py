@@ -323,15 +323,24 @@ def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, con
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("level", ["graph", "node"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_predictor_scores_in_the_targets_own_units(tmp_path, config, kind, level, standardize):
+@pytest.mark.parametrize("targets", [1, 2])
+def test_a_predictor_scores_as_the_run_learned(tmp_path, config, kind, level, standardize, targets):
+    """One target in its own units, several in their deviations."""
     dataset = make_dataset(kind, level)
+    if targets == 1 and kind in ("regression", "multilabel"):
+        dataset.graphs.y = dataset.graphs.y[:, :1]
+        dataset = replace(dataset, task=replace(dataset.task, num_outputs=1))
     Trainer(dataset, config(epochs=1, standardize=standardize), tmp_path).fit()
     predict = load_predictor(tmp_path)
     graphs, task = dataset.graphs, dataset.task
     answers = predict(graphs)
     if kind != "regression":  # as if the probabilities' logarithms, or log odds, were the outputs
         answers = answers.log() if kind == "multiclass" else answers.logit()
-    expected = graph_residuals(answers, graphs.y, task, graphs.ptr)
+    y, scaling = graphs.y, predict.spec.scaling
+    if scaling is not None and targets == 2:
+        mean, deviation = map(torch.tensor, (scaling.mean, scaling.deviation))
+        answers, y = (answers - mean) / deviation, (y - mean) / deviation
+    expected = graph_residuals(answers, y, task, graphs.ptr)
     torch.testing.assert_close(predict.score(graphs), expected, rtol=1e-4, atol=1e-5)
     ids = [7, 3, 3]
     torch.testing.assert_close(predict.score(graphs, ids), expected[ids], rtol=1e-4, atol=1e-5)
