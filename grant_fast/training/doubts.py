@@ -83,17 +83,25 @@ def _is_table(config: RunConfig) -> bool:
 
 
 def _classes_among(y: Tensor, task: Task) -> list[str]:
-    """Targets that were taken for numbers, and look like classes, in a line."""
+    """That targets were taken for numbers, and look like classes, in a line; of some among others,
+    only where they are yes or no, as others may count something."""
     names = task.names or tuple(map(str, range(y.shape[1])))
-    alike = [name for name, column in zip(names, y.T, strict=True) if _looks_like_classes(column)]
-    if not alike:
+    if all(map(_looks_like_classes, y.T)):
+        which, remedy = "targets look", "give --task"
+    elif some := [name for name, column in zip(names, y.T, strict=True) if _is_yes_or_no(column)]:
+        which = f"{len(some)} of {len(names)} targets ({few(some)}) look"
+        remedy = "name those alone as --target, and give --task"
+    else:
         return []
-    whole = len(alike) == len(names)
-    which = "targets look" if whole else f"{len(alike)} of {len(names)} targets ({few(alike)}) look"
-    remedy = "give --task" if whole else "name those alone as --target, and give --task"
-    values = y[~y.isnan()].unique().tolist()
-    unknown = '; if -1 means "not measured", empty such cells' if values == [-1, 0, 1] else ""
+    lowest = float(y[~y.isnan()].min())
+    unknown = '; if -1 means "not measured", empty such cells' if lowest == -1 else ""
     return [f"{which} like classes: for a classification {remedy}{unknown}"]
+
+
+def _is_yes_or_no(column: Tensor) -> bool:
+    """Whether a target takes two of the values 0, 1 and -1, or all, and no other."""
+    values = column[~column.isnan()].unique().tolist()
+    return len(values) > 1 and not set(values) - {-1.0, 0.0, 1.0}
 
 
 def _looks_like_classes(column: Tensor) -> bool:
