@@ -102,7 +102,7 @@ class GraphBatch:
     def check_unchanged(self, *, but: str | None = None) -> None:
         """Refuse features or edges that were written to, or that a gradient is asked of: no model
         would see it (InputError). One attribute may be what it is."""
-        for name, copied in self._copies.items():
+        for name, copied in tuple(self._copies.items()):  # another thread may add to them
             if name not in ("y", but) and copied.is_written:
                 raise InputError(CHANGED.format(name))
 
@@ -128,13 +128,13 @@ class GraphBatch:
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle or a deep copy takes over: of copies what was written to them, since a
         copied tensor counts its writes from elsewhere."""
-        own = self._copies.items()
+        own = tuple(self._copies.items())
         written = {n: c._replace(writes=-1) for n, c in own if c.is_written and c.is_of(c.of)}
         return vars(self) | {"_copies": written}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        for name, copied in self._copies.items():
+        for name, copied in tuple(self._copies.items()):
             self._copies[name] = copied._replace(writes_of=writes(copied.of))
 
     def __len__(self) -> int:
