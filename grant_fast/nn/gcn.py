@@ -30,8 +30,8 @@ class FlexGCN(nn.Module):
     [X, ÂX, …] from the dataset's cache and is one product, where that pays; a last layer under a
     linear pooling is a κ-weighted sum over each graph and one product per *graph*. Called with
     PyG's tensors it computes the same function without those caches; on a CPU they are packed for
-    the call. Either way a submodule is called as such only where it has hooks: what has none is
-    computed together with its neighbours.
+    the call. Either way its layers, norms, activation and dropouts need not be called one by one:
+    where one has hooks, it is.
 
     Args:
         in_channels: width of X, or of the encoder's output.
