@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from grant_fast import ops, reference
 from grant_fast.adjacency import Adjacency
-from grant_fast.batch import GraphBatch
+from grant_fast.batches import GraphBatch
 
 from .memory import LayerShape, held_for_backward
 from .peers.paper import PaperLayer

@@ -39,7 +39,7 @@ def of(backend: str) -> Iterator["Network"]:
 class Network:
     """A recipe's network without its dropout: gradients in training, outputs and scores.
 
-    The gradients are those of a batch, and of one with room (`grant_fast.padded`) where the network
+    The gradients are those of a batch, and of one with room (`batches/padded.py`) where the network
     takes such. On a GPU the batch repeats its graphs until it has the rows that the norm's kernels
     ask for: a ReLU that rounding turns over it does so in all copies, which decides the tolerance.
     """

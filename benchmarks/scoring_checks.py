@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grant_fast import FlexConv, FlexGCN, Task, ops, score_graphs, select_graphs
-from grant_fast.dispatch import takes_kernels
 from grant_fast.nn import AtomEncoder
-from grant_fast.normed import batch_norm
+from grant_fast.ops.dispatch import takes_kernels
+from grant_fast.ops.normed import batch_norm
 from grant_fast.teaching import fused, graph_residuals
 from grant_fast.teaching.scoring import evaluating
 

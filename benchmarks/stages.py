@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from grant_fast import FlexConv, FlexGCN, native
-from grant_fast.batch import GraphBatch
+from grant_fast.batches import GraphBatch
 from grant_fast.native.loading import padded
 
 

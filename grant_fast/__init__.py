@@ -15,11 +15,11 @@ _HOME = {
     "FlexConv": "nn",
     "FlexGCN": "nn",
     "GraNTSampler": "teaching",
-    "GraphBatch": "batch",
+    "GraphBatch": "batches",
     "InputError": "errors",
     "PackedGraphs": "graphs",
     "Task": "tasks",
-    "explain": "paths",
+    "explain": "nn.paths",
     "load_dataset": "data.load",
     "load_predictor": "training.predict",
     "score_graphs": "teaching",
@@ -43,12 +43,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .batch import GraphBatch
+    from .batches import GraphBatch
     from .data.load import load_dataset
     from .errors import InputError
     from .graphs import PackedGraphs
     from .nn import AtomEncoder, FlexConv, FlexGCN
-    from .paths import explain
+    from .nn.paths import explain
     from .tasks import Task
     from .teaching import GraNTSampler, score_graphs, select_graphs
     from .training.predict import load_predictor

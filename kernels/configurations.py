@@ -9,7 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
-from ..tiles import SLOTS, TILE
+from ..batches.tiles import SLOTS, TILE
 from . import blocks, csr, fused, hops, layer, norm, readout, score, select, tables, tail, wide
 
 

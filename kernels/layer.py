@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..batches.tiles import TILE
 from ..devices import has_hopper_units
-from ..tiles import TILE
 from . import blocks, fused
 from .launch import cdiv, launch, parts, precision
 

@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tiles import TILE
+from ..batches.tiles import TILE
 from . import layer
 from .fused import horner
 from .launch import launch, precision

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..tiles import SLOTS, TILE, TileRows, Tiles
+from ..batches.tiles import SLOTS, TILE, TileRows, Tiles
 from .launch import launch
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batches.tiles import TILE
 from ..devices import has_hopper_units
 from ..reference import backward_hops_at_output_width
-from ..tiles import TILE
 from . import hops
 from .csr_layer import affine, column_chunks, hops_on_x
 from .launch import cdiv, hop_precision, launch

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from grant_fast import PackedGraphs
-from grant_fast.tiles import PLANES
+from grant_fast.batches.tiles import PLANES
 
 #: Nodes of each graph: empty ones first, within and last; single nodes; word and tile boundaries.
 AWKWARD_SIZES = (0, 1, 2, 15, 0, 16, 17, 1, 63, 64, 65, 0)

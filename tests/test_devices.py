@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from grant_fast import FlexGCN, Task
-from grant_fast.flat import FlatGraphs
+from grant_fast.graphs.flat import FlatGraphs
 from grant_fast.teaching import loss
 from tests.cases import Case
 

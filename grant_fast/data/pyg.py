@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..graphs.packing import all_finite
 from ..indexing import count_graphs
-from ..packing import all_finite
 from ..tasks import Level
 from .arrays import GraphArrays, batch_vector
 from .pyg_rows import LEFT_OUT, GraphRows, Rows, rows_of_graphs

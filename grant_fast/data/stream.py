@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..batches.layout import PackedCSR
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from ..graphs.packing import narrowest_integer
+from ..graphs.storage import Spool, save_tensors
 from ..indexing import sizes_to_ptr
-from ..layout import PackedCSR
-from ..packing import narrowest_integer
-from ..storage import Spool, save_tensors
 from ..tasks import Level
 from .arrays import GraphArrays
 

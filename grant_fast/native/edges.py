@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..batch_edges import BatchAdjacency
+from ..batches.edges import BatchAdjacency
+from ..batches.layout import DatasetSide, PackedCSR
 from ..indexing import sizes_to_ptr
-from ..layout import DatasetSide, PackedCSR
 from . import loading
 from .loading import call, pointer, threads
 from .structure import split

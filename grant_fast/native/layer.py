@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from ..adjacency import Adjacency
-from ..batch_edges import LearnedAdjacency
+from ..batches.edges import LearnedAdjacency
 from ..gradients import apply, once_differentiable, one_at_a_time
 from .loading import aside, call, threads
 from .structure import degree, split
 
 if TYPE_CHECKING:
-    from ..flat import FlatGraphs
+    from ..graphs.flat import FlatGraphs
 
 
 class _FlexConv(torch.autograd.Function):

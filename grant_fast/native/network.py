@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..batch_edges import BatchAdjacency
+from ..batches.edges import BatchAdjacency
 from ..gradients import apply, once_differentiable, one_at_a_time
 from .loading import aside, call, padded, pointer, threads
 from .structure import split

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ..adjacency import Adjacency
-from ..batch_edges import BatchAdjacency
-from ..layout import DatasetSide
+from ..batches.edges import BatchAdjacency
+from ..batches.layout import DatasetSide
 from . import loading
 from .loading import pointer
 
 if TYPE_CHECKING:
-    from ..flat import FlatGraphs
+    from ..graphs.flat import FlatGraphs
 
 #: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
 MAX_NODES = 4096

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from .. import ops
 from ..adjacency import Adjacency
-from ..batch import GraphBatch
-from ..dispatch import check_backend
+from ..batches import GraphBatch
+from ..batches.loose import LooseGraphs
 from ..errors import InputError, whole_number
-from ..loose import LooseGraphs
-from ..on_the_fly import packed
+from ..graphs.on_the_fly import packed
+from ..ops.dispatch import check_backend
 
 
 class FlexConv(nn.Module):

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import ops
-from ..batch import GraphBatch
-from ..dispatch import check_backend, is_reference
+from ..batches import GraphBatch
+from ..batches.loose import LooseGraphs
 from ..errors import InputError
-from ..loose import LooseGraphs
-from ..on_the_fly import packed
+from ..graphs.on_the_fly import packed
+from ..ops.dispatch import check_backend, is_reference
 from . import one_pass
 from .checks import check_layers, choose, embeds_kinds, is_hooked, per_layer
 from .conv import FlexConv

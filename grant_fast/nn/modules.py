@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..caching import kept
-from ..dispatch import takes_kernels
 from ..errors import InputError, whole_number
-from ..flat import FlatGraphs
+from ..graphs.flat import FlatGraphs
 from ..indexing import distinct_rows
-from ..normed import batch_norm
 from ..ops import autocasts
+from ..ops.dispatch import takes_kernels
+from ..ops.normed import batch_norm
 
 #: Up to so many kinds of nodes, `AtomEncoder` embeds kinds by a product.
 MOST_KINDS = 1024

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import native, ops
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from .checks import embeds_kinds, is_hooked
 from .conv import FlexConv
 from .modules import AtomEncoder, BatchNorm

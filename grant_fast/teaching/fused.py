@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from .. import dispatch
-from ..batch import GraphBatch
-from ..flat import FlatGraphs
+from ..batches import GraphBatch
+from ..batches.tiles import TILE
+from ..graphs.flat import FlatGraphs
 from ..indexing import upload
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
 from ..nn.checks import is_hooked
+from ..ops import dispatch
 from ..tasks import Task
-from ..tiles import TILE
 from .residuals import ResidualKind
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import native
-from ..dispatch import takes_native
 from ..errors import InputError
+from ..ops.dispatch import takes_native
 from ..tasks import NOT_MEASURED, Task, check_task, measured
 
 ResidualKind = Literal["gradient", "raw"]

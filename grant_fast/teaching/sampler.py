@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import count_graphs, distinct_positions

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset, default_collate
 
-from ..batch import GraphBatch
-from ..dispatch import takes_kernels
+from ..batches import GraphBatch
 from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_index, as_positions, count_graphs, sizes_to_ptr, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..nn.checks import check_layers
+from ..ops.dispatch import takes_kernels
 from ..tasks import Task, check_task
 from . import fused
 from .residuals import ResidualKind, check_residual, graph_residuals

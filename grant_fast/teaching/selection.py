@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..dispatch import takes_kernels
 from ..errors import InputError
+from ..ops.dispatch import takes_kernels
 
 SelectMode = Literal["global", "graph", "batch"]
 
@@ -50,7 +50,7 @@ def select_graphs(
         batches: int64 `[N]`, the number of the batch that each graph is in, from 0, none empty;
             "graph" and "batch" need it.
         counts: the histogram of these scores, where the kernel that made them made one.
-        backend: "auto", "triton" or "torch", see `grant_fast.dispatch.takes_kernels`.
+        backend: "auto", "triton" or "torch", see `grant_fast.ops.dispatch.takes_kernels`.
 
     Returns:
         int64 ascending positions, `[m]`; for "batch", those of every graph of the picked batches.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..nn import FlexConv, FlexGCN

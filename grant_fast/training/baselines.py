@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization
 
 from .. import ops
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..errors import InputError
 from ..nn import BatchNorm, FlexConv, FlexGCN
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from .. import native
 from ..data.progress import track
 from ..devices import clock
-from ..dispatch import ENVIRONMENT, why_not
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
-from ..paths import explain
+from ..nn.paths import explain
+from ..ops.dispatch import ENVIRONMENT, why_not
 from ..reference import dense_flex_conv
 from ..workers import cores
 from .checkpoints import load_checkpoint, load_weights, save_checkpoint

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import measured

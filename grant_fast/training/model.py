@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..devices import indexed
 from ..errors import InputError
 from ..graphs import PackedGraphs

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, nn
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..graphs import PackedGraphs
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.sampler import GraNTSampler

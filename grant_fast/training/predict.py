@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..data.load import check_kind, molecules_of
 from ..data.table import read_smi, read_table, table_kind

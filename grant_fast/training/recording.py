@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from ..batch import GraphBatch
-from ..dispatch import is_fused, takes_kernels
+from ..batches import GraphBatch
+from ..batches.padded import PaddedBatch
 from ..graphs import PackedGraphs
 from ..nn import BatchNorm, FlexGCN
 from ..nn.checks import embeds_kinds, is_hooked
-from ..padded import PaddedBatch
+from ..ops.dispatch import is_fused, takes_kernels
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch import GraphBatch
+from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..devices import clock
 from ..errors import InputError

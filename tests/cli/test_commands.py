@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import grant_fast
-from grant_fast import PackedGraphs, shell
+from grant_fast import PackedGraphs
+from grant_fast.cli import shell
 from grant_fast.data.load import load_dataset, save_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig

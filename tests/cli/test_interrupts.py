@@ -9,7 +9,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from grant_fast import cli, terminal
+from grant_fast import cli
+from grant_fast.cli import terminal
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.records import read_run
 from tests.cli.runs import ENVIRONMENT, SMALL, run
@@ -59,7 +60,7 @@ def ends(monkeypatch):
             for _ in range(2000):
                 time.sleep(0.01)
 
-        monkeypatch.setattr(cli, "app", command)
+        monkeypatch.setattr(cli.commands, "app", command)
         began = time.monotonic()
         with pytest.raises(SystemExit) as end:
             cli.main()

@@ -9,7 +9,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime.driver import driver
 
-from grant_fast import devices, dispatch
+from grant_fast import devices
+from grant_fast.ops import dispatch
 
 from .. import emulator as package
 from . import arithmetic, warps  # noqa: F401  # enter their operations

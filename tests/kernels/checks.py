@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grant_fast import PackedGraphs, ops, reference
 from grant_fast.kernels import layer
-from grant_fast.tiled import kernel_graphs
+from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs, to_dense
 
 Allocate = Callable[..., Tensor]

@@ -9,7 +9,7 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from grant_fast import ops
 from grant_fast.kernels import csr, layer, norm, readout, score, select, tables, tail, wide
-from grant_fast.tiled import kernel_graphs
+from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs
 
 pytestmark = pytest.mark.interpreted

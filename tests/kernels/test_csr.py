@@ -9,7 +9,7 @@ from torch import Tensor
 from grant_fast import FlexConv, reference
 from grant_fast.adjacency import Adjacency
 from grant_fast.kernels import csr as kernel
-from grant_fast.sparse import flex_conv_csr
+from grant_fast.ops.sparse import flex_conv_csr
 from tests.cases import random_edges, to_dense
 from tests.kernels.checks import SIZES, close
 

@@ -9,11 +9,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.memory import held_for_backward
-from grant_fast import FlexGCN, InputError, PackedGraphs, devices, dispatch, explain, ops
+from grant_fast import FlexGCN, InputError, PackedGraphs, devices, explain, ops
 from grant_fast.adjacency import Adjacency
-from grant_fast.dispatch import takes_kernels
 from grant_fast.kernels import launch
-from grant_fast.tiled import structure
+from grant_fast.ops import dispatch
+from grant_fast.ops.dispatch import takes_kernels
+from grant_fast.ops.tiled import structure
 from tests.cases import Case, dense_graphs
 
 

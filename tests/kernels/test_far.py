@@ -9,7 +9,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from grant_fast.kernels import csr, norm, readout, wide
-from grant_fast.tiled import kernel_graphs
+from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import moved
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from grant_fast import FlexGCN, InputError, PackedGraphs
-from grant_fast.batch import GraphBatch
+from grant_fast.batches import GraphBatch
 from grant_fast.nn import AtomEncoder
 from tests.cases import dense_graphs
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from grant_fast import PackedGraphs, dispatch, ops
+from grant_fast import PackedGraphs, ops
 from grant_fast.kernels import layer, wide
-from grant_fast.tiled import kernel_graphs
+from grant_fast.ops import dispatch
+from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import Case, dense_graphs
 
 

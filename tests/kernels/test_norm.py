@@ -13,7 +13,7 @@ from torch import Tensor
 from grant_fast import FlexGCN
 from grant_fast.kernels import norm
 from grant_fast.nn import BatchNorm, modules
-from grant_fast.normed import batch_norm
+from grant_fast.ops.normed import batch_norm
 from tests.cases import dense_graphs
 from tests.kernels.checks import close
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from grant_fast import FlexGCN, normed, ops, pooled, sparse, tiled
-from grant_fast.batch import GraphBatch
+from grant_fast import FlexGCN, ops
+from grant_fast.batches import GraphBatch
 from grant_fast.indexing import take
-from grant_fast.registration import Operator
-from grant_fast.tiled import structure
+from grant_fast.ops import normed, operators, pooled, sparse, tiled
+from grant_fast.ops.registration import Operator
+from grant_fast.ops.tiled import structure
 from tests.cases import Case, dense_graphs
 from tests.recording import Recording
 
@@ -140,7 +141,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 OPERATORS = {
     value.name: value
-    for module in (normed, ops, pooled, sparse, tiled)
+    for module in (normed, operators, pooled, sparse, tiled)
     for value in vars(module).values()
     if isinstance(value, Operator)
 }

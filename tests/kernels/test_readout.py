@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.library import opcheck
 
-from grant_fast import FlexGCN, ops, tiles
+from grant_fast import FlexGCN, ops
+from grant_fast.batches import tiles
 from grant_fast.graphs import PackedGraphs
 from tests.cases import Case, dense_graphs
 from tests.kernels.checks import SIZES

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grant_fast import PackedGraphs, tiles
+from grant_fast import PackedGraphs
+from grant_fast.batches import tiles
 from tests.cases import Case, dense_graphs, to_dense
 
 

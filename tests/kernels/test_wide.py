@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grant_fast import dispatch, ops
+from grant_fast import ops
 from grant_fast.kernels import wide
 from grant_fast.kernels.csr_layer import column_chunks
-from grant_fast.tiled import kernel_graphs
+from grant_fast.ops import dispatch
+from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import check_layer, check_repeats, with_repeated_edges
 

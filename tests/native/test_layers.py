@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 
 from grant_fast import FlexConv, FlexGCN, explain, native
-from grant_fast.batch_edges import BatchAdjacency
+from grant_fast.batches.edges import BatchAdjacency
 from grant_fast.nn import one_pass
 from tests.cases import AWKWARD_SIZES, Case
 from tests.native.checks import close, exact

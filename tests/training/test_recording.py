@@ -9,9 +9,10 @@ import torch
 from rings import make_dataset
 from test_trainer import InterruptAt, same, untimed
 
-from grant_fast import FlexGCN, PackedGraphs, dispatch
+from grant_fast import FlexGCN, PackedGraphs
+from grant_fast.batches.padded import PaddedBatch
 from grant_fast.kernels import tables
-from grant_fast.padded import PaddedBatch
+from grant_fast.ops import dispatch
 from grant_fast.teaching import residuals
 from grant_fast.training import recording
 from grant_fast.training.recording import Recorder, room_for

@@ -1,0 +1,436 @@
+"""A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from ..adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
+from ..caching import kept, kept_property, writes
+from ..devices import indexed
+from ..errors import InputError
+from ..indexing import repeat, sizes_to_ptr, spans, take, upload
+from ..reference import expand_rows
+from .edges import BatchAdjacency
+from .tiles import Segments, TileRows, Tiles, segment_batch, tile_batch
+
+if TYPE_CHECKING:
+    from ..graphs.flat import FlatGraphs
+    from .layout import PackedCSR
+
+READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
+CHANGED = (
+    "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
+    "tensors of your own, model(x, edge_index, edge_weight, batch=batch.batch, "
+    "batch_size=len(batch))"
+)
+
+
+class _Places(NamedTuple):
+    """Where rows of the dataset that belong to the graphs of a batch lie, int64 on the CPU: the
+    first of each graph [B], how many they are [B], and where they begin in the batch [B + 1]."""
+
+    first: Tensor
+    sizes: Tensor
+    ptr: Tensor
+
+
+class _Copy(NamedTuple):
+    """Rows of a tensor of the dataset, and how often each of the two was written to by then."""
+
+    rows: Tensor
+    writes: int
+    of: Tensor
+    writes_of: int
+
+    @property
+    def is_written(self) -> bool:
+        asked = self.rows.requires_grad and self.rows.is_leaf
+        return asked or writes(self.rows) != self.writes
+
+    def is_of(self, tensor: Tensor) -> bool:
+        return self.of is tensor and self.writes_of == writes(tensor)
+
+
+class GraphBatch:
+    """Some graphs of a `PackedGraphs`, in a given order, as one big disconnected graph.
+
+    Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
+    Python loop over graphs, and no host synchronisation where the positions are on the CPU.
+    Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are. They
+    are read only: a `FlexGCN` reads the dataset itself, and would not see a change to the batch.
+    Under `torch.compile` a `FlexGCN` given one runs uncompiled: each batch has sizes of its own.
+
+    **Shapes** for B graphs of n nodes and e edges in all:
+        x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
+        ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B] ·
+        edge_weight [e] and edge_attr [e, D] (or [e], int64 where the dataset holds integers), or
+        None where the dataset has none
+    """
+
+    #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
+    node_count: Tensor | None = None
+    #: X as a model was given it, where that is not a dataset's. See `graphs.on_the_fly`.
+    _given: Tensor | None = None
+
+    def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
+        self.graphs = graphs
+        self._positions = positions
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in READ_ONLY:
+            raise InputError(CHANGED.format(name))
+        super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:  # to whom every name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """What is not there: of PyG's attributes, those that packing leaves out."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return self.__getattribute__(name)  # fails again, and says what is wrong
+            raise AttributeError(
+                f"a GraphBatch has no {name!r}: packed graphs carry x, edge_index, edge_weight, "
+                "edge_attr and y only; where a model needs more, give the sampler and the loader "
+                "PyG's data set as it is",
+                name=name,
+                obj=self,
+            )
+
+    def check_unchanged(self, *, but: str | None = None) -> None:
+        """Refuse features or edges that were written to, or that a gradient is asked of: no model
+        would see it (InputError). One attribute may be what it is."""
+        for name, copied in tuple(self._copies.items()):  # another thread may add to them
+            if name not in ("y", but) and copied.is_written:
+                raise InputError(CHANGED.format(name))
+
+    @kept_property
+    def _copies(self) -> dict[str, _Copy]:
+        return {}
+
+    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
+    def _copy_of(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `make` makes of a tensor of the dataset; anew where that was set or written to, or
+        learns, since such rows serve one backward pass."""
+        found = self._copies.get(name)
+        if found is None or of.requires_grad or not found.is_of(of):
+            rows = make(of) if of.requires_grad else kept(make)(of)
+            found = self._copies[name] = _Copy(rows, writes(rows), of, writes(of))
+        return found.rows
+
+    def __copy__(self) -> "GraphBatch":
+        out = object.__new__(type(self))
+        vars(out).update(vars(self))
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle or a deep copy takes over: of copies what was written to them, since a
+        copied tensor counts its writes from elsewhere."""
+        own = tuple(self._copies.items())
+        written = {n: c._replace(writes=-1) for n, c in own if c.is_written and c.is_of(c.of)}
+        return vars(self) | {"_copies": written}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for name, copied in tuple(self._copies.items()):
+            self._copies[name] = copied._replace(writes_of=writes(copied.of))
+
+    def __len__(self) -> int:
+        return self.num_graphs
+
+    def __repr__(self) -> str:
+        return f"GraphBatch(num_graphs={self.num_graphs}, num_nodes={self.num_nodes})"
+
+    @kept_property
+    def num_graphs(self) -> int:
+        if isinstance(self._positions, slice):
+            return self._positions.stop - self._positions.start
+        return self._positions.shape[0]
+
+    @property
+    def batch_size(self) -> int:
+        """PyG's other name of `num_graphs`."""
+        return self.num_graphs
+
+    @property
+    def num_features(self) -> int:
+        return self.graphs.num_features
+
+    @property
+    def device(self) -> torch.device:
+        return self.graphs.device
+
+    @kept_property
+    def device_positions(self) -> Tensor | slice:
+        """The positions on the graphs' device, [B] int64, or a slice where they are neighbours."""
+        where = self._positions
+        return where if isinstance(where, slice) else upload(where, self.device)
+
+    @kept_property
+    def ids(self) -> Tensor:
+        """Which graphs these are, [B] int64: an identity that no reordering changes."""
+        return take(self.graphs.ids, self.device_positions)
+
+    @kept_property
+    def _node_places(self) -> _Places:
+        return self._places(self.graphs.host_ptr)
+
+    @kept_property
+    def _edge_places(self) -> _Places:
+        return self._places(self.graphs.host_edge_ptr)
+
+    def _places(self, ptr: Tensor) -> _Places:
+        where = self._positions
+        where = where if isinstance(where, slice) else where.cpu()
+        first = take(ptr[:-1], where)
+        sizes = take(ptr[1:], where) - first
+        return _Places(first, sizes, sizes_to_ptr(sizes))
+
+    @property
+    def host_rows(self) -> tuple[Tensor, Tensor]:
+        """First row [B + 1] and first node in the dataset [B] of each graph, int64 on the CPU."""
+        return self._node_places.ptr, self._node_places.first
+
+    @kept_property
+    def _parts(self) -> dict[int, Tensor]:
+        return {}
+
+    @kept
+    def parts(self, count: int) -> Tensor:
+        """Where the graphs of each of `count` parts of about as many nodes begin and end,
+        [count + 1] int64, on the CPU."""
+        if count not in self._parts:
+            rows = np.arange(count + 1, dtype=np.int64) * self.num_nodes // count
+            part = np.searchsorted(self._node_places.ptr.numpy(), rows)
+            part[-1] = self.num_graphs  # empty ones at the end, too
+            self._parts[count] = torch.from_numpy(part)
+        return self._parts[count]
+
+    @kept_property
+    def num_nodes(self) -> int:
+        return int(self._node_places.ptr[-1])
+
+    @kept_property
+    def num_edges(self) -> int:
+        return int(self._edge_places.ptr[-1])
+
+    @kept_property
+    def ptr(self) -> Tensor:
+        """Where each graph's nodes begin, [B + 1] int64."""
+        return upload(self._node_places.ptr, self.device)
+
+    @kept_property
+    def sizes(self) -> Tensor:
+        """Nodes of each graph, [B] int64."""
+        return upload(self._node_places.sizes, self.device)
+
+    @property
+    def edge_counts(self) -> Tensor:
+        """Edges of each graph, [B] int64, on the CPU."""
+        return self._edge_places.sizes
+
+    @kept_property
+    def nodes(self) -> Tensor | slice:
+        """The rows of `graphs.x` that these graphs own, in batch order."""
+        if isinstance(self._positions, slice):
+            first = int(self.graphs.host_ptr[self._positions.start])
+            return slice(first, first + self.num_nodes)
+        small = index_dtype(self.graphs.num_nodes)
+        return spans(*self._node_places, self.num_nodes, small, self.device)
+
+    def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
+        """What `values` [N] holds for each row, [n]; `otherwise` for one that is no node's."""
+        return take(values, self.nodes)
+
+    @kept_property
+    def edges(self) -> Tensor | slice:
+        """The entries of `graphs.adj.col` that these graphs own, in batch order."""
+        if isinstance(self._positions, slice):
+            first = int(self.graphs.host_edge_ptr[self._positions.start])
+            return slice(first, first + self.num_edges)
+        small = index_dtype(self.graphs.num_edges)
+        return spans(*self._edge_places, self.num_edges, small, self.device)
+
+    @property
+    def x(self) -> Tensor:
+        if self._given is not None:
+            return self._given
+        return self._copy_of("x", self.graphs.x, lambda x: self._own_features(take(x, self.nodes)))
+
+    def _own_features(self, rows: Tensor) -> Tensor:
+        # Embeddings want int64 for their indices.
+        return self._own(rows, rows.dtype if rows.is_floating_point() else torch.int64)
+
+    def _own(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """A copy where they are a view of the dataset's, which nobody shall write into: a model
+        that normalises x in place, or who fills in the targets that are missing."""
+        return rows.to(dtype, copy=isinstance(self._positions, slice))
+
+    @property
+    def y(self) -> Tensor | None:
+        if self.graphs.y is None:
+            return None
+        return self._copy_of("y", self.graphs.y, lambda y: self._own(self.of_targets(y), y.dtype))
+
+    def of_targets(self, y: Tensor) -> Tensor:
+        """The rows of the dataset's targets that are these graphs'; a view of neighbours'."""
+        return take(y, self.device_positions if self.graphs.y_level == "graph" else self.nodes)
+
+    @kept_property
+    def batch(self) -> Tensor:
+        """The graph, within this batch, of every node, [n] int64."""
+        graphs = torch.arange(self.num_graphs, device="cpu")
+        return repeat(graphs, self._node_places.sizes, self.num_nodes, self.device)
+
+    def local_csr(self, csr: "PackedCSR") -> "PackedCSR":
+        """One direction of these graphs' edges, as `PackedGraphs` holds it."""
+        weight = None if csr.weight is None else take(csr.weight, self.edges)
+        return type(csr)(self._rowptr(csr), take(csr.col, self.edges), weight)
+
+    def _rowptr(self, csr: "PackedCSR") -> Tensor:
+        if isinstance(self.nodes, slice):
+            rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
+            return rowptr - rowptr[:1]
+        shift = self._edge_places.ptr[:-1] - self._edge_places.first
+        shift = repeat(shift, self._node_places.sizes, self.num_nodes, self.device)
+        return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
+
+    @kept_property
+    def _column_shift(self) -> Tensor:
+        small = index_dtype(self.num_nodes, self.num_edges)
+        first = self._node_places.ptr[:-1].to(small)
+        return repeat(first, self._edge_places.sizes, self.num_edges, self.device)
+
+    @kept_property
+    def _csrs(self) -> dict[tuple[bool, bool], CSRTensors]:
+        return {}
+
+    @kept
+    def csr(self, transposed: bool, normalize: bool) -> CSRTensors:
+        """A or Â of the batch, or its transpose: row pointers [n + 1], columns and values [e].
+
+        Only a backward pass reads the transpose; scoring need not gather it.
+        """
+        key = transposed and not self.graphs.is_symmetric, normalize
+        if key not in self._csrs:
+            self._csrs[key] = self._gather_csr(*key)
+        return self._csrs[key]
+
+    def _gather_csr(self, transposed: bool, normalize: bool) -> CSRTensors:
+        graphs = self.graphs
+        csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
+        rowptr, col, _ = self.local_csr(csr)
+        values = graphs.edge_values(normalize, transposed)
+        value = (
+            graphs.scale.new_ones(self.num_edges) if values is None else take(values, self.edges)
+        )
+        return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
+
+    def adjacency(self, normalize: bool) -> BatchAdjacency:
+        """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
+        return BatchAdjacency(self, normalize)
+
+    @kept_property
+    def tiles(self) -> Tiles | None:
+        """How the kernels take this batch; None where there are no bits (`bit_rows`)."""
+        bits = self.graphs.bits
+        if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
+            return None
+        sizes, first_rows = self._node_places.sizes, self._node_places.ptr[:-1]
+        return tile_batch(sizes, self.positions, first_rows, bits.fits, self.device)
+
+    @kept_property
+    def tile_rows(self) -> TileRows | None:
+        """What the kernels read of each row of those tiles; None as above."""
+        from ..kernels.tables import lay_out
+
+        bits, tiles = self.graphs.bits, self.tiles
+        if bits is None or tiles is None:
+            return None
+        return lay_out(tiles, self.graphs.ptr, bits.bits, self.graphs.scale)
+
+    @kept_property
+    def segments(self) -> Segments:
+        """How the readout's kernels take this batch."""
+        return segment_batch(self._node_places.sizes, self._node_places.first, self.device)
+
+    @kept_property
+    def positions(self) -> Tensor:
+        """Which graphs of the dataset these are, [B] int64, on the CPU."""
+        if isinstance(self._positions, slice):
+            return torch.arange(self._positions.start, self._positions.stop, device="cpu")
+        return self._positions.cpu()
+
+    @kept_property
+    def rest(self) -> "tuple[GraphBatch, Tensor] | None":
+        """The graphs that the kernels leave to CSR, and their rows of this batch; None: none."""
+        if self.tiles is None or self.tiles.rest is None:
+            return None
+        where = self.tiles.rest
+        others = GraphBatch(self.graphs, take(self.positions, where))
+        places = others._node_places._replace(first=take(self._node_places.ptr, where))
+        return others, spans(*places, others.num_nodes, torch.int64, self.device)
+
+    @property
+    def edge_index(self) -> Tensor:
+        """PyG's `edge_index`, [2, e] int64 (source row, target row), sorted by target."""
+        return self._copy_of("edge_index", self.graphs.adj.col, self._edge_index)
+
+    def _edge_index(self, _: Tensor) -> Tensor:
+        rowptr, col, _ = self._gather_csr(False, normalize=False)
+        return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """One weight for each column of `edge_index`, [e], or None where all are 1."""
+        weight = self.graphs.adj.weight
+        if weight is None:
+            return None
+        return self._copy_of(
+            "edge_weight", weight, lambda w: self._own(take(w, self.edges), w.dtype)
+        )
+
+    @kept_property
+    def edge_attr(self) -> Tensor | None:
+        """A row for each column of `edge_index`, [e, D] or [e], or None. `FlexGCN` reads none."""
+        attr = self.graphs.edge_attr
+        return None if attr is None else self._own_features(take(attr, self.edges))
+
+    def pooling(self, mean: bool) -> Adjacency:
+        """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
+        return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
+
+    def readout(self, order: int, normalize: bool, mean: bool) -> list[Adjacency]:
+        """ρ, ρÂ, …, ρÂ^{κ-1}, each [B, n]: a row holds one weight for each node of its graph."""
+        weights = self.graphs.pool_weights(order, normalize, mean)
+        small = index_dtype(self.num_nodes)
+        node = torch.arange(self.num_nodes + 1, device=self.device, dtype=small)
+        ptr, batch = self.ptr.to(small), self.batch.to(small)
+        matrices = []
+        for k in range(order):
+            value = take(weights[k], self.nodes)
+            transposed = (node, batch, value)
+            matrices.append(Adjacency(ptr, node[:-1], value, self.num_nodes, transposed))
+        return matrices
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
+        """These graphs alone, on `device`; `non_blocking` is accepted, as PyG's, and ignored."""
+        if indexed(device) == self.device:
+            return self
+        return self.graphs.subset(self._positions).to(device).batch(slice(None))
+
+
+def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphBatch:
+    """What torch's DataLoader does with the batches that it fetched: one batch of them all."""
+    if len(batches) == 1:
+        return batches[0]
+    if any(b.graphs is not batches[0].graphs for b in batches):
+        raise InputError("a batch mixes graphs of several datasets: join them, PackedGraphs.concat")
+    where = [b._positions for b in batches]
+    flat = [torch.arange(w.start, w.stop) if isinstance(w, slice) else w for w in where]
+    return GraphBatch(batches[0].graphs, torch.cat(flat))
+
+
+default_collate_fn_map[GraphBatch] = _collate

@@ -1,0 +1,144 @@
+"""A batch of fixed capacity: refilling it keeps every tensor's address and shape.
+
+So work on it can be recorded once as a CUDA graph, and replayed for each (`training.recording`):
+
+    rows of the batch    │ graph 7 │ graph 2 │ graph 9 │ padding │   `node_count` rows are nodes
+    tiles                │ 7 2 │ 9 │ none │ none │ none            │
+    a larger graph each  │ 31 │ 4 │ the empty graph after the dataset's last │
+
+Padding rows hold garbage, so only the kernels, which skip them, may sum over rows.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..indexing import sizes_to_ptr, spans, take, upload
+from .batch import GraphBatch
+from .tiles import LARGER, TILE, Segments, Tiles, tile_batch
+
+if TYPE_CHECKING:
+    from ..graphs.flat import FlatGraphs
+
+
+class _Tables(NamedTuple):
+    """All that a refill changes, as views of one buffer, so that one copy uploads it."""
+
+    positions: Any
+    sizes: Any
+    ptr: Any
+    first_nodes: Any
+    node_count: Any
+    graph: Any  # this and the next five are those of `Tiles`
+    row: Any
+    one_plane: Any
+    two_planes: Any
+    three_planes: Any
+    tile: Any  # int32, as `nodes` are: two in each int64 of the buffer
+    nodes: Any
+
+    @classmethod
+    def of(cls, table: Any, shapes: Sequence[tuple[int, ...]]) -> "_Tables":
+        """`table`, a tensor or an array of int64, cut into parts of these shapes."""
+        parts, begin = [], 0
+        for shape in shapes:
+            size = math.prod(shape)
+            parts.append(table[begin : begin + size].reshape(shape))
+            begin += size + size % 2  # the kernels want each to begin at a multiple of 16 bytes
+        return cls(*parts)
+
+
+class PaddedBatch(GraphBatch):
+    """Room for `size` graphs of a dataset. Nothing is in it until it is filled.
+
+    For training by the kernels alone: other operators would compute on its padding, too.
+
+    Args:
+        graphs: kept as bits, with targets by graph.
+        ids: on the CPU, the graphs that batches are drawn from. Capacity: 1.5 times the expected
+            nodes of `size` of them, twice the expected larger graphs; see `_room`.
+        size: graphs in a batch.
+    """
+
+    def __init__(self, graphs: "FlatGraphs", ids: Tensor, size: int) -> None:
+        assert graphs.bits is not None
+        super().__init__(graphs, ids[:0])
+        nodes = take(graphs.host_ptr.diff(), ids)
+        rows = _room(nodes, size, 1.5)
+        larger = [(2, _room((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER]
+        most_tiles = min(size, int(((nodes > 0) & (nodes <= TILE)).sum()))
+        one, count, halves = (size,), (1,), ((most_tiles // 2 + 1,), (rows // 2 + 1,))
+        self._shapes = (one, one, (size + 1,), one, count, one, one, *larger, *halves)
+        total = sum(math.prod(shape) + math.prod(shape) % 2 for shape in self._shapes)
+        self._table = torch.zeros(total, dtype=torch.int64, device=graphs.device)
+        here = _Tables.of(self._table, self._shapes)
+        tile, nodes = here.tile.view(torch.int32), here.nodes.view(torch.int32)
+        which = torch.arange(size, device=graphs.device)
+        # These names shadow `GraphBatch`'s cached properties, which are then never computed.
+        self._fixed = vars(self) | {
+            "num_graphs": size,
+            "num_nodes": rows,
+            "node_count": here.node_count,
+            "device_positions": here.positions,
+            "sizes": here.sizes,
+            "ptr": here.ptr,
+            "nodes": nodes[:rows],
+            "tiles": Tiles(tile[: most_tiles + 1], *here[5:10], None),
+            "segments": Segments(here.ptr, here.first_nodes, which, None),
+            "rest": None,
+        }
+        self._hold(ids[:0])
+
+    def fill(self, positions: Tensor) -> bool:
+        """Hold the graphs at these positions, [size] int64 on the CPU; False where they do not fit.
+
+        Nothing waits for the device: work given to it before still finds the graphs of before.
+        """
+        graphs, fixed = self.graphs, self._fixed
+        assert graphs.bits is not None
+        fits = graphs.bits.fits
+        if len(positions) != fixed["num_graphs"] or not bool(fits[positions].all()):
+            return False
+        first = take(graphs.host_ptr, positions)
+        sizes = take(graphs.host_ptr, positions + 1) - first
+        ptr = sizes_to_ptr(sizes)
+        count = int(ptr[-1])
+        tiles = tile_batch(sizes, positions, ptr[:-1], fits, positions.device)
+        rooms = zip(tiles[:6], fixed["tiles"][:6], strict=True)
+        too_many = any(found.shape[-1] > room.shape[-1] for found, room in rooms)
+        if too_many or not 2 <= count <= fixed["num_nodes"]:
+            return False
+        table = np.zeros(len(self._table), np.int64)
+        new = _Tables.of(table, self._shapes)
+        for room in (new.one_plane, new.two_planes, new.three_planes):
+            room[0] = graphs.num_graphs
+        new = new._replace(tile=new.tile.view(np.int32), nodes=new.nodes.view(np.int32))
+        new.tile[:] = len(tiles.graph)
+        nodes = spans(first, sizes, ptr, count, torch.int32, positions.device)
+        values = positions, sizes, ptr, first, ptr[-1:], *tiles[1:6], tiles.tile, nodes
+        for part, value in zip(new, values, strict=True):
+            part[..., : value.shape[-1]] = value.numpy()
+        self._table.copy_(upload(torch.from_numpy(table), graphs.device), non_blocking=True)
+        self._hold(positions)
+        return True
+
+    def _hold(self, positions: Tensor) -> None:
+        """Forget what was derived from the positions before."""
+        self.__dict__ = self._fixed | {"_fixed": self._fixed, "_positions": positions}
+
+    def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
+        assert self.node_count is not None
+        there = torch.arange(self.num_nodes, device=self.device) < self.node_count
+        return torch.where(there, super().of_nodes(values, otherwise), otherwise)
+
+
+def _room(values: Tensor, size: int, times: float) -> int:
+    """`times` (the expected sum of `size` draws + 6 deviations); at most their largest sum."""
+    values = values.double()
+    most = values.topk(min(size, len(values))).values.sum()
+    usual = size * values.mean() + 6 * math.sqrt(size) * values.std(correction=0)
+    return math.ceil(min(most, times * usual))

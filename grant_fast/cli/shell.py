@@ -1,0 +1,225 @@
+"""What the commands say of their data and runs, and what they refuse to write over."""
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from ..errors import InputError, few
+from ..training.config import INFOBATCH, RunConfig
+from .terminal import say
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..training.records import RunResult
+
+_NARROW, _FEW_THREADS = 32, 4
+_FEW_NAMES = 3
+_FEW_TARGETS = 20
+
+
+def use_fitting_threads(config: RunConfig) -> None:
+    """Half of the cores, and few, for narrow networks, unless the user chose by OMP_NUM_THREADS.
+
+    Their kernels take a fraction of a millisecond each: where a thread has to share its core with
+    something else, all the others wait for it. On two cores two threads take less time than one if
+    both are idle, and several times more if one is busy.
+    """
+    import torch
+
+    widest = max(*config.hidden_channels, config.embedding, config.head or 0)
+    if widest <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, min(torch.get_num_threads() // 2, _FEW_THREADS)))
+
+
+def load(config: RunConfig) -> Any:
+    """The data set that a config names; what was left out of it is said."""
+    from ..data.load import load_dataset
+    from ..workers import cores
+
+    dataset = load_dataset(
+        config.source,
+        smiles_column=config.smiles_column,
+        target=list(config.target) or None,
+        task=None if config.task == "auto" else config.task,  # type: ignore[arg-type]
+        split=config.split,  # type: ignore[arg-type]
+        split_column=config.split_column,
+        num_graphs=config.graphs,
+        seed=config.data_seed,
+        strict=config.strict,
+        workers=cores(),
+    )
+    report_skipped(dataset.skipped, "skipped")
+    if dataset.unlabelled:
+        several = "s" * (dataset.unlabelled != 1)
+        say(f"{dataset.unlabelled} row{several} without any label left out")
+    if dataset.left_out:
+        names = few([repr(name) for name in dataset.left_out])
+        say(f"left out of the targets, as not all of their cells are numbers: {names}")
+    return dataset
+
+
+def described(dataset: Any, config: RunConfig) -> list[str]:
+    """What will be learned from what, in a line; and doubts, each in another."""
+    from ..training.doubts import doubts
+    from ..training.report import counted
+    from ..training.targets import targets_of
+
+    task = dataset.task
+    words = [
+        f"{Path(config.source).name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"
+    ]
+    names = task.names or config.target
+    if names:
+        named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
+        words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")
+    words.append(task.kind)
+    if task.kind == "multiclass":
+        words.append(f"{task.num_outputs} classes")
+    if task.kind == "binary":
+        y = targets_of(dataset.graphs, dataset.split["train"])
+        words.append(f"{int((y == 1).sum()):,} positives in training")
+    return [", ".join(words), *doubts(dataset, config)]
+
+
+def described_share(config: RunConfig) -> list[str]:
+    """That a run does not train on all graphs in every epoch, in a line; none where it does."""
+    if config.arm in ("full", INFOBATCH) or config.start_ratio == 1:
+        return []
+    from ..teaching.schedules import Curriculum
+
+    schedules: Any = config.ratio_schedule, config.interval
+    last = Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
+    what = "batches" if config.arm == "grant-b" else "graphs"
+    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at last"
+    return [f"{config.arm}: {share} (--arm full takes all)"]
+
+
+def described_test(result: "RunResult", dataset: Any) -> list[str]:
+    """What a run's test gave, and of which weights, in a line; in another, each of its targets."""
+    if result.test_metric is None:
+        metric = f"not measurable, as {_why_unmeasured(dataset, 'test')}"
+    else:
+        metric = f"{result.test_metric:.4g}"
+    chosen = "best by valid"
+    if result.valid_metric is None:
+        chosen = f"the last, as {_why_unmeasured(dataset, 'valid')}"
+    lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
+    if result.test_metric is not None and result.test_metric_each:
+        lines.append(_described_each(result.test_metric_each))
+    return lines
+
+
+def _described_each(metrics: dict[str, float | None]) -> str:
+    """The metric of each of several targets, of which the mean was said."""
+    known = {name: value for name, value in metrics.items() if value is not None}
+    words = f"that is the mean of {len(known)} of {len(metrics)} targets"
+    if len(metrics) > _FEW_TARGETS:
+        return f"{words}; each is in result.json"
+    return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
+
+
+def _why_unmeasured(dataset: Any, part: str) -> str:
+    """What keeps every metric from being measured on a part of the data."""
+    from ..tasks import measured
+    from ..training.targets import targets_of
+
+    labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
+    if not labelled:
+        return f"the {part} split has no labels"
+    one = "value" if dataset.task.kind == "regression" else "class"
+    return f"the {part} split has labels of one {one} only"
+
+
+def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
+    """Print what a comparison gave, `width` columns wide unless to a terminal, and its files."""
+    Console(width=None if sys.stdout.isatty() else width).print(table)
+    for sentence in sentences:
+        print(sentence)
+    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+
+
+def again() -> str:
+    """The command that goes on with this one, were it interrupted."""
+    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+    return shlex.join(["grant-fast", *words, "--resume"])
+
+
+def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
+    """What to say at Ctrl-C: how to go on, if there is something to go on with."""
+    return KeyboardInterrupt(f"interrupted; go on with: {command}" if can_go_on else "")
+
+
+def holds_runs(out: Path) -> bool:
+    """Whether a comparison has begun in a folder."""
+    return any(out.glob("*/seed-*/config.json"))
+
+
+def holds_run(out: Path, config: RunConfig) -> bool:
+    """Whether this very run, not an earlier one, has begun in a folder."""
+    from ..training.folder import read_config
+
+    try:
+        return read_config(out) == config
+    except InputError:
+        return False
+
+
+def saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunConfig | None:
+    """The config to resume the run in a folder with; None where none has begun there.
+
+    Raises:
+        InputError: the changes are more than another place of the data; or there is neither a run
+            nor a source to begin one with.
+    """
+    from ..training.folder import CONFIG_FILE, check_same, read_config
+
+    if source is not None and not (out / CONFIG_FILE).exists():
+        return None
+    saved = read_config(out)
+    asked = dataclasses.replace(saved, **changes)
+    check_same(saved, asked, out)
+    return asked
+
+
+def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
+    """The settings that the runs of a comparison share, with changes; InputError where none began.
+
+    Its first run has the lowest seed.
+    """
+    from ..training.folder import CONFIG_FILE, read_config
+
+    begun = [read_config(path.parent) for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
+    if not begun:
+        raise InputError(f"{out} holds no comparison to go on with: give a SOURCE")
+    first = min(begun, key=lambda config: config.seed)
+    return dataclasses.replace(first, visits=None, **changes)
+
+
+def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
+    """Say how many SMILES could not be parsed, and name a few."""
+    if failures:
+        shown = few([f"row {row} {text[:30]!r}{'…' * (len(text) > 30)}" for row, text in failures])
+        say(f"{len(failures)} unparsable SMILES {fate}: {shown}")
+
+
+def check_flags(resume: bool, overwrite: bool) -> None:
+    """Refuse what contradicts itself."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other: give one of them")
+
+
+def check_free(out: Path, resume: bool, overwrite: bool) -> None:
+    """Never write over a run unasked."""
+    if out.is_file():
+        raise InputError(f"{out} is a file: give a folder with -o")
+    if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
+        raise InputError(
+            f"{out} is not empty: give --resume, --overwrite or another folder with -o"
+        )

@@ -1,0 +1,144 @@
+"""How a command meets the terminal: signals, standard streams, what ends in one line."""
+
+import _thread
+import errno
+import functools
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from ..errors import InputError, MissingExtraError
+
+IMPORT = "<frozen importlib._bootstrap>"
+
+
+def set_up() -> None:
+    """See to the signals and the standard streams of this process."""
+    # A scheduler's polite kill leaves a resumable run, as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is to be ignored
+        signal.signal(signal.SIGINT, _interrupt)
+    sys.unraisablehook = _interrupt_again
+    _open_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # ± and κ need not be in the terminal's alphabet
+            stream.reconfigure(errors="replace")
+
+
+def _open_streams() -> None:
+    """Put a null device where a standard stream is closed, which Python gives as None.
+
+    The first files that are opened would take its number, and get what C code prints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """For `signal.signal`: KeyboardInterrupt, but once what is being imported is there.
+
+    C code that imports (PyTorch takes up NumPy so) drops an exception, aborts, or fails later on.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORT or frame.f_code is _interrupt_again.__code__:
+            return _interrupt_soon()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _interrupt_again(lost: Any) -> None:
+    """For `sys.unraisablehook`: an interrupt in a callback, where Python drops it, comes again, but
+    once this has returned."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        _interrupt_soon()
+    else:
+        sys.__unraisablehook__(lost)
+
+
+def _interrupt_soon() -> None:
+    # Not as SIGINT, which a shell's background jobs ignore.
+    threading.Timer(0.01, _thread.interrupt_main, [signal.SIGTERM]).start()
+
+
+def readable(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what a user can cause into one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        try:
+            with _here():
+                command(**values)
+        except (InputError, MissingExtraError, OSError) as error:
+            if isinstance(error, OSError) and _is_of_output(error):
+                raise  # to `lose_output`
+            said = " ".join(str(error).split())
+            if isinstance(error, PermissionError) and error.filename is not None:
+                said = f"{error.filename}: {error.strerror}; see to the rights of its folder"
+            say(f"error: {said}")
+            raise typer.Exit(1) from error
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            say("error: the memory is not enough: give a smaller batch size, narrower layers, …")
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as interrupt:
+            say(str(interrupt) or "interrupted")
+            raise typer.Exit(130) from interrupt
+
+    return run
+
+
+@contextmanager
+def _here() -> Iterator[None]:
+    """Refuse to work in a folder that was deleted (InputError), before or meanwhile: PyTorch's
+    kernels end there."""
+    try:
+        os.getcwd()
+        yield
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        raise InputError("the current folder was deleted: go to another one (cd)") from error
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it is of what is printed: a pipe or a disk, and no file that has a name."""
+    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
+    words = str(error)
+    known = ("DefaultCPUAllocator", "out of memory")
+    return isinstance(error, MemoryError) or any(word in words for word in known)
+
+
+def lose_output(error: OSError) -> None:
+    """Say, if that can be said, that what is printed cannot be written, and print no more of it."""
+    with suppress(OSError):
+        say(
+            f"error: cannot write what is printed here: {error.strerror or error}; "
+            "let it go to a file or terminal that takes it"
+        )
+    with suppress(OSError), open(os.devnull, "w") as null:
+        os.dup2(null.fileno(), sys.stdout.fileno())  # what waits to be written is tried again
+
+
+def stderr() -> Console:
+    """A console for messages, 100 columns wide where no terminal says how wide it is."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else 100)
+
+
+def say(line: str) -> None:
+    """A line for people, apart from a command's results."""
+    print(line, file=sys.stderr)

@@ -1,0 +1,171 @@
+"""Graphs given as PyG's tensors, packed for the call, where the CPU kernels then take them.
+
+Edges that come again, in the next layer or the next epoch, are not sorted again.
+"""
+
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import native, ops
+from ..adjacency import Adjacency, plain_tensor
+from ..batches import GraphBatch
+from ..batches.edges import LearnedAdjacency
+from ..batches.layout import PackedCSR, carried_places, places_of
+from ..batches.loose import LooseGraphs
+from ..caching import made_once
+from ..reference import expand_rows
+from .flat import FlatGraphs
+
+#: The hops of graphs of fewer nodes in all are done before their edges are grouped.
+LEAST_GROUPED = 2048
+
+
+def packed(
+    graphs: LooseGraphs, weight: Tensor, pooled: bool, backend: str | None
+) -> GraphBatch | LooseGraphs:
+    """The graphs as a batch of their own, or as they came where that serves nothing.
+
+    Args:
+        weight: of the first layer that will read them.
+        pooled: whether the graphs are those that the batch vector names; else any runs of nodes
+            that no edge leaves, so that large batches need no batch vector, or all nodes as one
+            graph where such a run is too large for the kernels' tiles.
+        backend: as for `FlexConv`.
+    """
+    if not ops.takes_network(weight, None, backend):
+        return graphs
+    x, (edges, values) = graphs.x, _edge_list(graphs)
+    given = [x, edges, graphs.batch] + ([] if values is None else [values])
+    if not all(_is_plain(t) for t in given):
+        return graphs
+    if x.dim() != 2 or (x.is_floating_point() and x.dtype != torch.float32):
+        return graphs
+    if edges.dtype not in (torch.int64, torch.int32) or edges.dim() != 2 or len(edges) != 2:
+        return graphs
+    edges = edges.long()
+    if values is not None:
+        one_an_edge = values.shape in ((edges.shape[1],), (edges.shape[1], 1))
+        if not one_an_edge or not values.is_floating_point():
+            return graphs
+        values = values.float().reshape(-1)
+        if values.requires_grad and torch.is_grad_enabled():
+            return _learned(graphs, edges, values)
+        values = values.detach()
+    of = (len(x), edges, values, graphs.batch if pooled else None, graphs.num_graphs)
+    made = made_once(graphs.edges, of, lambda: _without_features(graphs, edges, values, pooled))
+    return graphs if made is None else _with_features(made, x)
+
+
+def _without_features(
+    graphs: LooseGraphs, edges: Tensor, weight: Tensor | None, pooled: bool
+) -> GraphBatch | None:
+    found = _sorted(graphs, edges, weight, pooled)
+    if found is None:
+        return None
+    flat = FlatGraphs(torch.empty(len(graphs.x), 0, device="cpu"), None, *found)
+    flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
+    flat.groups = len(graphs.x) >= LEAST_GROUPED
+    flat.scale = flat._scale_in(torch.float32)
+    out = flat.batch(slice(None))
+    for name in ("num_nodes", "_csrs", "_parts"):  # what later calls share, or fill for others
+        getattr(out, name)
+    return out
+
+
+def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
+    """The graphs with X, sharing what was derived of their edges, and what will be."""
+    out = copy(made)
+    out.graphs = copy(made.graphs)
+    out.graphs.x = x
+    # An encoder sees what it was given, where a dataset's integers become int64.
+    out._given = x
+    return out
+
+
+def _sorted(
+    graphs: LooseGraphs, edges: Tensor, weight: Tensor | None, pooled: bool
+) -> native.SortedEdges | None:
+    nodes = len(graphs.x)
+    if pooled:
+        return native.sort_edges(edges, weight, graphs.batch, nodes, graphs.num_graphs, nodes)
+    found = native.sort_edges(edges, weight, None, nodes, 0, native.MAX_NODES)
+    if found is not None:
+        return found
+    one_graph = torch.zeros_like(graphs.batch)
+    return native.sort_edges(edges, weight, one_graph, nodes, 1, nodes)
+
+
+class LearnedGraphs(LooseGraphs):
+    """Graphs whose edges have weights that learn, with the edges sorted once for all layers.
+
+    Args:
+        graphs: the same, as they came.
+        source: [E], of each edge.  weight: [E] float32.
+        ptr: as of a `SortedEdges`.
+        sides: its sides, and the edges' places before they were sorted, [E] int64; those by target
+            twice where both are the same.
+    """
+
+    def __init__(
+        self,
+        graphs: LooseGraphs,
+        source: Tensor,
+        weight: Tensor,
+        ptr: Tensor,
+        sides: list[tuple[PackedCSR, Tensor]],
+    ) -> None:
+        vars(self).update(vars(graphs))
+        self._source, self._weight, self._ptr, self._sides = source, weight, ptr, sides
+
+    def _propagation(self, normalize: bool) -> LearnedAdjacency:
+        (by_target, place), (by_source, place_t) = self._sides
+        value = self._weight.index_select(0, place)
+        if normalize:
+            source = self._source.index_select(0, place)
+            value = Adjacency(by_target.rowptr, source, value, len(self.x)).normalized().csr[2]
+        of_place = torch.empty_like(place)
+        of_place[place] = torch.arange(len(place), device="cpu")
+        adj = by_target._replace(weight=value.detach())
+        adj_t = by_source._replace(weight=value.detach()[of_place[place_t]])
+        return LearnedAdjacency(
+            FlatGraphs(self.x, None, self._ptr, adj, adj_t).batch(slice(None)), value
+        )
+
+
+def _learned(graphs: LooseGraphs, edges: Tensor, weight: Tensor) -> LooseGraphs:
+    nodes = len(graphs.x)
+    made = made_once(graphs.edges, (nodes, edges), lambda: _with_places(edges, nodes))
+    return graphs if made is None else LearnedGraphs(graphs, edges[0], weight, *made)
+
+
+def _with_places(
+    edges: Tensor, num_nodes: int
+) -> tuple[Tensor, list[tuple[PackedCSR, Tensor]]] | None:
+    """`ptr` and `sides` of `LearnedGraphs`."""
+    places = carried_places(edges.shape[1])
+    found = native.sort_edges(edges, places, None, num_nodes, 0, native.MAX_NODES)
+    if found is None:
+        return None
+    sides = (found.adj, found.adj_t or found.adj)
+    return found.ptr, [(side, places_of(side)) for side in sides]
+
+
+def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:
+    """`edge_index` and weights; of a sparse matrix both, and weights only where not all are 1."""
+    edges, weight = plain_tensor(graphs.edges), graphs.edge_weight
+    if isinstance(edges, Adjacency) or getattr(edges, "layout", None) == torch.strided:
+        return edges, weight
+    matrix = Adjacency.from_any(edges, weight, len(graphs.x), torch.float32)
+    rowptr, col, value = matrix.csr
+    edges = torch.stack([col, expand_rows(rowptr, len(col))])
+    return edges, None if bool((value == 1).all()) and not value.requires_grad else value
+
+
+def _is_plain(given: Any) -> bool:
+    """Whether it is a tensor that lies in memory, as it is (a negative view does not)."""
+    plain = type(given) in (Tensor, nn.Parameter)
+    in_rows = plain and given.layout == torch.strided and not given.is_neg()
+    return in_rows and given.device.type == "cpu"

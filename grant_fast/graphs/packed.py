@@ -1,0 +1,377 @@
+"""A dataset of graphs: what a user indexes, builds from any source, saves and loads."""
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from ..batches import GraphBatch
+from ..batches.layout import joined_csr, joined_ptr
+from ..errors import InputError
+from ..indexing import Positions
+from ..tasks import Level
+from . import storage
+from .flat import FlatGraphs
+from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_targets
+
+if TYPE_CHECKING:
+    from ..data.arrays import GraphArrays
+
+
+def _check_no_worker() -> None:
+    """A batch needs its dataset, which every batch from another process would bring along anew."""
+    if get_worker_info() is not None:
+        raise InputError(
+            "a PackedGraphs needs no workers, as a batch of it is a list of positions: "
+            "use DataLoader(graphs, …, num_workers=0)"
+        )
+
+
+_OF_NODES = {"host_ptr", "kernel_ptr", "max_nodes", "min_nodes"}
+_OF_EDGES = {"host_edge_ptr", "bits"}
+#: What is kept of each field under a name of its own; more of them lies in `_cache`.
+_DERIVED = {
+    "x": {"kinds"},
+    "ptr": _OF_NODES | _OF_EDGES,
+    "adj": {"scale"} | _OF_EDGES,
+    "adj_t": _OF_EDGES,
+}
+
+
+class PackedGraphs(FlatGraphs):
+    """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
+
+    Build it with `from_arrays`, `from_data_list`, `from_smiles` or `from_dataset`, or `load` it.
+    Treat it as immutable, but for `y`: what is derived from it is cached. A `y` that is set is
+    checked and packed as one given to `from_arrays`, with missing labels. PyTorch's `DataLoader`
+    takes it as it is (`DataLoader(graphs, batch_sampler=sampler)`), and without workers, for whom
+    there is nothing to do; PyG's collates PyG's own `Data` only.
+
+    **Shapes** for G graphs of N nodes and E edges in all:
+        x [N, F] float, or a narrow integer dtype where the columns are categories ·
+        y [G, T] or [N, T] float with NaN for "not measured", [G] or [N] int64 classes, or None ·
+        ptr [G + 1] int64, graph i owns nodes ptr[i] … ptr[i+1]-1 ·
+        ids [G] int64, the identity of each graph, kept through indexing and reordering ·
+        adj, adj_t: the edges by target and by source; adj_t is None where all is symmetric ·
+        edge_attr [E, D] or [E] float32 or a narrow integer dtype, in the order of adj, or None: for
+        models of your own, as `FlexGCN` reads none ·
+        scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is not positive).
+
+    `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
+    `PackedGraphs` of those graphs, which shares memory with this one where they are neighbours.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = vars(self)
+        if name in _DERIVED:
+            if own.get("_cache") or _DERIVED[name] & own.keys():
+                raise InputError(
+                    f"what was derived of {name} is kept already, and would go on being used: set "
+                    "it before a model reads the graphs, or pack them anew"
+                )
+            own["_cache"] = {}  # a copy shares that of what it is of
+        if "meta" in own:  # it is made, of what the packing has checked
+            value = self._checked(name, value)
+        super().__setattr__(name, value)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """A new value of a field, as packing makes it; InputError where it does not fit these
+        graphs."""
+        if name in ("y", "edge_attr") and value is None:
+            return None
+        if name == "y":
+            either = self.num_graphs == self.num_nodes
+            y, level = pack_targets(
+                as_tensor("y", value),
+                self.num_graphs,
+                self.num_nodes,
+                self.y_level if either else None,
+                missing_labels=True,
+                dtype=torch.float64 if self._is_double else torch.float32,
+            )
+            super().__setattr__("y_level", level)
+            return _apart(y, value).to(self.device)
+        if name == "y_level":
+            count = {"graph": self.num_graphs, "node": self.num_nodes}.get(value)
+            if count is None or (self.y is not None and count != len(self.y)):
+                raise InputError(f"y_level={value!r} does not fit y: set y, whose rows tell it")
+        if name == "edge_attr":
+            return pack_edge_attr(as_tensor(name, value), self.num_edges).to(self.device)
+        if name in ("x", "ids"):
+            rows, dim = (self.num_nodes, 2) if name == "x" else (self.num_graphs, 1)
+            if not isinstance(value, Tensor) or value.dim() != dim or len(value) != rows:
+                what = "[num_nodes, num_features]" if name == "x" else "[num_graphs]"
+                raise InputError(f"{name} must be a tensor {what} of {rows} rows, as it is now")
+        return value
+
+    @property
+    def _is_double(self) -> bool:
+        """Whether these graphs were converted to float64."""
+        kept = (self.x, self.y, vars(self).get("scale"))
+        return any(t is not None and t.dtype == torch.float64 for t in kept)
+
+    def __len__(self) -> int:
+        return self.num_graphs
+
+    def __repr__(self) -> str:
+        y = "None" if self.y is None else f"{self.y_level} {list(self.y.shape)}"
+        return (
+            f"PackedGraphs(num_graphs={self.num_graphs}, num_nodes={self.num_nodes}, "
+            f"num_edges={self.num_edges}, num_features={self.num_features}, y={y})"
+        )
+
+    def __getitem__(self, where: Positions) -> "GraphBatch | PackedGraphs":
+        if isinstance(where, Tensor) and where.dim() == 0 and not where.is_floating_point():
+            where = int(where)
+        if isinstance(where, Integral):
+            where = int(where)
+            _check_no_worker()
+            if not -self.num_graphs <= where < self.num_graphs:
+                raise IndexError(f"there is no graph {where}: this dataset holds {self.num_graphs}")
+            return self.batch([where])
+        return self.subset(where)
+
+    def __getitems__(self, where: list[int]) -> list[GraphBatch]:
+        # torch's DataLoader fetches a batch sampler's lists through this; the batch's `_collate`
+        # follows.
+        _check_no_worker()
+        return [self.batch(where)]
+
+    # Construction and storage.
+
+    @classmethod
+    def from_graph_arrays(
+        cls,
+        arrays: "GraphArrays",
+        *,
+        missing_labels: bool = False,
+        ids: Tensor | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> "PackedGraphs":
+        """From the flat form in which every source in `grant_fast.data` hands over its graphs.
+
+        Args and errors: see `from_arrays`; `ids` [G] default to 0 … G-1.
+        """
+        packed = pack_arrays(**vars(arrays), missing_labels=missing_labels)
+        return cls(**packed._asdict(), ids=ids, meta=meta)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        edge_index: Any,
+        batch: Any,
+        y: Any = None,
+        edge_weight: Any = None,
+        num_graphs: int | None = None,
+        *,
+        edge_attr: Any = None,
+        y_level: Level | None = None,
+        missing_labels: bool = False,
+        meta: dict[str, Any] | None = None,
+    ) -> "PackedGraphs":
+        """From tensors or NumPy arrays of all graphs together, numbered as PyG batches them.
+
+        Args:
+            x: [N, F] (or [N]); float64 becomes float32, integers the narrowest dtype that fits.
+            edge_index: [2, E] integers, source → target, numbered through all N nodes.
+            batch: [N] integers, the graph of every node, ascending.
+            y: [G], [G, T], [N] or [N, T]; None where there is nothing to learn. Floats and bools
+                become float32 [rows, T], and so do several columns of integers; one column of
+                integers becomes int64 [rows] (classes).
+            edge_weight: [E], or None for 1 everywhere.
+            num_graphs: G, needed where the last graphs are empty.
+            edge_attr: [E] or [E, D], a row for each edge, or None.
+            y_level: "graph" or "node"; needed only where G = N.
+            missing_labels: NaN in `y` means "not measured" instead of being an error.
+            meta: JSON-able facts that travel with the dataset and its file.
+
+        Raises:
+            InputError: wrong shapes or dtypes, NaN or infinities, indices out of range, an edge
+                between two graphs; the message names the first culprit.
+        """
+        packed = pack_arrays(
+            x,
+            edge_index,
+            batch,
+            y,
+            edge_weight,
+            num_graphs,
+            edge_attr=edge_attr,
+            y_level=y_level,
+            missing_labels=missing_labels,
+        )
+        packed = packed._replace(x=_apart(packed.x, x), y=_apart(packed.y, y))
+        return cls(**packed._asdict(), meta=meta)
+
+    @classmethod
+    def from_data_list(
+        cls,
+        data_list: Sequence[Any],
+        *,
+        y_level: Level | None = None,
+        missing_labels: bool = False,
+    ) -> "PackedGraphs":
+        """From PyG `Data` objects: anything with `x`, `edge_index`, and as they have them `y`,
+        `edge_weight` and `edge_attr`.
+
+        `edge_type` and `train_mask` are not carried, which a warning says. Where `edge_attr` serves
+        nobody, set it to None before: it is kept in memory, and in files.
+        """
+        from ..data.pyg import from_data_list
+
+        arrays = from_data_list(data_list, y_level, stacklevel=3)
+        return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
+
+    @classmethod
+    def from_dataset(
+        cls, dataset: Any, *, y_level: Level | None = None, missing_labels: bool = False
+    ) -> "PackedGraphs":
+        """From an OGB or PyG graph dataset: anything indexable that yields graphs.
+
+        Warns as `from_data_list`; OGB's own `edge_feat` becomes `edge_attr`.
+        """
+        from ..data.pyg import from_dataset
+
+        arrays = from_dataset(dataset, y_level, stacklevel=3)
+        return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
+
+    @classmethod
+    def from_smiles(
+        cls,
+        smiles: Iterable[str],
+        y: Any = None,
+        *,
+        edge_attr: bool = False,
+        strict: bool = True,
+        missing_labels: bool = False,
+        workers: int | None = None,
+        progress: bool = False,
+    ) -> "PackedGraphs":
+        """From SMILES, with OGB's nine categorical columns an atom (needs the `smiles` extra).
+
+        Args:
+            smiles: one string a molecule.
+            y: [G], [G, T] targets, or None.
+            edge_attr: keep OGB's three categorical columns of each bond, too, for models of your
+                own that read them (`FlexGCN` does not).
+            strict: an unparsable SMILES is an error; otherwise it is left out with a warning, and
+                `ids` holds the rows that remain.
+            missing_labels: NaN in `y` means "not measured".
+            workers: processes to parse with, one by default. More are spawned, so a script needs
+                the usual `if __name__ == "__main__":` guard.
+            progress: show a progress bar.
+
+        Raises:
+            InputError: an unparsable SMILES (by position and text) where `strict`; wrong targets;
+                one string, a table or a set where a list belongs.
+            MissingExtraError: RDKit or OGB is not installed.
+        """
+        from ..data.smiles import as_list, featurize
+
+        smiles, y = as_list(smiles), None if y is None else as_tensor("y", y)
+        if y is not None and y.shape[:1] != (len(smiles),):
+            rows = len(y) if y.dim() else "no"
+            raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")
+        arrays, failures = featurize(smiles, workers, progress, edge_attr)
+        if failures:
+            row, text = failures[0]
+            first = f"smiles[{row}] {text!r} is not a valid SMILES"
+            if strict or len(failures) == len(smiles):
+                hint = "fix it, or pass strict=False" if strict else "none of them is"
+                raise InputError(f"{first} ({len(failures)} in all): {hint}")
+            warnings.warn(f"{len(failures)} left out; the first is {first}", stacklevel=2)
+        bad = {row for row, _ in failures}
+        keep = torch.tensor([row for row in range(len(smiles)) if row not in bad], dtype=torch.long)
+        if y is not None:
+            arrays = replace(arrays, y=y[keep], y_level="graph")
+        return cls.from_graph_arrays(
+            arrays, missing_labels=missing_labels, ids=keep, meta={"encoder": "atom"}
+        )
+
+    @classmethod
+    def concat(cls, parts: Sequence["PackedGraphs"]) -> "PackedGraphs":
+        """One dataset from several, in order; ids are kept where they differ, else renumbered.
+
+        `meta` is the first one's, but for a stored split, which names ids: it is kept where these
+        are, and where all parts have the same.
+        """
+        if not parts:
+            raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
+        first = parts[0]
+        if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
+            raise InputError("the parts differ in num_features or y_level: join those that agree")
+        if any((p.y is None) != (first.y is None) for p in parts):
+            raise InputError(
+                "some parts have targets and some have none: give all of them y, or none"
+            )
+        if any((p.edge_attr is None) != (first.edge_attr is None) for p in parts):
+            raise InputError("some parts have edge_attr and some have none: give it to all or none")
+        for name in ("x", "y", "edge_attr"):
+            tensors = [getattr(p, name) for p in parts]
+            kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
+            if len(kinds) > 1:
+                raise InputError(f"the parts differ in the width or kind of {name}: convert it")
+        symmetric = all(p.is_symmetric for p in parts)
+        ids, meta = torch.cat([p.ids for p in parts]), dict(first.meta)
+        renumbered = ids.unique().numel() < ids.numel()
+        if renumbered:
+            ids = torch.arange(ids.numel(), device=ids.device)
+        if renumbered or any(p.meta.get("split") != meta.get("split") for p in parts):
+            meta.pop("split", None)
+        return cls(
+            x=torch.cat([p.x for p in parts]),
+            y=_joined([p.y for p in parts]),
+            ptr=joined_ptr([p.ptr for p in parts]),
+            ids=ids,
+            adj=joined_csr([p.adj for p in parts]),
+            adj_t=None if symmetric else joined_csr([p.adj_t or p.adj for p in parts]),
+            y_level=first.y_level,
+            meta=meta,
+            edge_attr=_joined([p.edge_attr for p in parts]),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one versioned file (safetensors: flat tensors and JSON, nothing executable).
+
+        `load` takes it under any name; `load_dataset` and the command line know it by .gfast.
+
+        Raises:
+            InputError: the file cannot be written; a file that was there is left untouched.
+        """
+        storage.save(self, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, verify: bool = False) -> "PackedGraphs":
+        """Memory-map a file that `save` wrote.
+
+        Args:
+            path: the file.
+            verify: read all of it now, and compare it with its checksums, as `load_dataset` and the
+                command line do.
+
+        Raises:
+            InputError: no such file, or one that is truncated, foreign, or of another version, or
+                (with `verify`) holds another byte than was written.
+        """
+        return storage.load(cls, path, verify)
+
+
+def _joined(tensors: list[Tensor | None]) -> Tensor | None:
+    """One after another, if they are there: all of them or none."""
+    there = [t for t in tensors if t is not None]
+    return torch.cat(there) if there else None
+
+
+def _apart(packed: Any, given: Any) -> Any:
+    """What was packed, copied where it still is the caller's tensor, who may write into it."""
+    if not isinstance(packed, Tensor) or not isinstance(given, Tensor):
+        return packed
+    same = packed.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
+    return packed.clone() if same else packed

@@ -1,0 +1,216 @@
+"""One file for a packed dataset: safetensors, so flat tensors and text, memory-mapped, no code."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batches.layout import PackedCSR
+from ..errors import InputError
+from ..files import atomic_path, likely
+from ..tasks import Level
+
+if TYPE_CHECKING:
+    from .packed import PackedGraphs
+
+FORMAT = "grant_fast.PackedGraphs"
+VERSION = 1
+_KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
+    """Write `graphs` to `path`, whole or not at all."""
+    names = ("x", "y", "ptr", "ids", "edge_attr")
+    tensors = {name: getattr(graphs, name) for name in names}
+    for name, csr in (("adj", graphs.adj), ("adj_t", graphs.adj_t)):
+        if csr is not None:
+            tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
+    there = {name: t.detach().cpu() for name, t in tensors.items() if t is not None}
+    save_tensors(there, graphs.y_level, path, graphs.meta)
+
+
+class Spool:
+    """An array on disk that others are appended to along its first axis, on its way into a file.
+
+    It has no name: nothing is left of it, even by a process that is killed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self.dtype = torch.float32
+        self.shape: tuple[int, ...] = (0,)
+        self.crc32 = 0
+
+    def append(self, values: np.ndarray) -> None:
+        """Write an array of the first one's dtype and trailing shape."""
+        content = np.ascontiguousarray(values)
+        self._file.write(content.data)
+        self.crc32 = zlib.crc32(content.data, self.crc32)
+        self.dtype = torch.from_numpy(values).dtype
+        self.shape = (self.shape[0] + len(values), *values.shape[1:])
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Write all of it to `file`."""
+        self._file.seek(0)
+        shutil.copyfileobj(self._file, file, 1 << 24)
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def save_tensors(
+    tensors: Mapping[str, Tensor | Spool],
+    level: Level,
+    path: str | os.PathLike[str],
+    meta: dict[str, Any],
+) -> None:
+    """Write the tensors of a `PackedGraphs` to `path`, whole or not at all.
+
+    The safetensors library wants all of a file in memory; its format is a length in 8 bytes, a
+    JSON header, and the tensors one after another (https://huggingface.co/docs/safetensors).
+
+    Args:
+        tensors: named as `save` names them; on the CPU.
+        level: what a row of y belongs to.
+        meta: of the `PackedGraphs`.
+    """
+    # The widest first: so each begins at a multiple of its width, as whoever maps it needs.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+    crcs = {
+        name: values.crc32 if isinstance(values, Spool) else zlib.crc32(_content(values))
+        for name, values in ordered
+    }
+    metadata = {"format": FORMAT, "version": str(VERSION), "y_level": level}
+    metadata |= {"meta": json.dumps(meta), "crc32": json.dumps(crcs)}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, values in ordered:
+        begin, end = end, end + math.prod(values.shape) * values.dtype.itemsize
+        facts = {"shape": values.shape, "data_offsets": (begin, end)}
+        header[name] = {"dtype": _KINDS[values.dtype], **facts}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, values in ordered:
+            if isinstance(values, Spool):
+                values.copy_to(file)
+            else:
+                file.write(_content(values))
+
+
+def _content(values: Tensor) -> memoryview:
+    """The bytes of a tensor, as a file has them."""
+    flat = values.contiguous().as_strided((values.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data
+
+
+def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) -> "PackedGraphs":
+    """Memory-map `path`, check that it is what it says, and wrap it; see `PackedGraphs.load`."""
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: give a packed file in it")
+    if not path.is_file():
+        raise InputError(
+            f"there is no packed file {path}, as `grant-fast pack` makes them: {likely(path)}"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_format(metadata, path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise InputError(f"{path} is no packed dataset, or is cut short: pack it again") from error
+    try:
+        if verify:
+            _check_content(tensors, json.loads(metadata.get("crc32", "{}")))
+        return _assemble(cls, tensors, metadata)
+    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise InputError(f"{path} is damaged ({error}): pack it again") from error
+
+
+def _check_format(metadata: dict[str, str], path: Path) -> None:
+    if metadata.get("format") != FORMAT:
+        raise InputError(f"{path} is not a packed dataset: make one with `grant-fast pack`")
+    if metadata.get("version") != str(VERSION):
+        raise InputError(
+            f"{path} has format version {metadata.get('version')}, this grant_fast reads "
+            f"{VERSION}: pack it again"
+        )
+
+
+def _check_content(tensors: dict[str, Tensor], crcs: dict[str, int]) -> None:
+    """Compare what the file holds with what was written; older files say nothing of it."""
+    for name, crc in crcs.items():
+        if zlib.crc32(_content(tensors[name])) != crc:
+            raise ValueError(f"{name} is not what was written")
+
+
+def _assemble(
+    cls: type["PackedGraphs"], tensors: dict[str, Tensor], metadata: dict[str, str]
+) -> "PackedGraphs":
+    x, ptr, y = tensors["x"], tensors["ptr"], tensors.get("y")
+    num_nodes, num_graphs = x.shape[0], ptr.shape[0] - 1
+    _check_ptr("ptr", ptr, num_nodes)
+    csrs = {}
+    for name in ("adj", "adj_t"):
+        if f"{name}.col" in tensors:
+            fields = (tensors[f"{name}.rowptr"], tensors[f"{name}.col"])
+            csr = PackedCSR(*fields, tensors.get(f"{name}.weight"))
+            _check_ptr(f"{name}.rowptr", csr.rowptr, csr.col.shape[0])
+            if csr.weight is not None and csr.weight.shape != csr.col.shape:
+                raise ValueError(f"{name}.weight does not fit its edges")
+            if csr.col.dtype != torch.int32 or not _within_graphs(csr, ptr):
+                raise ValueError(f"{name}.col points outside its graph")
+            csrs[name] = csr
+    level = metadata["y_level"]
+    rows = num_graphs if level == "graph" else num_nodes
+    if (y is not None and y.shape[0] != rows) or tensors["ids"].shape != (num_graphs,):
+        raise ValueError("y or ids do not fit the graphs")
+    meta = json.loads(metadata["meta"])
+    adj, adj_t, attr = csrs["adj"], csrs.get("adj_t"), tensors.get("edge_attr")
+    if attr is not None and (attr.dim() not in (1, 2) or attr.shape[0] != adj.col.shape[0]):
+        raise ValueError("edge_attr does not fit the edges")
+    return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta, attr)
+
+
+def _within_graphs(csr: PackedCSR, ptr: Tensor) -> bool:
+    """Whether every column lies in its graph: one outside would read foreign memory later."""
+    edge_ptr = csr.rowptr[ptr]
+    full = edge_ptr.diff() > 0
+    if not full.any():
+        return True
+    # One pass, and nothing the size of the edges: read as unsigned, a negative column is huge.
+    col = csr.col.numpy().view(np.uint32)
+    largest = np.maximum.reduceat(col, edge_ptr[:-1][full].numpy())
+    return bool((largest < ptr.diff()[full].numpy()).all())
+
+
+def _check_ptr(name: str, ptr: Tensor, total: int) -> None:
+    if ptr.dtype != torch.int64 or ptr[0] != 0 or ptr[-1] != total or (ptr.diff() < 0).any():
+        raise ValueError(f"{name} does not cover its {total} entries")

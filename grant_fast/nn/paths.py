@@ -1,0 +1,123 @@
+"""Which path each layer of a model takes on a batch, in words."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..adjacency import Adjacency
+from ..batches import GraphBatch
+from ..batches.edges import BatchAdjacency
+from ..batches.loose import LooseGraphs
+from ..errors import InputError
+from ..ops import autocasts, is_one_kernel
+from ..ops.dispatch import hops_natively, is_fused, takes_kernels, takes_native, why_pytorch
+from . import FlexConv, FlexGCN, as_graphs, one_pass
+from .checks import is_hooked
+
+
+def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str]:
+    """One line a layer: its shape, who computes it, and why.
+
+    It is said of a call made here and now: in the modes that the model's modules are in, with
+    gradients or without, under autocast or not.
+
+    Args:
+        model: a `FlexGCN`, or one `FlexConv`.
+        inputs, options: what the model is called with: a `GraphBatch`, or PyG's tensors.
+
+    Raises:
+        InputError: what calling the model raises of its inputs or of its backend; another model.
+    """
+    if not isinstance(model, FlexGCN | FlexConv):
+        inner = next((name for name in ("module", "_orig_mod") if hasattr(model, name)), None)
+        hint = "" if inner is None else f": give model.{inner}"
+        raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
+    if isinstance(model, FlexConv):
+        return [
+            _line(
+                0, model, _convolution(model, model._propagation(model.weight, *inputs, **options))
+            )
+        ]
+    graphs = as_graphs(*inputs, **options)
+    if isinstance(graphs, LooseGraphs):
+        graphs = model._packed(graphs)
+    convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
+    source = _source_in_one_pass(model, graphs)
+    paths = [_path(model, layer, conv, graphs, source) for layer, conv in enumerate(convs)]
+    return [_line(layer, *both) for layer, both in enumerate(zip(convs, paths, strict=True))]
+
+
+def _line(layer: int, conv: FlexConv, path: str) -> str:
+    return f"layer {layer} ({conv.in_channels} → {conv.out_channels}, order {conv.order}): {path}"
+
+
+def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str | None:
+    """Where the CPU kernels begin that compute the whole network; None where they do not."""
+    if not isinstance(graphs, GraphBatch) or type(model).forward is not FlexGCN.forward:
+        return None
+    if not (one_pass.is_inference(model) or one_pass.can_train(model, graphs)):
+        return None
+    planned = one_pass.plan(model, graphs)
+    return None if planned is None else planned[1]
+
+
+def _path(
+    model: FlexGCN,
+    layer: int,
+    conv: FlexConv,
+    graphs: GraphBatch | LooseGraphs,
+    source: str | None,
+) -> str:
+    adjacency, weight = graphs.adjacency(model.normalize), conv.weight
+    if is_hooked(conv):
+        return f"{_convolution(conv, adjacency)} (called as a module, as it has hooks)"
+    if not isinstance(graphs, GraphBatch):
+        return _convolution(conv, adjacency)
+    if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
+        who = "CPU kernels"
+        if source is None:
+            who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
+        return f"pooled first, then one product a graph ({who})"
+    if source is not None:
+        if layer == 0 and source == "hops":
+            return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"
+        return "CPU kernels: the whole network in one pass, each layer in cache"
+    x = graphs.graphs.x
+    constant = not (x.requires_grad and torch.is_grad_enabled())
+    first = layer == 0 and model.encoder is None and len(model.convs) > 1 and constant
+    cached = first and not is_one_kernel(weight, graphs, conv.backend)
+    if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
+        native = takes_native(_cast(weight), adjacency, weight, conv.backend)
+        who = "CPU kernels" if native else "PyTorch"
+        return f"one product with the dataset's cached [X, ÂX, …] ({who})"
+    return _convolution(conv, adjacency)
+
+
+def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
+    weight = _cast(conv.weight)  # has the device and dtype that the layer's input will have
+    if not takes_kernels(weight, conv.backend):
+        if takes_native(weight, adjacency, weight, conv.backend):
+            return "CPU kernels: hops, products and activation in cache"
+        hops = " (hops by the CPU kernels)" if hops_natively(weight, conv.backend) else ""
+        return f"PyTorch{hops}: {why_pytorch(weight, adjacency, conv.backend)}"
+    tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
+    if tiles is None:
+        return "Triton: products by the BLAS, hops over CSR"
+    how = "" if is_fused(weight) else "products by the BLAS, hops of "
+    small = tiles.graph.shape[0]
+    large = sum(table.shape[1] for table in tiles.larger)
+    rest = 0 if tiles.rest is None else tiles.rest.shape[0]
+    parts = [
+        f"{small} graphs in {tiles.tile.shape[0] - 1} tiles" if small else "",
+        f"{large} larger graphs one by one" if large else "",
+        f"{rest} with repeated edges or too large over CSR" if rest else "",
+    ]
+    return f"Triton: {how}" + (", ".join(filter(None, parts)) or "no nodes")
+
+
+def _cast(weight: Tensor) -> Tensor:
+    """The weights as a layer computes with them: under autocast in its dtype."""
+    if not autocasts(weight) or weight.dtype == torch.float64:
+        return weight
+    return weight.to(torch.get_autocast_dtype(weight.device.type))

@@ -1,0 +1,135 @@
+"""Who computes a layer: the Triton kernels, the CPU's, or PyTorch. The meaning is the same."""
+
+import os
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from .. import native
+from ..adjacency import Adjacency
+from ..devices import is_before_ampere
+from ..errors import InputError
+
+PYTORCH = ("torch", "reference")
+BACKENDS = ("auto", "triton", *PYTORCH)
+ENVIRONMENT = "GRANT_FAST_BACKEND"
+
+#: Whether "auto" takes the kernels on a GPU: True once a device has run them.
+AUTO_TAKES_KERNELS = False
+#: Up to these a layer on graphs kept as bits is one kernel. Beyond, its state does not fit in
+#: registers: the BLAS computes its products, and kernels its hops.
+MAX_WIDTH, MAX_ORDER = 64, 5
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+#: GPU builds of torch bring the triton that fits them, and older ones cannot compile the kernels.
+TORCH, OLDEST_TORCH = tuple(map(int, torch.__version__.split(".")[:2])), (2, 8)
+try:
+    HAS_TRITON = find_spec("triton") is not None
+except ModuleNotFoundError:  # an import hook refuses it
+    HAS_TRITON = False
+
+
+def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
+    """Whether the Triton kernels compute what is asked of X: a layer, or a readout.
+
+    Args:
+        x: features, of any shape; device and dtype decide.
+        backend: "triton" takes the kernels, "torch" never does: there the hops are the vendor's
+            sparse products. "reference" takes neither, see `is_reference`. "auto" chooses by what
+            has been measured; no device has run the kernels yet, so today it never takes them.
+            None reads the environment variable GRANT_FAST_BACKEND, "auto" where that is not set.
+
+    Raises:
+        InputError: an unknown backend, or "triton" where the kernels cannot run, and why not.
+    """
+    source, backend = _chosen(backend)
+    if backend in PYTORCH or (backend == "auto" and not (AUTO_TAKES_KERNELS and x.is_cuda)):
+        return False
+    reason = why_not(x)
+    if backend == "auto":
+        return reason is None
+    if reason is not None:
+        raise InputError(f"{source} is 'triton', but {reason}: choose 'auto' or 'torch'")
+    return True
+
+
+def takes_native(
+    x: Tensor,
+    adjacency: Adjacency | None = None,
+    weight: Tensor | None = None,
+    backend: str | None = None,
+) -> bool:
+    """Whether the compiled CPU kernels compute it: where they can, under the backend "auto"."""
+    return allows_native(backend) and native.takes(x, adjacency, weight)
+
+
+def allows_native(backend: str | None) -> bool:
+    """Whether the compiled CPU kernels may be taken, for whole layers or for sparse products."""
+    return _chosen(backend)[1] == "auto"
+
+
+def is_reference(backend: str | None) -> bool:
+    """Whether PyTorch's own operators compute and differentiate: slow, and open to `create_graph`,
+    `torch.func` and forward mode, of which the operators of this package know nothing."""
+    return _chosen(backend)[1] == "reference"
+
+
+def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None) -> str:
+    """Why PyTorch computes a layer, where it does; X has the device and dtype of the weights."""
+    if _chosen(backend)[1] in PYTORCH:
+        return "the backend is chosen so"
+    on_cpu = weight.device.type == "cpu"
+    reason = native.why_not(weight, adjacency, weight) if on_cpu else why_not(weight)
+    return reason or "the kernels are taken where asked for only (backend='triton')"
+
+
+def hops_natively(weight: Tensor, backend: str | None) -> bool:
+    """Whether a layer that PyTorch computes hops by the compiled CPU kernel."""
+    return allows_native(backend) and native.multiplies(weight, min(weight.shape[1:]))
+
+
+def check_backend(backend: str | None, source: str = "backend") -> str | None:
+    """`backend`, unless it is unknown: InputError, which calls it `source`."""
+    if backend is not None and backend not in BACKENDS:
+        raise InputError(f"{source} is {backend!r}: choose one of {', '.join(BACKENDS)}")
+    return backend
+
+
+def _chosen(backend: str | None) -> tuple[str, str]:
+    """Where the choice of a backend comes from, and the choice."""
+    source = "backend"
+    if backend is None:
+        source, backend = ENVIRONMENT, os.environ.get(ENVIRONMENT) or "auto"
+    check_backend(backend, source)
+    return source, backend
+
+
+def why_not(x: Tensor) -> str | None:
+    """Why the kernels cannot compute on X, or None where they can: any graphs, width and order."""
+    device = x.device
+    if device.type != "cuda" and not (device.type == "cpu" and is_interpreting()):
+        return f"x is on the {device.type}, not on a GPU"
+    if not HAS_TRITON:
+        return "triton is not installed"
+    if device.type == "cuda" and TORCH < OLDEST_TORCH:
+        return f"torch {torch.__version__} brings a triton that cannot compile them (torch 2.8 can)"
+    if is_before_ampere(device):
+        return "the GPU has no TF32 matrix units (it is older than Ampere)"
+    if x.dtype not in DTYPES:
+        return f"x is {x.dtype}"
+    return None
+
+
+def is_fused(weight: Tensor) -> bool:
+    """Whether a layer of these weights [κ, h_in, h_out] is one kernel where bits hold the graphs.
+
+    Otherwise the BLAS computes its products, and kernels its hops.
+    """
+    order, h_in, h_out = weight.shape
+    return order <= MAX_ORDER and max(h_in, h_out) <= MAX_WIDTH
+
+
+def is_interpreting() -> bool:
+    """Whether Triton's interpreter stands in for a GPU: how the kernels are tested without one."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
