@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from grant_fast.data.load import Dataset
+from grant_fast.studies.recipe import load_recipe
 from grant_fast.training.observers import Observer
-from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import EpochRecord
 from grant_fast.training.trainer import Trainer
 

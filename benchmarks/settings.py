@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from grant_fast import FlexGCN, PackedGraphs, Task
 from grant_fast.data.load import Dataset
 from grant_fast.ops.dispatch import ENVIRONMENT
+from grant_fast.studies.recipe import load_recipe
 from grant_fast.training.config import RunConfig
 from grant_fast.training.model import ModelSpec, build_model, predictions, stretched
-from grant_fast.training.recipe import load_recipe
 
 from .data import Store
 

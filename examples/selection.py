@@ -25,13 +25,13 @@ from torch import Tensor
 from grant_fast import GraNTSampler, score_graphs, select_graphs
 from grant_fast.data.load import Dataset, load_dataset
 from grant_fast.files import atomic_write_text
+from grant_fast.studies.report import markdown
 from grant_fast.teaching.residuals import graph_losses
 from grant_fast.training.config import RunConfig
 from grant_fast.training.defaults import defaults_for
 from grant_fast.training.evaluation import Evaluator
 from grant_fast.training.metrics import higher_is_better
 from grant_fast.training.model import ModelSpec, build_model
-from grant_fast.training.report import markdown
 from grant_fast.training.targets import Scaling, targets_of, with_targets
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "selection.json"

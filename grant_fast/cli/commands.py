@@ -186,12 +186,12 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and with two controls, over several seeds."""
-    from ..training.compare import check_seeds, with_controls
-    from ..training.compare import compare as run_all
+    from ..studies.compare import check_seeds, with_controls
+    from ..studies.compare import compare as run_all
+    from ..studies.curves import draw_curves
+    from ..studies.report import summarize, terminal_table, title_of, write_report
     from ..training.console import ConsoleObserver
-    from ..training.curves import draw_curves
     from ..training.observers import Observers, TensorBoard
-    from ..training.report import summarize, terminal_table, title_of, write_report
 
     chosen = [name for text in arms or ARMS for name in text.replace(" ", "").split(",")]
     check_seeds(seeds)
@@ -267,15 +267,15 @@ def reproduce(
     **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
-    from ..training.compare import check_seeds
+    from ..studies.compare import check_seeds
+    from ..studies.curves import draw_curves
+    from ..studies.paper_table import cells, known_differences, terminal_table, write_reproduction
+    from ..studies.recipe import load_recipe
+    from ..studies.report import title_of
+    from ..studies.reproduce import ARMS, BASELINES
+    from ..studies.reproduce import reproduce as run_all
     from ..training.console import ConsoleObserver
-    from ..training.curves import draw_curves
     from ..training.model import resolve_device
-    from ..training.paper_table import cells, known_differences, terminal_table, write_reproduction
-    from ..training.recipe import load_recipe
-    from ..training.report import title_of
-    from ..training.reproduce import ARMS, BASELINES
-    from ..training.reproduce import reproduce as run_all
 
     recipe = load_recipe(name)
     check_seeds(seeds)
@@ -412,7 +412,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Say what is installed, what works here, and who computes a usual model."""
-    from ..training.doctor import compiled_kernels, examine
+    from .doctor import compiled_kernels, examine
 
     checks = examine()
     for check in checks:

@@ -67,8 +67,8 @@ def load(config: RunConfig) -> Any:
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and doubts, each in another."""
+    from ..studies.report import counted
     from ..training.doubts import doubts
-    from ..training.report import counted
     from ..training.targets import targets_of
 
     task = dataset.task

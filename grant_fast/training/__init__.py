@@ -1,1 +1,1 @@
-"""Training, honest comparison and prediction: everything between a dataset and a result."""
+"""One run: everything between a data set and trained weights, and what these predict."""

@@ -17,7 +17,7 @@ def test_doctor_checks_this_machine():
 def test_doctor_goes_on_where_a_gpu_does_not_work(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "broken")
-    monkeypatch.setattr("grant_fast.training.doctor._compute", without_gpu)
+    monkeypatch.setattr("grant_fast.cli.doctor._compute", without_gpu)
     result = run("doctor")
     assert result.exit_code == 1
     assert "✗ FlexGCN on cuda:0            no driver; reinstall torch for" in result.stdout

@@ -125,7 +125,7 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
     one, all_arms = tmp_path / "one", tmp_path / "all"
     assert run("train", *SMALL, "--epochs", 1, "--lr", 0.5, "-o", one).exit_code == 0
     monkeypatch.setattr(f"grant_fast.training.{where}", interrupt)
-    monkeypatch.setattr("grant_fast.training.compare._warm_up", lambda *_: None)
+    monkeypatch.setattr("grant_fast.studies.compare._warm_up", lambda *_: None)
     for words in (
         ["train", *SMALL, "-o", one, "--overwrite"],  # what is there is another run
         ["train", *SMALL, "-o", tmp_path / "new"],

@@ -7,7 +7,7 @@ from grant_fast.data import twin
 from grant_fast.data.load import load_dataset
 from grant_fast.data.twin import SHAPES, generate_twin, twin_shape
 from grant_fast.errors import InputError
-from grant_fast.training.recipe import load_recipe
+from grant_fast.studies.recipe import load_recipe
 
 # Nodes and directed edges a graph as PyG's and OGB's pages give them, and the largest graph.
 PUBLISHED = {"QM9": (18.0, 37.3, 29), "ZINC": (23.2, 49.8, 38), "ogbg-molpcba": (26.0, 56.2, 332)}

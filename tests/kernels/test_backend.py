@@ -8,9 +8,9 @@ import torch
 
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native
 from grant_fast.adjacency import Adjacency
+from grant_fast.cli.doctor import examine, speedup
 from grant_fast.ops import operators
 from grant_fast.training.checkpoints import load_checkpoint, load_weights, save_checkpoint
-from grant_fast.training.doctor import examine, speedup
 from tests.cases import Case, dense_graphs
 
 OPTIONS = {"orders": [2, 3, 2], "norm": "batch_norm", "encoder": torch.nn.Identity()}
@@ -198,7 +198,7 @@ def test_the_doctor_says_where_the_kernels_are_wrong(monkeypatch):
             raise ArithmeticError("values and gradients are off by 5.0e-01")
         return "right"
 
-    monkeypatch.setattr("grant_fast.training.doctor._compute", wrong_with_kernels)
+    monkeypatch.setattr("grant_fast.cli.doctor._compute", wrong_with_kernels)
     wrong = {check.name: check.detail for check in examine() if check.ok is False}
     assert wrong["Triton kernels on cpu"] == (
         "values and gradients are off by 5.0e-01; do without them, which is the default "
@@ -209,7 +209,7 @@ def test_the_doctor_says_where_the_kernels_are_wrong(monkeypatch):
 @pytest.mark.interpreted
 def test_the_doctor_times_a_step_on_either_backend(monkeypatch):
     ticks = iter(range(1000))
-    monkeypatch.setattr("grant_fast.training.doctor.clock", lambda device: next(ticks) ** 2)
+    monkeypatch.setattr("grant_fast.cli.doctor.clock", lambda device: next(ticks) ** 2)
     assert 0 < speedup("cpu", graphs=4, rounds=2) < 1  # the kernels' turn is the later one
 
 

@@ -126,7 +126,7 @@ def test_the_doctor_prints_the_table_and_fails_where_a_kernel_does(row, verdict,
 
 
 def test_the_doctor_says_where_triton_is_missing(monkeypatch):
-    monkeypatch.setattr("grant_fast.training.doctor.find_spec", lambda name: None)
+    monkeypatch.setattr("grant_fast.cli.doctor.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["doctor", "--compile"])
     assert result.exit_code == 1
     assert "error: triton is not installed" in result.stderr

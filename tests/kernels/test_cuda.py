@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
+from grant_fast.cli.doctor import examine
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
-from grant_fast.training.doctor import examine
 from tests import emulator
 from tests.cases import Case, dense_graphs
 from tests.kernels import test_in_dataset, test_norm, test_score

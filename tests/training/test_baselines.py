@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from rings import make_dataset
 
 from grant_fast.errors import InputError
 from grant_fast.nn import FlexGCN
 from grant_fast.training.baselines import VirtualNodeGCN, tie_orders
 from grant_fast.training.trainer import Trainer
+from tests.rings import make_dataset
 
 
 def dense(batch):

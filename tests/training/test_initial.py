@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from rings import make_dataset
 
 from grant_fast.nn import FlexGCN
 from grant_fast.training.initial import draw_kaiming, factor_last_layer
 from grant_fast.training.model import ModelSpec, build_model
 from grant_fast.training.trainer import Trainer
+from tests.rings import make_dataset
 
 
 @pytest.mark.parametrize("pool", ["mean", None])

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from rings import make_dataset
 
 from grant_fast import GraNTSampler
 from grant_fast.errors import InputError
@@ -10,6 +9,7 @@ from grant_fast.teaching.residuals import loss
 from grant_fast.training.model import fitting_size
 from grant_fast.training.passes import Passes
 from grant_fast.training.trainer import Trainer
+from tests.rings import make_dataset
 
 ONE_STEP = {"step_every": "epoch", "arm": "full", "epochs": 1, "lr": 1e-3}
 

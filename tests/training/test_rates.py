@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from rings import make_dataset
 
 from grant_fast.training.observers import Observer
 from grant_fast.training.rates import FACTOR, LOWEST, PATIENCE, LearningRate
 from grant_fast.training.trainer import Trainer
+from tests.rings import make_dataset
 
 
 def make(config, higher_is_better=True, lr=0.1, **settings):

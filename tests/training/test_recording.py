@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from rings import make_dataset
 from test_trainer import InterruptAt, same, untimed
 
 from grant_fast import FlexGCN, PackedGraphs
@@ -18,6 +17,7 @@ from grant_fast.training import recording
 from grant_fast.training.recording import Recorder, room_for
 from grant_fast.training.trainer import Trainer
 from tests.recording import Tape
+from tests.rings import make_dataset
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rings import NUM_GRAPHS, make_dataset
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.errors import InputError
@@ -19,6 +18,7 @@ from grant_fast.training.observers import Observer
 from grant_fast.training.predict import load_predictor, predict_packed, write_parts
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
+from tests.rings import NUM_GRAPHS, make_dataset
 
 TIMES = {"train_seconds", "selection_seconds", "valid_seconds"}
 KINDS = ["regression", "binary", "multilabel", "multiclass"]

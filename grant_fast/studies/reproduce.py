@@ -8,17 +8,17 @@ import torch
 
 from ..data.dataset import Dataset
 from ..teaching.residuals import loss
+from ..training.config import INFOBATCH, RunConfig
+from ..training.metrics import evaluate
+from ..training.model import batches_of, predictions
+from ..training.observers import Observer
+from ..training.predict import load_predictor
+from ..training.records import Run
+from ..training.targets import targets_of
 from .compare import compare, run_folder
-from .config import INFOBATCH, RunConfig
 from .conventions import published_metric
-from .metrics import evaluate
-from .model import batches_of, predictions
-from .observers import Observer
-from .predict import load_predictor
 from .recipe import Recipe
-from .records import Run
 from .report import FULL, Spread
-from .targets import targets_of
 
 # Of the paper's tables, what can be run cheaply in the same harness: network and arm.
 BASELINES = {

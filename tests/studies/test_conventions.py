@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from grant_fast.errors import InputError
+from grant_fast.studies.conventions import CONVENTIONS, published_metric, true_from_published
 from grant_fast.tasks import Task
-from grant_fast.training.conventions import CONVENTIONS, published_metric, true_from_published
 from grant_fast.training.metrics import evaluate
 
 

@@ -22,9 +22,9 @@ from ..nn import FlexGCN
 from ..nn.paths import explain
 from ..ops.dispatch import ENVIRONMENT, why_not
 from ..reference import dense_flex_conv
+from ..training.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from ..training.model import resolve_device
 from ..workers import cores
-from .checkpoints import load_checkpoint, load_weights, save_checkpoint
-from .model import resolve_device
 
 _PACKAGES = {
     "grant_fast": None,

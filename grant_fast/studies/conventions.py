@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tasks import Task
-from .metrics import evaluate
+from ..training.metrics import evaluate
 
 CONVENTIONS = {
     "whole_split": "over the whole split",

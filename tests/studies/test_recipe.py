@@ -6,8 +6,8 @@ from importlib.resources import files
 import pytest
 
 from grant_fast.errors import InputError
+from grant_fast.studies.recipe import NAMES, load_recipe, parse_recipe
 from grant_fast.teaching import selection_epochs
-from grant_fast.training.recipe import NAMES, load_recipe, parse_recipe
 
 # The appendix's table of settings: lr, κ-list, batch size, start ratio, epochs; and Table 1's
 # times of full and (B).
@@ -23,7 +23,7 @@ PAPER = {
 
 @pytest.fixture
 def values():
-    path = files("grant_fast.training") / "recipes" / "zinc.json"
+    path = files("grant_fast.studies") / "recipes" / "zinc.json"
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -63,7 +63,7 @@ def test_each_recipe_says_what_is_selected_otherwise_than_in_the_published_code(
 
 
 def test_there_is_a_file_for_each_name_and_no_other():
-    folder = files("grant_fast.training") / "recipes"
+    folder = files("grant_fast.studies") / "recipes"
     found = sorted(path.name for path in folder.iterdir())
     assert found == sorted(f"{name.lower()}.json" for name in NAMES)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import cannot_read, closest
-from .config import DATA, RunConfig, is_number
+from ..training.config import DATA, RunConfig, is_number
 from .conventions import CONVENTIONS
 
 NAMES = ("QM9", "ZINC", "ogbg-molhiv", "ogbg-molpcba", "gen-reg", "gen-cls")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files import atomic_path
-from .records import EpochRecord, Run
+from ..training.records import EpochRecord, Run
 
 
 class _Look(NamedTuple):

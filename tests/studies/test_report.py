@@ -10,10 +10,8 @@ import pytest
 from rich.console import Console
 
 from grant_fast.errors import InputError
-from grant_fast.training import config
-from grant_fast.training.curves import draw_curves
-from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
-from grant_fast.training.report import (
+from grant_fast.studies.curves import draw_curves
+from grant_fast.studies.report import (
     ArmSummary,
     Spread,
     markdown,
@@ -24,6 +22,8 @@ from grant_fast.training.report import (
     verdict,
     write_report,
 )
+from grant_fast.training import config
+from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 ALL_ARMS = [config.EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from ..data.dataset import Dataset
 from ..data.twin import PREFIX as TWIN
-from .config import NETWORKS, RunConfig
+from ..training.config import NETWORKS, RunConfig
+from ..training.metrics import higher_is_better
 from .conventions import CONVENTIONS, true_from_published
-from .metrics import higher_is_better
 from .recipe import Recipe
 from .report import FULL, bullets, counted, markdown, write_results
 from .reproduce import Row

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from ..data.dataset import Dataset
 from ..files import atomic_write_text
+from ..training.config import INFOBATCH
+from ..training.records import Run
 from .compare import CONTROLS
-from .config import INFOBATCH
-from .records import Run
 
 FULL = "full"
 _ENOUGH_SEEDS = 3

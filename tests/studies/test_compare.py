@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rings import make_dataset
 
 from grant_fast.errors import InputError
-from grant_fast.training.compare import (
+from grant_fast.studies.compare import (
     REPORT_FILES,
     compare,
     planned_visits,
@@ -15,6 +14,7 @@ from grant_fast.training.compare import (
     with_controls,
 )
 from grant_fast.training.observers import Observer
+from tests.rings import make_dataset
 
 
 class Log(Observer):

@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 from rich.console import Console
-from rings import make_dataset
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.studies.paper_table import cells, known_differences
+from grant_fast.studies.recipe import load_recipe
+from grant_fast.studies.reproduce import ARMS, BASELINES, reproduce
 from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.observers import Observers
-from grant_fast.training.paper_table import cells, known_differences
-from grant_fast.training.recipe import load_recipe
 from grant_fast.training.records import read_run
-from grant_fast.training.reproduce import ARMS, BASELINES, reproduce
 from tests.cli.runs import run
+from tests.rings import make_dataset
 
 SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
 

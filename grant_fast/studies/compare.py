@@ -17,12 +17,12 @@ from pathlib import Path
 from ..data.dataset import Dataset
 from ..errors import InputError
 from ..teaching.schedules import Curriculum, share_size
-from .config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
-from .folder import clear_folder, load_state, make_folder, remove_files
-from .model import resolve_device
-from .observers import Observer
-from .records import Run, is_finished, read_run
-from .trainer import Trainer
+from ..training.config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
+from ..training.folder import clear_folder, load_state, make_folder, remove_files
+from ..training.model import resolve_device
+from ..training.observers import Observer
+from ..training.records import Run, is_finished, read_run
+from ..training.trainer import Trainer
 
 CONTROLS = ("random", EQUAL_BUDGET)
 REPORT_FILES = ("results.json", "results.md", "curves.png")
