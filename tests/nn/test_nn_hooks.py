@@ -20,9 +20,9 @@ def dtype_of(backend):
 
 
 def close(found, want):
-    """Within rounding of each tensor's largest entry: sums of large terms may cancel."""
+    """Within rounding of the largest entry: sums of large terms cancel, differently on each CPU."""
     for a, b in zip(found, want, strict=True) if isinstance(want, tuple) else [(found, want)]:
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * b.abs().max().item())
+        torch.testing.assert_close(a, b, rtol=0, atol=5e-5 * b.abs().max().item())
 
 
 @pytest.mark.parametrize("norm", ["batch_norm", None])
