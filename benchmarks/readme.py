@@ -90,7 +90,11 @@ def short(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
     rows.append([what, "any peer", *map(_least, suites)])
     found = [_suite_gain(suite, "PyG", "pack/molecules", "pack/graphon") for suite in suites]
     rows.append(["packing a list of PyG's molecules / graphon graphs, once", "PyG", *found])
-    head = ["work", "compared with", *(f"CPU, {count} thread{'s' * (count > 1)}" for count in THREADS)]
+    head = [
+        "work",
+        "compared with",
+        *(f"CPU, {count} thread{'s' * (count > 1)}" for count in THREADS),
+    ]
     made = NOT_MEASURED if cpu_steps is None else _made(cpu_steps)
     where = [f"CPU, networks: {made}.", _where("CPU, last two rows", cpu), _where("GPU", gpu)]
     return f"{table([*head, 'GPU'], rows)}\n\n{' '.join(where)}\n"

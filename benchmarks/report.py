@@ -67,9 +67,9 @@ def _about(document: Results) -> str:
                   k.endswith("FLOP/s")]  # fmt: skip
         lines.append(f"Measured limits: {', '.join(rates)}.")
     lines.append(
-        "Times are medians; the sides take turns. A ratio is the peer's time divided by ours: above "
-        "1, we are faster. *Limit* is the least time that the stated bytes take at copy bandwidth, "
-        "divided by our time."
+        "Times are medians; the sides take turns. A ratio is the peer's time divided by ours: "
+        "above 1, we are faster. *Limit* is the least time that the stated bytes take at copy "
+        "bandwidth, divided by our time."
     )
     tool = document.get("compute-sanitizer")
     if tool is not None:
