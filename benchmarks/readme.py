@@ -90,7 +90,11 @@ def short(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
     rows.append([what, "any peer", *map(_least, suites)])
     found = [_suite_gain(suite, "PyG", "pack/molecules", "pack/graphon") for suite in suites]
     rows.append(["packing a list of PyG's molecules / graphon graphs, once", "PyG", *found])
-    head = ["the work", "beside", *(f"CPU, {count} thread{'s' * (count > 1)}" for count in THREADS)]
+    head = [
+        "work",
+        "compared with",
+        *(f"CPU, {count} thread{'s' * (count > 1)}" for count in THREADS),
+    ]
     made = NOT_MEASURED if cpu_steps is None else _made(cpu_steps)
     where = [f"CPU, networks: {made}.", _where("CPU, last two rows", cpu), _where("GPU", gpu)]
     return f"{table([*head, 'GPU'], rows)}\n\n{' '.join(where)}\n"
@@ -143,7 +147,7 @@ def _least(document: Results | None) -> str:
 def steps(document: Results | None) -> str:
     """The CPU's steps and passes beside PyG's, and an epoch beside the paper's formulation."""
     if document is None:
-        return f"CPU beside PyG: {NOT_MEASURED}."
+        return f"CPU, compared with PyG: {NOT_MEASURED}."
     rows = []
     for run in document["runs"]:
         for figure in run["figures"]:
@@ -158,13 +162,14 @@ def steps(document: Results | None) -> str:
                 for what in (f"train {way}", f"score {way}"):
                     found += [f"{figure[f'{what}, ms']:.2f}", f"{figure[f'{what}, ratio']:.1f}×"]
                 rows.append([*place, way, *found])
-    head = ["the work", "threads", "ours", "train, ms", "ratio", "score, ms", "ratio"]
+    head = ["work", "threads", "ours", "train, ms", "ratio", "score, ms", "ratio"]
     return (
-        "A training step and a scoring pass beside PyG's, and an epoch beside the paper's own "
-        f"formulation, on the CPU: `{document['command']}`. Ours runs on a packed dataset; called "
-        "with the tensors of the batches that PyG's `DataLoader` collates, as PyG's network is; "
-        "and as that very network with a `FlexConv` for each `TAGConv`. The sides take turns of "
-        "five batches; in the suite below, of one, which finds the caches as the peer left them."
+        "On the CPU, a training step and a scoring pass compared with PyG's, and an epoch compared "
+        f"with the paper's own formulation: `{document['command']}`. Ours runs in three ways: "
+        "`FlexGCN` on a packed data set; `FlexGCN` called, like PyG's network, with the batches of "
+        "PyG's `DataLoader`; and PyG's own network with each `TAGConv` replaced by a `FlexConv`. "
+        "The sides take turns of five batches each. In the suite below they take turns of one "
+        "batch, which finds the caches as the peer left them."
         "\n\n" + table(head, sorted(rows, key=lambda row: tuple(row[:2])))
     )
 
@@ -185,10 +190,10 @@ def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
         for name in SCORED
         for place, document in there
     ]
-    parts.append(table(["the work", "beside", "on", "graphs", "ours, ms", "ratio"], rows))
+    parts.append(table(["work", "compared with", "on", "graphs", "ours, ms", "ratio"], rows))
     parts.append(
-        "One layer of order 3, forward and backward, our ratio to each peer; `torch` is the same "
-        'layer of ours with `backend="torch"`, plain PyTorch:'
+        "One layer of order 3, forward and backward: the ratio of each peer's time to ours. "
+        '`torch` is our own layer with `backend="torch"`, that is, plain PyTorch:'
     )
     rows = [
         [what, place, *_layer(document, name)] for what, name in LAYERS for place, document in there
@@ -202,7 +207,8 @@ def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
 def _where(place: str, document: Results | None) -> str:
     if document is None:
         return f"{place}: {NOT_MEASURED}."
-    return f"{place}: {document['device']['name']}, {document['date']}, `{document['command']}`."
+    name = re.sub(r", 1 threads$", ", 1 thread", document["device"]["name"])
+    return f"{place}: {name}, {document['date']}, `{document['command']}`."
 
 
 def _result(document: Results | None, name: str) -> Results | None:
@@ -219,7 +225,7 @@ def _overhead(document: Results, name: str) -> list[str]:
     result = _result(document, f"score/{name}")
     if result is None:
         return [NOT_MEASURED] * 3
-    return [*_mine(result), f"costs {1 / result['ratios']['inference']:.2f} of it"]
+    return [*_mine(result), f"takes {1 / result['ratios']['inference']:.2f}× as long"]
 
 
 def _layer(document: Results, name: str) -> list[str]:

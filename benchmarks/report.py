@@ -13,11 +13,11 @@ Results = dict[str, Any]
 #: Ours in the table of `benchmarks.cpu`, from what gains most to what changes least of a script.
 WAYS = ("FlexGCN, packed", "FlexGCN, PyG's loader", "FlexConv, PyG's loader")
 TITLES = {
-    "step": "Training steps (batches put together within the timing)",
-    "infer": "Scoring passes (inference, batches put together within the timing)",
+    "step": "Training steps (timing includes collating the batches)",
+    "infer": "Scoring passes (inference; timing includes collating the batches)",
     "epoch": "An epoch in the paper's mode (one step)",
     "layer": "One layer",
-    "score": "Scoring and selecting, beside inference of the same graphs",
+    "score": "Scoring and selecting, compared with inference on the same graphs",
     "memory": "Bytes held for the backward pass of a layer of width 64, order 2 to 5",
     "collate": "Putting a shuffled batch together",
     "pack": "Packing a data set",
@@ -39,16 +39,16 @@ def markdown(document: Results) -> str:
         parts.append("## Failed\n\n" + "\n".join(failed))
     if document["dropped"]:
         names = "\n".join(f"- {name}" for name in document["dropped"])
-        parts.append(f"## Dropped for want of time\n\n{names}")
+        parts.append(f"## Dropped for lack of time\n\n{names}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 #: Where a peer is left out of the suite itself.
 LEFT_OUT = {
-    "TAGConv, compiled": "compiling takes seconds, so only of layers in training, and on the CPU "
-    "of order 3",
-    "paper's formulation": "not of the one big graph, the powers of whose matrix fill up",
-    "PyG, DataLoader": "slow, so of ogbg-molhiv's epoch alone",
+    "TAGConv, compiled": "compiling takes seconds, so only for layers in training, and on the CPU "
+    "only for order 3",
+    "paper's formulation": "not for the one big graph, because the powers of its matrix fill in",
+    "PyG, DataLoader": "slow, so only for ogbg-molhiv's epoch",
     "paper's formulation, DataLoader": "the same",
 }
 
@@ -67,9 +67,9 @@ def _about(document: Results) -> str:
                   k.endswith("FLOP/s")]  # fmt: skip
         lines.append(f"Measured limits: {', '.join(rates)}.")
     lines.append(
-        "Times are medians of sides that take turns; a ratio is the peer's time over ours, above "
-        "1 where we are faster. *Limit* is the least time that the stated bytes take at copy "
-        "bandwidth, over our time."
+        "Times are medians; the sides take turns. A ratio is the peer's time divided by ours: "
+        "above 1, we are faster. *Limit* is the least time that the stated bytes take at copy "
+        "bandwidth, divided by our time."
     )
     tool = document.get("compute-sanitizer")
     if tool is not None:
@@ -120,7 +120,7 @@ def left_out(results: Iterable[Results], peers: Iterable[str]) -> list[str]:
     """Why a peer is not beside some of these cases; nothing where every one has it."""
     missing = {peer for result in results for peer in peers if peer not in result["sides"]}
     reasons = "; ".join(f"{peer}: {why}" for peer, why in LEFT_OUT.items() if peer in missing)
-    return [f"– is not run. {reasons}."] if reasons else []
+    return [f"– means not run. {reasons}."] if reasons else []
 
 
 def _cell(result: Results, peer: str) -> str:

@@ -106,13 +106,16 @@ class Adjacency:
         """
         if edge_weight is not None and not edge_weight.is_floating_point():
             raise InputError(
-                f"edge_weight is {edge_weight.dtype}; did you mean batch=…? FlexGCN takes it by "
-                "name, and a layer takes none; weights are floating point, as edge_weight.float()"
+                f"edge_weight is {edge_weight.dtype}: if you meant batch=…, give it to FlexGCN by "
+                "name (a layer takes none); weights must be floating point, such as "
+                "edge_weight.float()"
             )
         if isinstance(edges, Tensor) and edges.layout == torch.strided:
             return cls.from_edge_index(plain_tensor(edges), edge_weight, num_nodes, dtype)
         if edge_weight is not None:
-            raise InputError("edge_weight goes with edge_index only: a sparse matrix has values")
+            raise InputError(
+                "edge_weight goes only with edge_index: a sparse matrix has its own values"
+            )
         if isinstance(edges, Tensor):
             edges = edges.to_sparse_csr()
             rowptr, col, value = edges.crow_indices(), edges.col_indices(), edges.values()
@@ -198,7 +201,7 @@ def check_edge_weight(edge_weight: Tensor, num_edges: int) -> Tensor:
     """`edge_weight` as [E]; raise InputError if it is not one number an edge."""
     if edge_weight.shape not in ((num_edges,), (num_edges, 1)):
         raise InputError(
-            f"edge_weight has shape {tuple(edge_weight.shape)} for {num_edges} edges: "
-            "give one number an edge"
+            f"edge_weight has shape {tuple(edge_weight.shape)} for {num_edges} edges: give one "
+            "number per edge"
         )
     return edge_weight.reshape(num_edges)

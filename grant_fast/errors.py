@@ -8,7 +8,7 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """What was given cannot be used; the message names what, where, and what to do instead."""
+    """The input cannot be used; the message names what, where, and what to do instead."""
 
 
 class MissingExtraError(ImportError):
@@ -38,7 +38,7 @@ def require(module: str, extra: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"{error.name or module} is needed here and is not installed: "
+            f"{error.name or module} is needed here but is not installed: "
             f'pip install "grant_fast[{extra}]"'
         ) from error
     except ImportError as error:

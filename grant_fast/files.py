@@ -82,10 +82,10 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"cannot write {target}: it is not an ordinary file; give another name")
     folder = target.parent
     if not folder.is_dir():
-        problem = "is no folder;" if folder.exists() else "does not exist: make it first, or"
+        problem = "is not a folder;" if folder.exists() else "does not exist: make it first, or"
         raise InputError(f"cannot write {target}: {folder} {problem} give another one")
     if not os.access(folder, os.W_OK):
-        raise InputError(f"cannot write {target}: {folder} is not yours to write; give another one")
+        raise InputError(f"cannot write {target}: you may not write to {folder}; give another one")
     return target
 
 
@@ -115,7 +115,7 @@ def read_text(path: Path) -> str:
             content = gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(
-            f"{path} is no whole gzip file ({error}): copy or pack it again"
+            f"{path} is not a complete gzip file ({error}): copy or pack it again"
         ) from error
     except OSError as error:
         raise cannot_read(path, error) from error

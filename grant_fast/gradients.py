@@ -61,8 +61,8 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     def run(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             raise InputError(
-                "FlexConv is differentiable once, and create_graph=True asks for more: set the "
-                "model's backend to 'reference' for a gradient of gradients"
+                "FlexConv can be differentiated only once, but create_graph=True asks for more: "
+                "set the model's backend to 'reference' for a gradient of gradients"
             )
         return compute(ctx, *grads)
 

@@ -17,7 +17,7 @@ def count_graphs(dataset: Any) -> int:
     """The length of a dataset; InputError unless it has `len()` and can be indexed."""
     if hasattr(dataset, "stores_as") and not hasattr(dataset, "to_data_list"):
         # PyG's graphs have both: the number of their attributes, and those by name.
-        raise InputError(f"a {type(dataset).__name__} is one graph, no data set: give [data]")
+        raise InputError(f"a {type(dataset).__name__} is one graph, not a data set: give [data]")
     for name, method in (("length", "__len__"), ("positions", "__getitem__")):
         if not hasattr(dataset, method):
             kind = type(dataset).__name__
@@ -31,7 +31,7 @@ def as_index(where: Any) -> Tensor:
         return where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         shown = reprlib.repr(where)
-        raise InputError(f"{shown} is no list of graph positions: give integers") from error
+        raise InputError(f"{shown} is not a list of graph positions: give integers") from error
 
 
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
@@ -83,7 +83,7 @@ def distinct_positions(ids: Tensor | Sequence[int] | None, total: int) -> Tensor
     """
     given = torch.arange(total) if ids is None else as_index(ids).cpu()
     if given.numel() == 0:
-        raise InputError("there are no graphs to teach: ids, or the dataset, is empty")
+        raise InputError("there are no graphs to train on: ids, or the dataset, is empty")
     if given.dim() != 1 or given.dtype == torch.bool or given.is_floating_point():
         raise InputError(
             f"ids must be positions, int64 [num_graphs], not {given.dtype} {list(given.shape)}: "
@@ -92,10 +92,12 @@ def distinct_positions(ids: Tensor | Sequence[int] | None, total: int) -> Tensor
     positions = given.long().sort().values
     outside = positions[(positions < 0) | (positions >= total)]
     if len(outside):
-        raise InputError(f"ids has {int(outside[0])}: this dataset has positions 0..{total - 1}")
+        raise InputError(
+            f"ids contains {int(outside[0])}: this dataset has positions 0..{total - 1}"
+        )
     repeated = positions[1:][positions.diff() == 0]
     if len(repeated):
-        raise InputError(f"ids has {int(repeated[0])} more than once: give each graph once")
+        raise InputError(f"ids contains {int(repeated[0])} more than once: give each graph once")
     return positions
 
 

@@ -24,7 +24,7 @@ class Task:
         kind: the family of loss and residual.
         level: whether a target belongs to a graph or to a node.
         num_outputs: columns of the network's output: targets, 1, classes, or labels.
-        names: the targets' (or classes') names, for people; a string is one name.
+        names: the targets' (or classes') names, for display; a string is one name.
     """
 
     kind: Kind
@@ -45,12 +45,12 @@ class Task:
         of_targets = self.kind in ("regression", "multilabel")
         if of_targets and len(self.names) not in (0, self.num_outputs):
             raise InputError(
-                f"names has {len(self.names)} of {self.num_outputs} targets: give each one, or none"
+                f"names has {len(self.names)} of {self.num_outputs} targets: name each one, or none"
             )
         if self.kind == "binary" and self.num_outputs != 1:
             raise InputError(
-                f"a binary task has one output, not {self.num_outputs}: take 'multiclass' for an "
-                "output for each class, 'multilabel' for several labels"
+                f"a binary task has one output, not {self.num_outputs}: use 'multiclass' for one "
+                "output per class, or 'multilabel' for several labels"
             )
 
 

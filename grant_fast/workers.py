@@ -52,8 +52,8 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
         raise InputError(
-            f"one of {workers} processes that share the work was killed, most likely for want of "
-            "memory: look for a molecule that is no molecule, or free some memory"
+            f"one of {workers} processes that share the work was killed, most likely for lack of "
+            "memory: look for an entry that is not a molecule, or free some memory"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -69,7 +69,7 @@ def test_everything_promised_is_there():
 def rooms() -> dict[str, int]:
     """The row of CONTRIBUTING's table that each module, or folder of modules, stands in."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = text.split("| room |")[1].split("\n\n")[0]
+    table = text.split("| path |")[1].split("\n\n")[0]
     found = {}
     for row, line in enumerate(table.splitlines()[2:]):
         for name in re.findall(r"`([\w/]+)(?:\.py|/)`", line.split("|")[1]):

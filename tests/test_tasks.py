@@ -16,8 +16,8 @@ def test_a_string_is_one_name_and_not_its_letters():
         (("binary", "edge"), "unknown level 'edge': choose 'graph' or 'node'"),
         (("regression", "graph", 0), "num_outputs=0: give a whole number of at least 1"),
         (("multiclass",), "num_outputs=1: give a whole number of at least 2"),
-        (("regression", "graph", 3, "ab"), "names has 1 of 3 targets: give each one, or none"),
-        (("binary", "graph", 3), "one output, not 3: take 'multiclass' for .*, 'multilabel'"),
+        (("regression", "graph", 3, "ab"), "names has 1 of 3 targets: name each one, or none"),
+        (("binary", "graph", 3), "one output, not 3: use 'multiclass' for .*, or 'multilabel'"),
     ],
 )
 def test_a_task_that_cannot_be_says_why(settings, message):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
 CHANGED = (
-    "a GraphBatch is read only, and a model reads {} where the dataset holds it: give the model "
-    "tensors of your own, model(x, edge_index, edge_weight, batch=batch.batch, "
+    "a GraphBatch is read-only, and a model reads {} from the dataset itself: give the model "
+    "your own tensors, model(x, edge_index, edge_weight, batch=batch.batch, "
     "batch_size=len(batch))"
 )
 
@@ -58,11 +58,12 @@ class _Copy(NamedTuple):
 class GraphBatch:
     """Some graphs of a `PackedGraphs`, in a given order, as one big disconnected graph.
 
-    Nothing is copied until it is read, and then with index arithmetic over whole tensors: no
-    Python loop over graphs, and no host synchronisation where the positions are on the CPU.
-    Attribute names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are. They
-    are read only: a `FlexGCN` reads the dataset itself, and would not see a change to the batch.
-    Under `torch.compile` a `FlexGCN` given one runs uncompiled: each batch has sizes of its own.
+    Nothing is copied until it is read, and then with index arithmetic over whole tensors: no Python
+    loop over graphs, and no host synchronisation where the positions are on the CPU. Attribute
+    names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are. They are
+    read-only: a `FlexGCN` reads the dataset itself, and would not see a change to the batch. Under
+    `torch.compile`, a `FlexGCN` that is given a `GraphBatch` runs uncompiled, because each batch
+    has its own sizes.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
@@ -92,16 +93,16 @@ class GraphBatch:
             if name.startswith("_") or hasattr(type(self), name):
                 return self.__getattribute__(name)  # fails again, and says what is wrong
             raise AttributeError(
-                f"a GraphBatch has no {name!r}: packed graphs carry x, edge_index, edge_weight, "
-                "edge_attr and y only; where a model needs more, give the sampler and the loader "
-                "PyG's data set as it is",
+                f"a GraphBatch has no {name!r}: packed graphs carry only x, edge_index, "
+                "edge_weight, edge_attr and y; if a model needs more, give the sampler and the "
+                "loader PyG's data set itself",
                 name=name,
                 obj=self,
             )
 
     def check_unchanged(self, *, but: str | None = None) -> None:
-        """Refuse features or edges that were written to, or that a gradient is asked of: no model
-        would see it (InputError). One attribute may be what it is."""
+        """Refuse features or edges that were written to, or that require a gradient: no model would
+        see it (InputError). One attribute may be what it is."""
         for name, copied in tuple(self._copies.items()):  # another thread may add to them
             if name not in ("y", but) and copied.is_written:
                 raise InputError(CHANGED.format(name))
@@ -151,7 +152,7 @@ class GraphBatch:
 
     @property
     def batch_size(self) -> int:
-        """PyG's other name of `num_graphs`."""
+        """PyG's other name for `num_graphs`."""
         return self.num_graphs
 
     @property
@@ -427,7 +428,9 @@ def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphB
     if len(batches) == 1:
         return batches[0]
     if any(b.graphs is not batches[0].graphs for b in batches):
-        raise InputError("a batch mixes graphs of several datasets: join them, PackedGraphs.concat")
+        raise InputError(
+            "a batch mixes graphs from several datasets: join them with PackedGraphs.concat"
+        )
     where = [b._positions for b in batches]
     flat = [torch.arange(w.start, w.stop) if isinstance(w, slice) else w for w in where]
     return GraphBatch(batches[0].graphs, torch.cat(flat))

@@ -33,7 +33,9 @@ class LooseGraphs:
             if (name == "x" or value is not None) and not isinstance(value, Tensor):
                 raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
         if isinstance(batch_size, Tensor):
-            raise InputError("batch_size is a tensor and counts graphs: did you mean batch=…?")
+            raise InputError(
+                "batch_size is a tensor, but it is a number of graphs: did you mean batch=…?"
+            )
         self.x, self.edges, self.edge_weight = x, edges, edge_weight
         if batch is None:
             if batch_size not in (None, 1):
@@ -55,7 +57,7 @@ class LooseGraphs:
     def _propagation(self, normalize: bool) -> Adjacency:
         if isinstance(self.edges, Adjacency):
             if self.edge_weight is not None:
-                raise InputError("edge_weight goes with edge_index only: the Adjacency has its own")
+                raise InputError("edge_weight goes only with edge_index: the Adjacency has its own")
             return self.edges  # as it is, like a layer's
         out = Adjacency.from_any(self.edges, self.edge_weight, self.x.shape[0], self.dtype)
         return out.normalized() if normalize else out
@@ -75,7 +77,7 @@ def _checked_size(batch: Tensor, batch_size: int | None, num_nodes: int) -> int:
     if batch_size is None:
         batch_size = int(batch.max()) + 1 if batch.numel() else 0
     if batch_size < 0:
-        raise InputError(f"batch_size is {batch_size}: it counts graphs")
+        raise InputError(f"batch_size is {batch_size}: give the number of graphs")
     if batch.device.type == "cpu" and not torch.compiler.is_compiling() and batch.numel():
         low, high = (int(v) for v in torch.aminmax(batch))
         if low < 0 or high >= batch_size:

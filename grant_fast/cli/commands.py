@@ -33,7 +33,7 @@ from .terminal import lose_output, readable, say, set_up, stderr
 
 app = typer.Typer(
     name="grant-fast",
-    help="Train flexible graph convolutional networks on many graphs, taught by GraNT.",
+    help="Train flexible graph convolutional networks on many graphs, with GraNT as the teacher.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -61,13 +61,15 @@ def _options(
 
 
 _SOURCES = (
-    "gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (its penalised logP is "
-    "learned), a *.gz of these, a *.gfast, QM9, ZINC or ogbg-mol*."
+    "gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (the target is the "
+    "penalised logP), any of these as *.gz, a *.gfast, QM9, ZINC or ogbg-mol*."
 )
 Source = Annotated[str, typer.Argument(help=_SOURCES)]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted run stopped.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue an interrupted run where it stopped.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
-Board = Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events, too.")]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy of it
 
 
@@ -96,7 +98,7 @@ def train(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="The data set (see compare --help). With --resume give it only if the data have "
+            help="The data set (see compare --help). With --resume, give it only if the data have "
             "moved."
         ),
     ] = None,
@@ -110,9 +112,9 @@ def train(
 ) -> None:
     """Train one network and test it.
 
-    The folder gets the weights, the metrics, which graph was in which part of
-    the split (split.csv), and what is predicted for the test graphs (test.csv;
-    not where each node has a target).
+    The folder gets the weights, the metrics, which part of the split each
+    graph was in (split.csv), and the predictions for the test graphs (test.csv;
+    not written where each node has a target).
     """
     from ..training.console import ConsoleObserver
     from ..training.folder import CONFIG_FILE, LAST_FILE
@@ -134,8 +136,8 @@ def train(
         if saved is None or source is not None:
             raise
         raise InputError(
-            f"{error} ({config.source} is what {out / CONFIG_FILE} names: give a SOURCE beside "
-            "--resume where the data have moved)"
+            f"{error} ({config.source} is the source in {out / CONFIG_FILE}: if the data have "
+            "moved, give a SOURCE with --resume)"
         ) from error
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
@@ -143,7 +145,7 @@ def train(
     try:
         about = [*described(dataset, config), *described_share(config)]
         if resume and not (out / LAST_FILE).exists():
-            about.append(f"{out} has no {LAST_FILE} to go on from: the run begins with epoch 1")
+            about.append(f"{out} has no {LAST_FILE} to continue from: the run starts at epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
             trainer = Trainer(dataset, config, out, resume=resume)
             result = trainer.fit(Observers([shown, *observers]))
@@ -164,7 +166,7 @@ def compare(
         str | None,
         typer.Argument(
             help=f"{_SOURCES} With --resume and -o it may be left out: the data and the settings "
-            "below, but for --arm and --seeds, are then those of the folder."
+            "below, except --arm and --seeds, are then taken from the folder."
         ),
     ] = None,
     out: Annotated[
@@ -174,9 +176,9 @@ def compare(
         list[str] | None,
         typer.Option(
             "--arm",
-            help="Arms to run; repeat it, or separate by commas. "
-            f"Default: {', '.join(name for name in ARMS if name != 'random')}; the controls, "
-            f"random and full-equal-budget, always run. Extra: {', '.join(ON_REQUEST)}.",
+            help="Arms to run; repeat the option, or separate names with commas. Default: "
+            f"{', '.join(name for name in ARMS if name != 'random')}; the controls, random "
+            f"and full-equal-budget, always run. Extra: {', '.join(ON_REQUEST)}.",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
@@ -185,7 +187,7 @@ def compare(
     tensorboard: Board = False,
     **given: Any,
 ) -> None:
-    """Compare teachers with plain training and with two controls, over several seeds."""
+    """Compare teachers with plain training and two controls, over several seeds."""
     from ..studies.compare import check_seeds, with_controls
     from ..studies.compare import compare as run_all
     from ..studies.curves import draw_curves
@@ -203,7 +205,7 @@ def compare(
     elif resume and out:
         saved = begun_comparison(out, given)
     else:
-        raise InputError("nothing to compare on: give a SOURCE, or --resume with -o FOLDER")
+        raise InputError("nothing to compare: give a SOURCE, or --resume with -o FOLDER")
     config = saved or config_of(given)  # nonsense is refused before data are read
     out = out or Path("runs") / f"compare-{unzipped_name(config.source).stem}"
     check_free(out, resume, overwrite)
@@ -244,15 +246,16 @@ def reproduce(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Other data than the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC; or, to "
-            "measure time alone, noise of a set's shape: twin:QM9, twin:ZINC, twin:ogbg-molpcba."
+            help="Data to use instead of the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC; "
+            "or, for timing only, noise in the shape of a data set: twin:QM9, twin:ZINC, "
+            "twin:ogbg-molpcba."
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
-    graphs: Annotated[int | None, typer.Option(help="Only so many graphs.")] = None,
+    graphs: Annotated[int | None, typer.Option(help="Use only this many graphs.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="Run GCN, GCN + virtual node and InfoBatch, too.")
+        bool, typer.Option("--baselines", help="Also run GCN, GCN + virtual node and InfoBatch.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/reproduce-NAME.")
@@ -261,12 +264,14 @@ def reproduce(
     overwrite: Overwrite = False,
     pass_size: Annotated[
         int | None,
-        typer.Option(help="Graphs that batch norm takes together. Default: a batch, as published."),
+        typer.Option(
+            help="How many graphs batch norm normalises together. Default: a batch, as published."
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU.")] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")] = "auto",
     **given: Any,
 ) -> None:
-    """Run a benchmark of the paper: full, random, (B), (S), beside the published figures."""
+    """Run a benchmark of the paper: full, random, (B) and (S), beside the published figures."""
     from ..studies.compare import check_seeds
     from ..studies.curves import draw_curves
     from ..studies.paper_table import cells, known_differences, terminal_table, write_reproduction
@@ -325,7 +330,7 @@ def pack(
     out: Annotated[Path, typer.Option("-o", "--out", help="File to write, *.gfast.")],
     **given: Any,
 ) -> None:
-    """Read or generate a data set once, into one file that loads at once."""
+    """Read or generate a data set once, and write it to one file that loads quickly."""
     from ..data.dataset import check_packed_name, save_dataset
 
     check_packed_name(out)  # before the data are read
@@ -339,24 +344,30 @@ def pack(
 @app.command()
 @readable
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
     source: Annotated[
-        str, typer.Argument(help="A CSV of SMILES or a *.smi (or a *.gz of one), or a *.gfast.")
+        str, typer.Argument(help="A CSV of SMILES or a *.smi (either may be a *.gz), or a *.gfast.")
     ],
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="*.csv or *.tsv to write, or a *.gz of one.")
+        Path,
+        typer.Option("-o", "--out", help="File to write, *.csv or *.tsv (either may be a *.gz)."),
     ],
-    smiles_column: Annotated[str | None, typer.Option(help="The CSV's column of SMILES.")] = None,
+    smiles_column: Annotated[
+        str | None, typer.Option(help="The CSV column that holds the SMILES.")
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at an unparsable SMILES.")] = False,
-    last: Annotated[bool, typer.Option("--last", help="The last weights, not the best.")] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto takes a GPU.")] = "auto",
+    last: Annotated[
+        bool, typer.Option("--last", help="Use the last weights, not the best.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")] = "auto",
 ) -> None:
-    """Predict for new graphs with a trained run.
+    """Predict for new graphs with the network of a run.
 
-    A CSV keeps its columns; behind them come values in the target's own units
+    A CSV keeps its columns. After them come values in the target's own units
     (regression), or probabilities: of class 1 (binary), of each label
-    (multilabel), of each class (multiclass). Graphs of a packed file go by
-    the rows of the table that was packed (its header is row 1), or from 0.
+    (multilabel), of each class (multiclass). Graphs of a packed file are
+    numbered by their rows in the table that was packed (its header is row 1),
+    or from 0.
     """
     from ..data.load import check_kind
     from ..training.folder import check_spares
@@ -378,11 +389,12 @@ def predict(
     check_kind(source)
     packed = source.lower().endswith(".gfast")
     if packed and (smiles_column is not None or strict):
-        raise InputError(f"{source} holds no SMILES: leave --smiles-column and --strict away")
+        raise InputError(f"{source} holds no SMILES: leave out --smiles-column and --strict")
     predictor = load_predictor(run, last=last, device=device)
     if not is_finished(run):
         say(
-            f"{run} has no result yet, as its training was stopped: train --resume -o {run} goes on"
+            f"{run} has no result yet, because its training was stopped: train --resume -o {run} "
+            "continues it"
         )
     if packed:
         predict_packed(predictor, source, out)
@@ -407,11 +419,11 @@ def doctor(
         bool,
         typer.Option(
             "--compile",
-            help="Compile the Triton kernels for NVIDIA and AMD targets, too; needs no GPU.",
+            help="Also compile the Triton kernels for NVIDIA and AMD targets; needs no GPU.",
         ),
     ] = False,
 ) -> None:
-    """Say what is installed, what works here, and who computes a usual model."""
+    """Show what is installed, what works here, and what computes a typical model."""
     from .doctor import compiled_kernels, examine
 
     checks = examine()

@@ -73,7 +73,7 @@ def examine() -> list[Check]:
             continue
         checks += _paths(name)
         if why_not(torch.empty(1, device=name)) is None:
-            remedy = f"do without them, which is the default ({ENVIRONMENT}=auto)"
+            remedy = f"leave them off, which is the default ({ENVIRONMENT}=auto)"
             checks.append(_check(f"Triton kernels on {name}", partial(_kernels, name), remedy))
     remedy = "set TMPDIR to a writable folder with room"
     return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
@@ -90,7 +90,7 @@ def compiled_kernels() -> Iterator[tuple[str, bool]]:
     if find_spec("triton") is None:
         raise InputError(
             "triton is not installed, so there is nothing to compile with: GPU builds of torch "
-            "bring it, and on Linux `pip install triton` does without a GPU"
+            "include it, and on Linux `pip install triton` works without a GPU"
         )
     from ..kernels import inspect
 

@@ -45,7 +45,7 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
     text, _, default = spec.metadata["help"].partition(". Default: ")
     limit = spec.metadata["limit"].words
     if isinstance(spec.default, tuple):
-        kind, text = list[str], f"{text}; repeat it, or separate by commas"
+        kind, text = list[str], f"{text}; repeat the option, or separate values with commas"
     if limit.startswith(("one of", "above", "at least")):
         text = f"{text}; {limit}"
     if spec.name in {**defaults_for("gen-reg"), **defaults_for("*.csv")}:

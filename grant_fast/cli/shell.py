@@ -58,10 +58,10 @@ def load(config: RunConfig) -> Any:
     report_skipped(dataset.skipped, "skipped")
     if dataset.unlabelled:
         several = "s" * (dataset.unlabelled != 1)
-        say(f"{dataset.unlabelled} row{several} without any label left out")
+        say(f"skipped {dataset.unlabelled} row{several} without any label")
     if dataset.left_out:
         names = few([repr(name) for name in dataset.left_out])
-        say(f"left out of the targets, as not all of their cells are numbers: {names}")
+        say(f"left out of the targets, because not all of their cells are numbers: {names}")
     return dataset
 
 
@@ -97,19 +97,19 @@ def described_share(config: RunConfig) -> list[str]:
     schedules: Any = config.ratio_schedule, config.interval
     last = Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
     what = "batches" if config.arm == "grant-b" else "graphs"
-    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at last"
+    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at the end"
     return [f"{config.arm}: {share} (--arm full takes all)"]
 
 
 def described_test(result: "RunResult", dataset: Any) -> list[str]:
     """What a run's test gave, and of which weights, in a line; in another, each of its targets."""
     if result.test_metric is None:
-        metric = f"not measurable, as {_why_unmeasured(dataset, 'test')}"
+        metric = f"not measurable, because {_why_unmeasured(dataset, 'test')}"
     else:
         metric = f"{result.test_metric:.4g}"
     chosen = "best by valid"
     if result.valid_metric is None:
-        chosen = f"the last, as {_why_unmeasured(dataset, 'valid')}"
+        chosen = f"the last, because {_why_unmeasured(dataset, 'valid')}"
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
     if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.test_metric_each))
@@ -134,7 +134,7 @@ def _why_unmeasured(dataset: Any, part: str) -> str:
     if not labelled:
         return f"the {part} split has no labels"
     one = "value" if dataset.task.kind == "regression" else "class"
-    return f"the {part} split has labels of one {one} only"
+    return f"the {part} split has labels of only one {one}"
 
 
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
@@ -153,7 +153,7 @@ def again() -> str:
 
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
     """What to say at Ctrl-C: how to go on, if there is something to go on with."""
-    return KeyboardInterrupt(f"interrupted; go on with: {command}" if can_go_on else "")
+    return KeyboardInterrupt(f"interrupted; continue with: {command}" if can_go_on else "")
 
 
 def holds_runs(out: Path) -> bool:
@@ -197,7 +197,7 @@ def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
 
     begun = [read_config(path.parent) for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
     if not begun:
-        raise InputError(f"{out} holds no comparison to go on with: give a SOURCE")
+        raise InputError(f"{out} holds no comparison to continue: give a SOURCE")
     first = min(begun, key=lambda config: config.seed)
     return dataclasses.replace(first, visits=None, **changes)
 

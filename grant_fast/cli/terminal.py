@@ -83,13 +83,13 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
                 raise  # to `lose_output`
             said = " ".join(str(error).split())
             if isinstance(error, PermissionError) and error.filename is not None:
-                said = f"{error.filename}: {error.strerror}; see to the rights of its folder"
+                said = f"{error.filename}: {error.strerror}; check its folder's permissions"
             say(f"error: {said}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
-            say("error: the memory is not enough: give a smaller batch size, narrower layers, …")
+            say("error: out of memory: give a smaller batch size, narrower layers, …")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             say(str(interrupt) or "interrupted")
@@ -127,8 +127,8 @@ def lose_output(error: OSError) -> None:
     """Say, if that can be said, that what is printed cannot be written, and print no more of it."""
     with suppress(OSError):
         say(
-            f"error: cannot write what is printed here: {error.strerror or error}; "
-            "let it go to a file or terminal that takes it"
+            f"error: cannot write the output: {error.strerror or error}; send it to a file or "
+            "terminal that accepts it"
         )
     with suppress(OSError), open(os.devnull, "w") as null:
         os.dup2(null.fileno(), sys.stdout.fileno())  # what waits to be written is tried again

@@ -56,6 +56,6 @@ def cached_graphs(
         path.parent.mkdir(parents=True, exist_ok=True)
         save_parts(draw(), path)
     except (InputError, OSError) as error:
-        warnings.warn(f"{name} is not kept for the next time: {error}", stacklevel=2)
+        warnings.warn(f"{name} could not be kept for next time: {error}", stacklevel=2)
         return joined(draw())
     return PackedGraphs.load(path)

@@ -123,7 +123,7 @@ def read_packed(path: Path, kind: Kind | None) -> Dataset:
     """
     graphs = PackedGraphs.load(path, verify=True)
     if graphs.y is None:
-        raise InputError(f"{path} holds no targets: pack it again with them")
+        raise InputError(f"{path} holds no targets: pack it again with targets")
     meta: dict[str, Any] = graphs.meta
     try:
         stored = meta.get("task")
@@ -174,8 +174,8 @@ def _split_to_text(split: dict[str, Tensor], ids: Tensor) -> str:
         mine = ids[split[part]].numpy()
         if (there := letters[mine] != b"-").any():
             raise InputError(
-                f"graphs of id {mine[there.argmax()]} are in {part} and in another part: number "
-                "the graphs anew, by PackedGraphs.concat([dataset.graphs])"
+                f"graphs with id {mine[there.argmax()]} are in {part} and in another part: "
+                "renumber the graphs with PackedGraphs.concat([dataset.graphs])"
             )
         letters[mine] = _LETTERS[part]
     return letters.tobytes().decode("ascii")

@@ -109,6 +109,6 @@ def check_sha256(path: Path, expected: str, name: str | None = None) -> None:
             digest.update(block)
     if digest.hexdigest() != expected:
         raise InputError(
-            f"{name or path} is damaged, or another file (SHA-256 {digest.hexdigest()[:12]}… "
+            f"{name or path} is damaged or is another file (SHA-256 {digest.hexdigest()[:12]}… "
             f"instead of {expected[:12]}…): delete it and fetch it again"
         )

@@ -31,7 +31,7 @@ def make_task(
         y = torch.where(y == NOT_MEASURED, torch.nan, y.double())[:, None]
     known = y[~y.isnan()]
     if known.numel() == 0:
-        raise InputError("the targets hold no labels at all: choose others")
+        raise InputError("the targets hold no labels at all: choose other targets")
     columns = y.shape[1]
     zero_one = (known == 0) | (known == 1)
     if kind is None:
@@ -40,8 +40,8 @@ def make_task(
     if kind in ("binary", "multilabel") and not bool(zero_one.all()):
         wrong = known[~zero_one][0].item()
         raise InputError(
-            f"a {kind} task needs labels 0 and 1, found {wrong:g}: write those, "
-            "or choose another task or target"
+            f"a {kind} task needs labels 0 and 1, found {wrong:g}: use those, or choose another "
+            "task or target"
         )
     if kind in ("binary", "multiclass") and columns != 1:
         raise InputError(f"a {kind} task has one target, not {columns}: choose one, or multilabel")
@@ -72,5 +72,7 @@ def _count_classes(labels: Tensor) -> int:
             f"the next after {len(found[found < wrong])} smaller ones: renumber the classes"
         )
     if len(found) < 2:
-        raise InputError("all labels are 0, and a multiclass task needs two: choose another target")
+        raise InputError(
+            "all labels are 0, but a multiclass task needs two classes: choose another target"
+        )
     return len(found)

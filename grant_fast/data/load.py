@@ -72,7 +72,7 @@ def load_dataset(
     """Load or generate a data set.
 
     The `ids` of graphs from a file of SMILES are its rows, as a spreadsheet shows them (the header
-    is row 1; a *.smi has none), so that what is left out leaves gaps.
+    is row 1; a *.smi has none), so what is left out leaves gaps.
 
     Args:
         source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
@@ -80,21 +80,21 @@ def load_dataset(
             packed "*.gfast" file, "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`,
             downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
             their shape, for timing.
-        smiles_column: of a CSV file; by default the one called smiles.
-        target: a column of a CSV file, or several; "all" for all of numbers (`left_out` of the
-            data set names the others). By default the only other one.
+        smiles_column: the column of a CSV file with the SMILES; by default the one called smiles.
+        target: one column of a CSV file, or several; "all" for every column of numbers (`left_out`
+            of the data set names the others). By default the only other column.
         task: by default binary or multilabel where all labels are 0 or 1, else regression.
             "multiclass" must be asked for: labels are then class numbers from 0. (Packed graphs
-            whose y is of integers beyond 1 are taken for it.)
+            whose y holds integers beyond 1 are taken as multiclass.)
         split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.
-        split_column: of a CSV file that says of each row whether it is train, valid or test.
-        num_graphs: only so many: generated, the first of a file, or the first of each part of a
-            published split. Default: all; 50,000 generated.
-        seed: of generated graphs and of random splits.
+        split_column: the column of a CSV file that says whether each row is train, valid or test.
+        num_graphs: use only this many: generated, the first of a file, or the first of each part of
+            a published split. Default: all; for generated sets 50,000.
+        seed: for generated graphs and for random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
-        workers: processes that read SMILES or draw 10,000 graphs and more, see
+        workers: processes that read SMILES or draw 10,000 graphs or more; see
             `grant_fast.workers.share_out`.
         progress: show progress bars.
 
@@ -104,8 +104,8 @@ def load_dataset(
     """
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(
-            f"a data set is read from a file or known by a name, not a {type(source).__name__}: "
-            'give a path, or use PackedGraphs.from_smiles(df["smiles"].tolist(), '
+            f"a data set is the path of a file or a name, not a {type(source).__name__}: give one "
+            'of these, or use PackedGraphs.from_smiles(df["smiles"].tolist(), '
             'df[["y"]].to_numpy())'
         )
     name = os.fspath(source)
@@ -120,7 +120,7 @@ def load_dataset(
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
-        raise InputError(f"columns and targets are chosen in CSV files, not in {name!r}")
+        raise InputError(f"columns and targets can be chosen only in CSV files, not in {name!r}")
     if kind == ".smi":
         table = read_smi(path).first(num_graphs)
         dataset = _from_smi(path, table, task, split, strict, workers, progress)
@@ -149,8 +149,8 @@ def check_kind(name: str) -> None:
     path = Path(name)
     kind = path.suffix.lower()
     if path.is_file() and not table_kind(name) and kind != ".gfast":
-        instead = _INSTEAD.get(kind, "a file's kind is told by the end of its name: rename it")
-        raise InputError(f"{name} is no *.csv, *.tsv, *.smi or *.gfast: {instead}")
+        instead = _INSTEAD.get(kind, "the kind of a file is told by its extension: rename it")
+        raise InputError(f"{name} is not a *.csv, *.tsv, *.smi or *.gfast: {instead}")
 
 
 def _hint(name: str) -> str:
@@ -182,7 +182,9 @@ def _check_arguments(
             choices = ", ".join(get_args(known))
             raise InputError(f"unknown {what} {value!r}: choose one of {choices}")
     if split is not None and split_column is not None:
-        raise InputError(f"the split is {split} or in the column {split_column!r}: choose one")
+        raise InputError(
+            f"the split is either {split} or in the column {split_column!r}: choose one"
+        )
     if num_graphs is not None and num_graphs < 3:
         raise InputError(f"num_graphs={num_graphs}: give 3 or more, for train, valid and test")
     if workers is not None:

@@ -95,8 +95,8 @@ def _read_graphs(raw: Path) -> GraphArrays:
     ):
         if found != expected:
             raise InputError(
-                f"{raw / file} has {found} rows where {expected} belong: "
-                f"delete {raw.parent} to download it again"
+                f"{raw / file} has {found} rows instead of {expected}: delete {raw.parent} to "
+                "download it again"
             )
     if x.shape[1] != len(ATOM_CARDINALITIES) or not ((x >= 0) & (x < ATOM_CARDINALITIES)).all():
         raise InputError(
@@ -137,9 +137,7 @@ def _read(path: Path, columns: int | None = None) -> np.ndarray:
     except pandas.errors.EmptyDataError:  # molecules of one atom each: no bonds at all
         return np.empty((0, columns or 0))
     except FileNotFoundError as error:
-        raise InputError(
-            f"{path} is missing: unpack OGB's archive whole, so it is there"
-        ) from error
+        raise InputError(f"{path} is missing: unpack the whole of OGB's archive") from error
     except (OSError, EOFError, ValueError) as error:
         raise InputError(
             f"{path} cannot be read ({error}): delete {path.parents[1]} to download it again"

@@ -84,7 +84,7 @@ class _Tensor(_Maker):
         end = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         steps = (offset, *size, *stride)
         if min(steps) < 0 or not all(type(step) is int for step in steps):
-            raise pickle.UnpicklingError("a tensor has a shape that cannot be")
+            raise pickle.UnpicklingError("a tensor has an impossible shape")
         if 0 in size:
             return np.zeros(size, storage.dtype)
         if end >= len(storage):

@@ -46,7 +46,7 @@ def from_data_list(
         return from_dataset(data_list, y_level, stacklevel=stacklevel + 1)
     if hasattr(data_list, "edge_index"):
         remedy = "a_batch.to_data_list()" if hasattr(data_list, "to_data_list") else "[data]"
-        raise InputError(f"a {type(data_list).__name__} is no list of graphs: give {remedy}")
+        raise InputError(f"a {type(data_list).__name__} is not a list of graphs: give {remedy}")
     return _arrays(rows_of_graphs(data_list), y_level, stacklevel + 1)
 
 
@@ -145,7 +145,9 @@ def _targets(
         return values.long(), level
     values = values.float()
     if (found := _first(values.isinf(), rows)) is not None:
-        raise InputError(f"graph {found[0]}: y is infinite: give numbers, NaN where not measured")
+        raise InputError(
+            f"graph {found[0]}: y is infinite: give numbers, or NaN where not measured"
+        )
     return values, level
 
 

@@ -15,7 +15,7 @@ from ..errors import InputError
 
 #: What graphs may have and a packed dataset does not, and what to do about it.
 LEFT_OUT = {
-    "edge_type": "give the edges of one type alone where types matter",
+    "edge_type": "if types matter, give only the edges of one type",
     "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
     "and give missing_labels=True",
 }
@@ -74,7 +74,7 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
     """What one graph has, by PyG's names."""
     if isinstance(data, tuple):
         if len(data) != 2 or not isinstance(data[0], Mapping):
-            raise InputError(f"graph {index} is a tuple: give the Data alone, with its y")
+            raise InputError(f"graph {index} is a tuple: give only the Data, with its y")
         graph, label = data  # OGB's GraphPropPredDataset
         labels = torch.as_tensor(label, dtype=torch.float32).reshape(1, -1)
         named = {"x": graph.get("node_feat"), "edge_attr": graph.get("edge_feat")}
@@ -89,7 +89,7 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
     if hasattr(bearer, "to_homogeneous"):
         raise InputError(
             f"graph {index} is a {kind.__name__}, with nodes of several types: give "
-            "data.to_homogeneous(), which has x where all types have as many features"
+            "data.to_homogeneous(), which has x if all types have the same number of features"
         )
     if hasattr(bearer, "num_graphs") and data.num_graphs != 1:
         raise InputError(
@@ -98,7 +98,7 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
         )
     found = {name: getattr(data, name, None) for name in names}
     if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
-        raise InputError(f"graph {index} has adj_t in place of edge_index: drop ToSparseTensor")
+        raise InputError(f"graph {index} has adj_t instead of edge_index: drop ToSparseTensor")
     return found
 
 

@@ -39,8 +39,8 @@ def load_pyg(
         graphs, sizes, target = zinc.read_zinc(raw, progress), zinc.SPLIT, "penalised logP"
     if graphs.num_graphs != sum(sizes):
         raise InputError(
-            f"{raw} holds {graphs.num_graphs:,} graphs where {sum(sizes):,} belong: "
-            "delete it to download it again"
+            f"{raw} holds {graphs.num_graphs:,} graphs instead of {sum(sizes):,}: delete it to "
+            "download it again"
         )
     train, valid, test = torch.arange(sum(sizes)).split(list(sizes))
     split = {"train": train, "valid": valid, "test": test}

@@ -77,8 +77,8 @@ def read_qm9(raw: Path, progress: bool) -> GraphArrays:
                 continue
             if molecule is None or molecule.GetProp("_Name") != names[row]:
                 raise InputError(
-                    f"{raw / _STRUCTURES}: molecule {row + 1} is not {names[row]}, as "
-                    f"{_TARGETS} has it: delete both and fetch them again"
+                    f"{raw / _STRUCTURES}: molecule {row + 1} is not {names[row]}, which "
+                    f"{_TARGETS} expects there: delete both and fetch them again"
                 )
             start = len(atoms)
             atoms += [_described(atom) for atom in molecule.GetAtoms()]
@@ -109,7 +109,7 @@ def _features(atoms: np.ndarray, edges: np.ndarray) -> Tensor:
     orbitals = np.array([int(kinds.SP), int(kinds.SP2), int(kinds.SP3)])
     number, aromatic, hybrid = atoms.T[:, :, None]
     if not np.isin(number, _ELEMENTS).all():
-        raise InputError("gdb9.sdf has other atoms than H, C, N, O and F: fetch it again")
+        raise InputError("gdb9.sdf has atoms other than H, C, N, O and F: fetch it again")
     source, target = edges
     hydrogens = np.bincount(target, weights=number[source, 0] == 1, minlength=len(atoms))
     columns = (number == _ELEMENTS, number, aromatic, hybrid == orbitals, hydrogens[:, None])

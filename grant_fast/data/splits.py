@@ -92,7 +92,7 @@ def _bounds(n: int, fractions: Fractions) -> tuple[int, int]:
             f"give {FEWEST} or more"
         )
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
-        raise InputError(f"split fractions {fractions} must be three positive shares with sum 1")
+        raise InputError(f"split fractions {fractions} must be three positive shares that sum to 1")
     # 0.8 + 0.1 falls short of 0.9 by rounding: a little more keeps ⌊0.9·n⌋ where it belongs.
     valid = min(int((fractions[0] + fractions[1]) * n + 1e-6), n - 1)
     train = min(int(fractions[0] * n + 1e-6), valid - 1)

@@ -109,10 +109,11 @@ class _Sheet(NamedTuple):
             return self.names.index(column)
         if column in self.names:
             raise InputError(
-                f"{self.path} has several columns {column!r}: rename all but one of them"
+                f"{self.path} has several columns called {column!r}: rename all but one of them"
             )
         raise InputError(
-            f"{self.path} has no column {column!r}: give {option} one of {_listed(self.names)}"
+            f"{self.path} has no column called {column!r}: give {option} one of "
+            f"{_listed(self.names)}"
         )
 
     def column(self, at: int) -> list[str]:
@@ -166,7 +167,7 @@ def read_table(
     path = Path(path)
     mark, ((_, header), *body) = _read_records(path, smiles_column or "smiles")
     if not body:
-        raise InputError(f"{path} has a header and no rows: add molecules below it")
+        raise InputError(f"{path} has a header but no rows: add molecules below it")
     sheet = _Sheet(path, mark, [name.strip() for name in header], body)
     smiles_at = _smiles_position(sheet, smiles_column)
     split_at = None if split_column is None else sheet.position(split_column, "--split-column")
@@ -175,7 +176,7 @@ def read_table(
     for row, cells in body:
         if len(cells) != len(header):
             raise InputError(
-                f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
+                f"{path} row {row} has {len(cells)} cells, but the header has {len(header)}: "
                 "complete the row, or quote cells that contain commas"
             )
     targets_at, left_out = _target_positions(sheet, taken, target, require_target)
@@ -205,7 +206,7 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
     lines = re.sub("\r\n?", "\n", read_text(Path(path))).split("\n")
     rows = [number for number, line in enumerate(lines, 1) if line.strip()]
     if not rows:
-        raise InputError(f"{path} is empty: give a SMILES a line")
+        raise InputError(f"{path} is empty: give one SMILES per line")
     cells = [lines[row - 1].strip().split(maxsplit=1) for row in rows]
     if any(len(words) > 1 for words in cells):
         cells = [[*words, ""][:2] for words in cells]
@@ -233,7 +234,7 @@ def _read_records(path: Path, smiles_column: str) -> tuple[str, list[_Record]]:
         # A quote that is not closed makes a long cell of all that follows, too.
         long = ", or leave out a cell as long as this" if "field limit" in str(error) else ""
         raise InputError(
-            f"{path} row {row + 1} is not CSV ({error}): correct its quotes{long}"
+            f"{path} row {row + 1} is not valid CSV ({error}): correct its quotes{long}"
         ) from error
     if not records:
         raise InputError(f"{path} is empty: give a CSV file with a header and rows")
@@ -267,11 +268,11 @@ def _smiles_position(sheet: _Sheet, column: str | None) -> int:
     problem = "several columns" if found else "no column"
     hint = ""
     if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
-        hint = "; or, as row 1 looks like data, add a line of columns' names above it"
+        hint = "; or, since row 1 looks like data, add a line of column names above it"
         if len(names) == 1:  # of a SMILES, or a SMILES and a name
             hint += ", or name the file *.smi"
     raise InputError(
-        f"{sheet.path} has {problem} called 'smiles': name one with --smiles-column, of "
+        f"{sheet.path} has {problem} called 'smiles': choose one with --smiles-column, from "
         f"{_listed(names)}{hint}"
     )
 
@@ -281,7 +282,7 @@ def _parts(sheet: _Sheet, at: int) -> list[str]:
     for row, cells in sheet.body:
         text = cells[at].strip()
         if text.lower() not in _PARTS:
-            problem = f"{text!r} is no part of a split" if text else "the cell is empty"
+            problem = f"{text!r} is not a part of a split" if text else "the cell is empty"
             remedy = "write train, valid or test" + ("" if text else ", or delete the row")
             where = f"{sheet.path} row {row}, column {sheet.names[at]!r}"
             raise InputError(f"{where}: {problem}: {remedy}")
@@ -311,9 +312,9 @@ def _target_positions(
         positions = [sheet.position(name, "--target") for name in target]
         for at, what in zip(taken, ("SMILES", "split"), strict=False):
             if at in positions:
-                raise InputError(f"{names[at]!r} cannot be both {what} column and --target")
+                raise InputError(f"{names[at]!r} cannot be both the {what} column and a --target")
         if len(set(positions)) < len(positions):
-            raise InputError(f"a --target is given twice among {_listed(target)}: give each once")
+            raise InputError(f"a --target is given twice in {_listed(target)}: give each once")
         return positions, []
     if not require_target:
         return [], []
@@ -388,8 +389,9 @@ def _targets(sheet: _Sheet, columns: list[int]) -> Tensor:
         spread = np.nanmax(values) - np.nanmin(values)
         if spread and np.nanmax(np.abs(y[:, t] - values)) > _ROUNDING * spread:
             raise InputError(
-                f"{sheet.path} column {name!r} differs too little for its size, which float32 "
-                f"rounds away: subtract {np.nanmean(values):.6g}, its mean, from every label"
+                f"{sheet.path} column {name!r} varies too little for its size, so float32 rounds "
+                f"the differences away: subtract {np.nanmean(values):.6g}, its mean, from every "
+                "label"
             )
     return torch.from_numpy(y)
 

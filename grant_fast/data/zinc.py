@@ -66,8 +66,8 @@ def _flatten(molecules: list[Any], path: Path) -> GraphArrays:
             y.append(float(target.reshape(())))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{path}: molecule {number} has not the form of ZINC ({error}): "
-                "delete the file to fetch it again"
+                f"{path}: molecule {number} is not in the form of ZINC ({error}): delete the file "
+                "to fetch it again"
             ) from error
         atoms.append(types.reshape(-1))
         edges.append(np.stack(np.nonzero(bonds)) + start)

@@ -28,8 +28,8 @@ def _check_no_worker() -> None:
     """A batch needs its dataset, which every batch from another process would bring along anew."""
     if get_worker_info() is not None:
         raise InputError(
-            "a PackedGraphs needs no workers, as a batch of it is a list of positions: "
-            "use DataLoader(graphs, …, num_workers=0)"
+            "a PackedGraphs needs no workers, since a batch of it is a list of positions: use "
+            "DataLoader(graphs, …, num_workers=0)"
         )
 
 
@@ -48,10 +48,10 @@ class PackedGraphs(FlatGraphs):
     """Many graphs in flat tensors, on one device; a batch of them is a list of positions.
 
     Build it with `from_arrays`, `from_data_list`, `from_smiles` or `from_dataset`, or `load` it.
-    Treat it as immutable, but for `y`: what is derived from it is cached. A `y` that is set is
-    checked and packed as one given to `from_arrays`, with missing labels. PyTorch's `DataLoader`
-    takes it as it is (`DataLoader(graphs, batch_sampler=sampler)`), and without workers, for whom
-    there is nothing to do; PyG's collates PyG's own `Data` only.
+    Treat it as immutable, except for `y`: what is derived from it is cached. A `y` that you set is
+    checked and packed like one given to `from_arrays`, with missing labels. PyTorch's `DataLoader`
+    takes it as it is (`DataLoader(graphs, batch_sampler=sampler)`), without workers, which would
+    have nothing to do; PyG's collates only PyG's own `Data`.
 
     **Shapes** for G graphs of N nodes and E edges in all:
         x [N, F] float, or a narrow integer dtype where the columns are categories ·
@@ -64,7 +64,7 @@ class PackedGraphs(FlatGraphs):
         scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is not positive).
 
     `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
-    `PackedGraphs` of those graphs, which shares memory with this one where they are neighbours.
+    `PackedGraphs` of those graphs, which shares memory with this one if they are contiguous.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -72,8 +72,8 @@ class PackedGraphs(FlatGraphs):
         if name in _DERIVED:
             if own.get("_cache") or _DERIVED[name] & own.keys():
                 raise InputError(
-                    f"what was derived of {name} is kept already, and would go on being used: set "
-                    "it before a model reads the graphs, or pack them anew"
+                    f"values derived from {name} are cached already and would stay in use: set it "
+                    "before a model reads the graphs, or pack them again"
                 )
             own["_cache"] = {}  # a copy shares that of what it is of
         if "meta" in own:  # it is made, of what the packing has checked
@@ -100,7 +100,9 @@ class PackedGraphs(FlatGraphs):
         if name == "y_level":
             count = {"graph": self.num_graphs, "node": self.num_nodes}.get(value)
             if count is None or (self.y is not None and count != len(self.y)):
-                raise InputError(f"y_level={value!r} does not fit y: set y, whose rows tell it")
+                raise InputError(
+                    f"y_level={value!r} does not fit y: set y instead, whose rows decide it"
+                )
         if name == "edge_attr":
             return pack_edge_attr(as_tensor(name, value), self.num_edges).to(self.device)
         if name in ("x", "ids"):
@@ -154,7 +156,7 @@ class PackedGraphs(FlatGraphs):
         ids: Tensor | None = None,
         meta: dict[str, Any] | None = None,
     ) -> "PackedGraphs":
-        """From the flat form in which every source in `grant_fast.data` hands over its graphs.
+        """From the flat form in which every source in `grant_fast.data` returns its graphs.
 
         Args and errors: see `from_arrays`; `ids` [G] default to 0 … G-1.
         """
@@ -183,8 +185,8 @@ class PackedGraphs(FlatGraphs):
             edge_index: [2, E] integers, source → target, numbered through all N nodes.
             batch: [N] integers, the graph of every node, ascending.
             y: [G], [G, T], [N] or [N, T]; None where there is nothing to learn. Floats and bools
-                become float32 [rows, T], and so do several columns of integers; one column of
-                integers becomes int64 [rows] (classes).
+                become float32 [rows, T], as do several columns of integers; one column of integers
+                becomes int64 [rows] (classes).
             edge_weight: [E], or None for 1 everywhere.
             num_graphs: G, needed where the last graphs are empty.
             edge_attr: [E] or [E, D], a row for each edge, or None.
@@ -218,11 +220,11 @@ class PackedGraphs(FlatGraphs):
         y_level: Level | None = None,
         missing_labels: bool = False,
     ) -> "PackedGraphs":
-        """From PyG `Data` objects: anything with `x`, `edge_index`, and as they have them `y`,
+        """From PyG `Data` objects: anything with `x`, `edge_index` and, optionally, `y`,
         `edge_weight` and `edge_attr`.
 
-        `edge_type` and `train_mask` are not carried, which a warning says. Where `edge_attr` serves
-        nobody, set it to None before: it is kept in memory, and in files.
+        `edge_type` and `train_mask` are not carried; a warning says so. If no model reads
+        `edge_attr`, set it to None first: it would be kept in memory and in files.
         """
         from ..data.pyg import from_data_list
 
@@ -235,7 +237,7 @@ class PackedGraphs(FlatGraphs):
     ) -> "PackedGraphs":
         """From an OGB or PyG graph dataset: anything indexable that yields graphs.
 
-        Warns as `from_data_list`; OGB's own `edge_feat` becomes `edge_attr`.
+        Warns like `from_data_list`; OGB's own `edge_feat` becomes `edge_attr`.
         """
         from ..data.pyg import from_dataset
 
@@ -254,13 +256,13 @@ class PackedGraphs(FlatGraphs):
         workers: int | None = None,
         progress: bool = False,
     ) -> "PackedGraphs":
-        """From SMILES, with OGB's nine categorical columns an atom (needs the `smiles` extra).
+        """From SMILES, with OGB's nine categorical columns per atom (needs the `smiles` extra).
 
         Args:
-            smiles: one string a molecule.
+            smiles: one string per molecule.
             y: [G], [G, T] targets, or None.
-            edge_attr: keep OGB's three categorical columns of each bond, too, for models of your
-                own that read them (`FlexGCN` does not).
+            edge_attr: also keep OGB's three categorical columns for each bond, for your own models
+                that read them (`FlexGCN` does not).
             strict: an unparsable SMILES is an error; otherwise it is left out with a warning, and
                 `ids` holds the rows that remain.
             missing_labels: NaN in `y` means "not measured".
@@ -270,7 +272,7 @@ class PackedGraphs(FlatGraphs):
 
         Raises:
             InputError: an unparsable SMILES (by position and text) where `strict`; wrong targets;
-                one string, a table or a set where a list belongs.
+                one string, a table or a set instead of a list.
             MissingExtraError: RDKit or OGB is not installed.
         """
         from ..data.smiles import as_list, featurize
@@ -297,10 +299,10 @@ class PackedGraphs(FlatGraphs):
 
     @classmethod
     def concat(cls, parts: Sequence["PackedGraphs"]) -> "PackedGraphs":
-        """One dataset from several, in order; ids are kept where they differ, else renumbered.
+        """One dataset from several, in order; ids are kept if all differ, else renumbered.
 
-        `meta` is the first one's, but for a stored split, which names ids: it is kept where these
-        are, and where all parts have the same.
+        `meta` is the first one's, except for a stored split, which refers to ids: it is kept only
+        if the ids are, and if all parts have the same one.
         """
         if not parts:
             raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
@@ -317,7 +319,7 @@ class PackedGraphs(FlatGraphs):
             tensors = [getattr(p, name) for p in parts]
             kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
             if len(kinds) > 1:
-                raise InputError(f"the parts differ in the width or kind of {name}: convert it")
+                raise InputError(f"the parts differ in the width or type of {name}: convert it")
         symmetric = all(p.is_symmetric for p in parts)
         ids, meta = torch.cat([p.ids for p in parts]), dict(first.meta)
         renumbered = ids.unique().numel() < ids.numel()
@@ -340,7 +342,7 @@ class PackedGraphs(FlatGraphs):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one versioned file (safetensors: flat tensors and JSON, nothing executable).
 
-        `load` takes it under any name; `load_dataset` and the command line know it by .gfast.
+        `load` takes it under any name; `load_dataset` and the command line recognise it by .gfast.
 
         Raises:
             InputError: the file cannot be written; a file that was there is left untouched.
@@ -353,12 +355,12 @@ class PackedGraphs(FlatGraphs):
 
         Args:
             path: the file.
-            verify: read all of it now, and compare it with its checksums, as `load_dataset` and the
+            verify: read all of it now and check it against its checksums, as `load_dataset` and the
                 command line do.
 
         Raises:
-            InputError: no such file, or one that is truncated, foreign, or of another version, or
-                (with `verify`) holds another byte than was written.
+            InputError: there is no such file, or it is truncated, of another kind or another
+                version, or (with `verify`) differs from what was written.
         """
         return storage.load(cls, path, verify)
 

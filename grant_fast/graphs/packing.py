@@ -67,7 +67,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         if value.requires_grad:
             raise InputError(
-                f"{name} requires a gradient, and a dataset is constant: give {name}.detach(), or "
+                f"{name} requires a gradient, but a dataset is constant: give {name}.detach(), or "
                 "call the model with tensors"
             )
         if value.layout != torch.strided:
@@ -156,7 +156,7 @@ def pack_targets(
         raise InputError(f"unknown y_level {level!r}: choose 'graph' or 'node'")
     if level is None:
         if num_graphs == num_nodes == rows:
-            raise InputError("y fits graphs and nodes alike: say y_level='graph' or y_level='node'")
+            raise InputError("y fits both graphs and nodes: give y_level='graph' or y_level='node'")
         level = "node" if rows == num_nodes else "graph"
     expected = num_graphs if level == "graph" else num_nodes
     if y.dim() not in (1, 2) or rows != expected or y.is_complex():

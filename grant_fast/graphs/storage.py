@@ -137,7 +137,7 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
         raise InputError(f"{path} is a folder: give a packed file in it")
     if not path.is_file():
         raise InputError(
-            f"there is no packed file {path}, as `grant-fast pack` makes them: {likely(path)}"
+            f"there is no packed file {path}, such as `grant-fast pack` makes: {likely(path)}"
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -145,7 +145,9 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
             _check_format(metadata, path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise InputError(f"{path} is no packed dataset, or is cut short: pack it again") from error
+        raise InputError(
+            f"{path} is not a packed dataset, or is truncated: pack it again"
+        ) from error
     try:
         if verify:
             _check_content(tensors, json.loads(metadata.get("crc32", "{}")))
@@ -159,7 +161,7 @@ def _check_format(metadata: dict[str, str], path: Path) -> None:
         raise InputError(f"{path} is not a packed dataset: make one with `grant-fast pack`")
     if metadata.get("version") != str(VERSION):
         raise InputError(
-            f"{path} has format version {metadata.get('version')}, this grant_fast reads "
+            f"{path} has format version {metadata.get('version')}, but this grant_fast reads "
             f"{VERSION}: pack it again"
         )
 

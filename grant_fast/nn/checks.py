@@ -27,13 +27,13 @@ def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
     would never run, and the network has one `normalize`."""
     if type(conv).forward is not FlexConv.forward or "forward" in conv.__dict__:
         raise InputError(
-            f"{name} has a forward pass of its own, and FlexGCN calls none of them: "
-            "make a network of such layers yourself"
+            f"{name} has its own forward pass, which FlexGCN would not call: build a network of "
+            "such layers yourself"
         )
     if conv.normalize != normalize:
         raise InputError(
-            f"{name} has normalize={conv.normalize} in a FlexGCN of normalize={normalize}, which "
-            "all of its layers share: make both with the same"
+            f"{name} has normalize={conv.normalize} in a FlexGCN with normalize={normalize}, "
+            "which all its layers share: make both the same"
         )
 
 

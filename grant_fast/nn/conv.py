@@ -30,13 +30,13 @@ class FlexConv(nn.Module):
         order: κ, the number of terms; 1 is a linear layer on the nodes.
         normalize: use :math:`\hat A` instead of A.
         bias: learn b.
-        backend: who computes it: "triton" (our kernels), "torch", or "auto", see
-            `grant_fast.explain`; or "reference", PyTorch's own operators, slowly, with κ copies of
-            X and a row for each edge and hop, but with all derivatives (`create_graph`,
-            `torch.func`, forward mode), of which the others know the first. None: what the
-            environment variable GRANT_FAST_BACKEND says, "auto" where that is not set. The result
-            means the same, and no saved weights depend on it; the attribute may be set anew at any
-            time.
+        backend: what computes it: "triton" (our kernels), "torch", or "auto", see
+            `grant_fast.explain`; or "reference": PyTorch's own operators, which are slow and keep κ
+            copies of X and a row for each edge and hop, but have all derivatives (`create_graph`,
+            `torch.func`, forward mode), where the others have only the first. None uses the
+            environment variable GRANT_FAST_BACKEND, or "auto" if that is not set. The choice
+            changes neither the meaning of the result nor the saved weights, and the attribute may
+            be set again at any time.
 
     **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
     [order, in_channels, out_channels], `bias` [out_channels].
@@ -98,7 +98,7 @@ class FlexConv(nn.Module):
             )
         if isinstance(edge_index, (GraphBatch, Adjacency)) and edge_weight is not None:
             kind = type(edge_index).__name__
-            raise InputError(f"edge_weight goes with edge_index only: the {kind} has its own")
+            raise InputError(f"edge_weight goes only with edge_index: the {kind} has its own")
         if isinstance(edge_index, GraphBatch):
             if not torch.compiler.is_compiling():
                 edge_index.check_unchanged(but="x")
@@ -121,21 +121,21 @@ class FlexConv(nn.Module):
 
     @classmethod
     def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
-        """A layer with the weights of a PyG `TAGConv`, equal to it in value and gradients.
+        """A layer with the weights of a PyG `TAGConv`, and the same values and gradients.
 
-        What is frozen stays so. What a `TAGConv` saved, `load_state_dict` takes as it is.
+        Frozen parameters stay frozen. `load_state_dict` takes what a `TAGConv` saved as it is.
 
         Raises:
-            InputError: `conv` is not a `TAGConv` itself, or one that aggregates in another way
-                than the sum from source to target, or that has no weights yet.
+            InputError: `conv` is not a `TAGConv` itself, or one that aggregates in another way than
+                the sum from source to target, or one that has no weights yet.
         """
         if type(conv).__name__ != "TAGConv" or not hasattr(conv, "lins"):
             raise InputError(f"from_tag_conv takes a PyG TAGConv, not a {type(conv).__name__}")
         for name, known in (("aggr", ("add", "sum")), ("flow", ("source_to_target",))):
             if (found := getattr(conv, name, known[0])) not in known:
                 raise InputError(
-                    f"the TAGConv has {name}={found!r}: FlexConv takes over one that sums from "
-                    f"source to target, with {name}={known[0]!r}"
+                    f"the TAGConv has {name}={found!r}: FlexConv can only take over one that sums "
+                    f"from source to target, with {name}={known[0]!r}"
                 )
         lins: Sequence[nn.Linear] = conv.lins  # type: ignore[assignment]
         if isinstance(lins[0].weight, nn.UninitializedParameter):

@@ -21,33 +21,34 @@ from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
 
 
 class FlexGCN(nn.Module):
-    """A flexible GCN (paper §4.1): L layers of their own orders κ_ℓ, then pooling.
+    """A flexible GCN (paper §4.1): L layers, each with its own order κ_ℓ, then pooling.
 
     Hidden layer: convolution → norm → activation → dropout. The last layer is a convolution to
     `out_channels`, pooled over each graph (or not, for node-level targets).
 
-    Called with a `GraphBatch` it takes the fast lane: a first layer on constant features reads
-    [X, ÂX, …] from the dataset's cache and is one product, where that pays; a last layer under a
+    Called with a `GraphBatch`, it takes the fast path: where it pays, a first layer on constant
+    features reads [X, ÂX, …] from the dataset's cache and is one product; a last layer under a
     linear pooling is a κ-weighted sum over each graph and one product per *graph*. Called with
-    PyG's tensors it computes the same function without those caches; on a CPU they are packed for
-    the call. Either way its layers, norms, activation and dropouts need not be called one by one:
-    where one has hooks, it is.
+    PyG's tensors, it computes the same function without those caches; on a CPU the tensors are
+    packed for the call. Either way, its layers, norms, activations and dropouts are not necessarily
+    called one by one; a module that has hooks is.
 
     Args:
         in_channels: width of X, or of the encoder's output.
         hidden_channels: one width for every hidden layer, or a list of len(orders) - 1.
         out_channels: width of the output.
-        orders: κ of each layer; their number is the number of layers.
+        orders: κ of each layer; one entry per layer.
         act: "relu", "elu", "gelu", "leaky_relu", "sigmoid", "silu", "tanh", a module, or None.
         norm: "batch_norm", "layer_norm" or None.
         dropout: probability after every hidden layer, or a list, one for each.
-        pool: "mean", "sum", "max", or None for one output a node.
+        pool: "mean", "sum", "max", or None for one output per node.
         normalize: propagate with D^{-1/2} A D^{-1/2} instead of A.
         bias: learn a bias in every convolution.
         encoder: a module applied to X first ("atom": an `AtomEncoder` of width `in_channels`).
-        backend: as for `FlexConv`, of every convolution and of the pooled last layer. A first
-            layer that is one product with cached features is PyTorch's under all of them, but under
-            "auto" on a CPU, where it is the CPU kernels' (see `grant_fast.explain`).
+        backend: as for `FlexConv`, for every convolution and for the pooled last layer. A first
+            layer that is one product with cached features is computed by PyTorch under all of them,
+            except under "auto" on a CPU, where the CPU kernels compute it (see
+            `grant_fast.explain`).
 
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
     """
@@ -77,7 +78,7 @@ class FlexGCN(nn.Module):
         hidden = per_layer("hidden_channels", hidden_channels, len(orders) - 1)
         rates = per_layer("dropout", dropout, len(orders) - 1)
         if any(not 0 <= rate < 1 for rate in rates):
-            raise InputError(f"dropout is {dropout}: a probability lies in [0, 1)")
+            raise InputError(f"dropout is {dropout}: a probability must lie in [0, 1)")
         self.pool, self.normalize = pool, normalize
         if encoder == "atom":
             encoder = AtomEncoder(in_channels)
@@ -95,7 +96,7 @@ class FlexGCN(nn.Module):
 
     @property
     def backend(self) -> str | None:
-        """Who computes the convolutions; setting it sets it for all of them."""
+        """What computes the convolutions; setting it sets it for all of them."""
         return self._conv(0).backend
 
     @backend.setter
@@ -123,10 +124,10 @@ class FlexGCN(nn.Module):
         Args:
             x: a `GraphBatch`, alone; or features [n, F] with the rest as in PyG.
             edge_index: as in `FlexConv.forward`.
-            edge_weight: [E], floating point, or None; `batch` comes after it: give that by name.
+            edge_weight: [E], floating point, or None; give `batch`, which comes after it, by name.
             batch: [n], the graph of every node; None for one graph.
-            batch_size: number of graphs; needed where trailing graphs are empty, and it saves a
-                host synchronisation.
+            batch_size: number of graphs; needed if trailing graphs are empty; it also saves a host
+                synchronisation.
 
         Raises:
             InputError: wrong shapes or dtypes, or (on the CPU) edges out of range.
@@ -286,11 +287,13 @@ def as_graphs(
     """The graphs that a model was called with; arguments and errors as `FlexGCN.forward`."""
     if isinstance(x, GraphBatch):
         if not (edge_index is edge_weight is batch is batch_size is None):
-            raise InputError("a GraphBatch comes alone: it has its edges, weights and batch vector")
+            raise InputError(
+                "give a GraphBatch alone: it has its own edges, weights and batch vector"
+            )
         return x
     if edge_index is None:
         raise InputError(
-            "give a GraphBatch, or x and edge_index: of PyG's batches, model(b.x, b.edge_index, "
-            "batch=b.batch), which a teacher is told as predict=lambda model, b: …"
+            "give a GraphBatch, or x and edge_index: for PyG's batches, call model(b.x, "
+            "b.edge_index, batch=b.batch), and give a teacher predict=lambda model, b: …"
         )
     return LooseGraphs(x, edge_index, edge_weight, batch, batch_size)

@@ -98,14 +98,14 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class AtomEncoder(nn.Module):
-    """The sum of one learned vector a categorical column, as OGB's atom encoder.
+    """The sum of one learned vector per categorical column, as in OGB's atom encoder.
 
     Args:
         out_channels: width of the vectors.
         cardinalities: categories in each column; OGB's nine atom columns by default.
 
     **Shapes:** input [n, len(cardinalities)] integers, output [n, out_channels]; `weight`
-    [sum(cardinalities), out_channels], the columns' tables one under another.
+    [sum(cardinalities), out_channels], with the columns' tables stacked.
     """
 
     offset: Tensor

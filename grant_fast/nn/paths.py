@@ -17,22 +17,23 @@ from .checks import is_hooked
 
 
 def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str]:
-    """One line a layer: its shape, who computes it, and why.
+    """One line per layer: its shape, what computes it, and why.
 
-    It is said of a call made here and now: in the modes that the model's modules are in, with
-    gradients or without, under autocast or not.
+    It describes a call made here and now: with the model's modules in their current modes, with or
+    without gradients, under autocast or not.
 
     Args:
         model: a `FlexGCN`, or one `FlexConv`.
         inputs, options: what the model is called with: a `GraphBatch`, or PyG's tensors.
 
     Raises:
-        InputError: what calling the model raises of its inputs or of its backend; another model.
+        InputError: whatever calling the model raises for its inputs or its backend; or the model is
+            of another kind.
     """
     if not isinstance(model, FlexGCN | FlexConv):
         inner = next((name for name in ("module", "_orig_mod") if hasattr(model, name)), None)
         hint = "" if inner is None else f": give model.{inner}"
-        raise InputError(f"a {type(model).__name__} is no FlexGCN or FlexConv{hint}")
+        raise InputError(f"a {type(model).__name__} is not a FlexGCN or FlexConv{hint}")
     if isinstance(model, FlexConv):
         return [
             _line(
@@ -71,14 +72,14 @@ def _path(
 ) -> str:
     adjacency, weight = graphs.adjacency(model.normalize), conv.weight
     if is_hooked(conv):
-        return f"{_convolution(conv, adjacency)} (called as a module, as it has hooks)"
+        return f"{_convolution(conv, adjacency)} (called as a module, because it has hooks)"
     if not isinstance(graphs, GraphBatch):
         return _convolution(conv, adjacency)
     if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
         who = "CPU kernels"
         if source is None:
             who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
-        return f"pooled first, then one product a graph ({who})"
+        return f"pooled first, then one product per graph ({who})"
     if source is not None:
         if layer == 0 and source == "hops":
             return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"
@@ -103,8 +104,8 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
         return f"PyTorch{hops}: {why_pytorch(weight, adjacency, conv.backend)}"
     tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
     if tiles is None:
-        return "Triton: products by the BLAS, hops over CSR"
-    how = "" if is_fused(weight) else "products by the BLAS, hops of "
+        return "Triton: products with BLAS, hops over CSR"
+    how = "" if is_fused(weight) else "products with BLAS, hops of "
     small = tiles.graph.shape[0]
     large = sum(table.shape[1] for table in tiles.larger)
     rest = 0 if tiles.rest is None else tiles.rest.shape[0]

@@ -78,10 +78,10 @@ def is_reference(backend: str | None) -> bool:
 def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None) -> str:
     """Why PyTorch computes a layer, where it does; X has the device and dtype of the weights."""
     if _chosen(backend)[1] in PYTORCH:
-        return "the backend is chosen so"
+        return "the backend setting says so"
     on_cpu = weight.device.type == "cpu"
     reason = native.why_not(weight, adjacency, weight) if on_cpu else why_not(weight)
-    return reason or "the kernels are taken where asked for only (backend='triton')"
+    return reason or "the Triton kernels run only on request (backend='triton')"
 
 
 def hops_natively(weight: Tensor, backend: str | None) -> bool:

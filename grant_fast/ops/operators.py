@@ -149,7 +149,7 @@ def flex_conv(
     """
     check_features(x, weight)
     if adjacency.num_nodes != x.shape[0]:
-        raise InputError(f"x has {x.shape[0]} nodes, the adjacency {adjacency.num_nodes}")
+        raise InputError(f"x has {x.shape[0]} nodes, but the adjacency has {adjacency.num_nodes}")
     if not autocasts(x):
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
@@ -170,13 +170,14 @@ def check_features(x: Tensor, weight: Tensor) -> None:
     if not x.is_floating_point():
         raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
     if x.dtype != weight.dtype and not autocasts(x):
-        raise InputError(f"x is {x.dtype} and the weights are {weight.dtype}: cast one of them")
+        raise InputError(f"x is {x.dtype} but the weights are {weight.dtype}: cast one of them")
 
 
 def _check_device(name: str, x: Tensor, weight: Tensor) -> None:
     if x.device != weight.device:
         raise InputError(
-            f"{name} on {x.device} and the weights are on {weight.device}: move one by .to(device)"
+            f"{name} on {x.device} but the weights are on {weight.device}: move one with "
+            ".to(device)"
         )
 
 
@@ -268,8 +269,8 @@ def hops_product(
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
     if hops.dtype != weight.dtype and not autocasts(hops):
         raise InputError(
-            f"the graphs are {hops.dtype} and the weights {weight.dtype}: convert the former by "
-            "graphs.to(dtype=…), or the model"
+            f"the graphs are {hops.dtype} but the weights are {weight.dtype}: convert the graphs "
+            "with graphs.to(dtype=…), or the model"
         )
     flat = weight.flatten(0, 1)
     if not autocasts(hops) and dispatch.takes_native(hops, adjacency, weight, backend):

@@ -44,7 +44,9 @@ def published_metric(
         InputError: an unknown convention, or as `metrics.evaluate`.
     """
     if convention not in CONVENTIONS:
-        raise InputError(f"unknown convention {convention!r}: choose of {', '.join(CONVENTIONS)}")
+        raise InputError(
+            f"unknown convention {convention!r}: choose one of {', '.join(CONVENTIONS)}"
+        )
     if convention == "whole_split":
         return evaluate(metric, pred, y, task)
     sizes = list(rows_per_batch)

@@ -42,8 +42,8 @@ def known_differences(
         )
     if config.pass_size and config.norm == "batch_norm":
         found.append(
-            f"Batch norm takes up to {config.pass_size:,} graphs together instead of batches of "
-            f"{config.batch_size}."
+            f"Batch norm normalises up to {config.pass_size:,} graphs together instead of batches "
+            f"of {config.batch_size}."
         )
     if dataset.sizes != recipe.splits:
         found.append(f"{counted(dataset.sizes)} graphs instead of {counted(recipe.splits)}.")
@@ -59,9 +59,9 @@ def known_differences(
     if config.source.lower().endswith(".smi"):
         found.append("The penalised logP is not normalised, as the published one is.")
     if seeds == 1:
-        found.append("One seed: nobody can tell a difference between arms from chance.")
+        found.append("One seed: any difference between arms may be chance.")
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "a CPU"
-    found.append(f"Our times are of {where}; PyTorch ran {torch.get_num_threads()} thread(s).")
+    found.append(f"Our times are from {where}; PyTorch ran {torch.get_num_threads()} thread(s).")
     return [*found, *recipe.differences]
 
 

@@ -38,7 +38,7 @@ class Figures:
         for name, value in vars(self).items():
             absent = value is None and name in ("loss", "spread")
             if not absent and not (is_number(value) and value >= 0):
-                raise InputError(f"{name}={value} is no published figure: give a number from 0")
+                raise InputError(f"{name}={value} is not a published figure: give a number from 0")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
     try:
         values = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(f"{origin}: not JSON ({error}); mend it") from error
+        raise InputError(f"{origin}: not JSON ({error}); correct it") from error
     expected = {spec.name for spec in dataclasses.fields(Recipe)} - {"config"} | {"settings"}
     _check_keys(values, expected, origin)
     try:
@@ -115,7 +115,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
     except InputError as error:
         raise InputError(f"{origin}: {error}") from error
     except (TypeError, KeyError, ValueError) as error:
-        raise InputError(f"{origin}: a value has the wrong form ({error}); mend it") from error
+        raise InputError(f"{origin}: a value has the wrong form ({error}); correct it") from error
 
 
 def _config(settings: Any) -> RunConfig:
@@ -139,7 +139,7 @@ def _check_keys(
     for complaint, keys in (("unknown", unknown), ("missing", missing)):
         if keys:
             raise InputError(
-                f"{origin}: {complaint} in a recipe: {', '.join(sorted(keys))}; mend it"
+                f"{origin}: {complaint} in a recipe: {', '.join(sorted(keys))}; correct it"
             )
 
 

@@ -117,10 +117,10 @@ def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool
     lead = f"{best.arm} has the best mean test {metric}, {best.test_metric}"
     if best.test_metric.seeds < _ENOUGH_SEEDS:
         few = "one seed" if best.test_metric.seeds == 1 else "two seeds"
-        return [f"{lead}; with {few} nobody can tell whether that is more than chance."]
+        return [f"{lead}; with {few}, that may be mere chance."]
     tied = [arm.arm for arm in measured if arm is not best and not _order(best, arm, sign)]
     if tied:
-        lead = f"{lead}, with no clear difference to {_joined(tied)}"
+        lead = f"{lead}, with no clear difference from {_joined(tied)}"
     elif len(measured) > 1:
         lead = f"{lead}, by more than two standard errors"
     return [f"{lead}.", *_against_controls(measured, sign)]
@@ -137,11 +137,13 @@ def unequal(summaries: Sequence[ArmSummary]) -> list[str]:
         if arm.arm.startswith("grant-") and off:
             others = ", ".join(f"{c.arm} {c.graphs_seen.mean:,.0f}" for c in off)
             sentences.append(
-                f"{arm.arm} saw {seen:,.0f} graphs, {others}: not as many, since batches are kept "
-                "whole; a smaller --batch-size brings them together."
+                f"{arm.arm} saw {seen:,.0f} graphs, {others}: the numbers differ because batches "
+                "are kept whole; a smaller --batch-size brings them closer."
             )
         elif arm.arm == INFOBATCH and off:
-            sentences.append(f"{arm.arm} saw {seen:,.0f} graphs: its rule ends with all of them.")
+            sentences.append(
+                f"{arm.arm} saw {seen:,.0f} graphs: its rule ends by training on all of them."
+            )
     return sentences
 
 
@@ -155,7 +157,7 @@ def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
         for other in (*CONTROLS, FULL):
             if other in by_name:
                 order = _order(arm, by_name[other], sign)
-                words = {1: "better than", 0: "no clear difference to", -1: "worse than"}[order]
+                words = {1: "better than", 0: "no clear difference from", -1: "worse than"}[order]
                 parts.append(f"{words} {other}")
         if arm.saving is not None:
             word = "less" if arm.saving >= 0 else "more"

@@ -101,7 +101,7 @@ class InfoBatchSampler:
         """
         if len(state["scores"]) != len(self.ids):
             raise InputError(
-                f"the saved sampler had {len(state['scores'])} graphs and this one has "
+                f"the saved sampler had {len(state['scores'])} graphs but this one has "
                 f"{len(self.ids)}: make it with the graphs of the saved run"
             )
         self.epoch, self.scores = state["epoch"], state["scores"].clone()

@@ -76,7 +76,11 @@ class Replicas:
         found = dist.get_world_size() if there else None
         if found != self.count:
             raise InputError(
-                f"num_replicas is {self.count}, and "
-                + ("PyTorch knows of no process group" if found is None else f"there are {found}")
+                f"num_replicas is {self.count}, but "
+                + (
+                    "PyTorch has no process group"
+                    if found is None
+                    else f"its process group has {found}"
+                )
                 + ": call torch.distributed.init_process_group, and give its get_world_size()"
             )

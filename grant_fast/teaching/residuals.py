@@ -254,8 +254,8 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
         if _may_look_at(y) and bool(y.isinf().any()):
             row = int(y.isinf().any(1).nonzero()[0])
             raise InputError(
-                f"the target in row {row} of these is infinite: correct it, with NaN where a "
-                "target was not measured"
+                f"the target in row {row} of this batch is infinite: correct it, and use NaN "
+                "where a target was not measured"
             )
         output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
     return torch.where(known, output - target, 0.0), known
@@ -272,8 +272,8 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     check_task(task)
     if not isinstance(pred, Tensor):
         raise InputError(
-            f"predictions are a {type(pred).__name__}: give a tensor of raw outputs (the teacher "
-            "takes a predict(model, batch) that picks them)"
+            f"predictions are a {type(pred).__name__}: give a tensor of raw outputs (give the "
+            "teacher a predict(model, batch) that returns them)"
         )
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
@@ -290,10 +290,9 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
         )
     if target.shape != (len(matrix), columns):
         raise InputError(
-            f"targets have shape {tuple(y.shape)} beside predictions of shape "
-            f"{tuple(pred.shape)}: this {task.level}-level {task.kind} task needs "
-            f"[{len(matrix)}, {columns}], one row for each {task.level}"
-            + _hint(len(matrix), y, columns, task)
+            f"targets have shape {tuple(y.shape)} for predictions of shape {tuple(pred.shape)}: "
+            f"this {task.level}-level {task.kind} task needs [{len(matrix)}, {columns}], one row "
+            f"for each {task.level}" + _hint(len(matrix), y, columns, task)
         )
     matrix = matrix.to(torch.promote_types(pred.dtype, torch.float32))
     if task.kind == "regression":
@@ -331,7 +330,7 @@ def _checked_labels(target: Tensor, dtype: torch.dtype, task: Task) -> Tensor:
         if wrong.any():
             raise InputError(
                 f"a {task.kind} task needs labels 0 and 1, found {float(labels[wrong][0]):g}: "
-                "correct them, with NaN where a label was not measured"
+                "correct them, and use NaN where a label was not measured"
             )
     return labels
 
@@ -340,7 +339,7 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise InputError(
             f"multiclass targets must be class numbers (int64), not {classes.dtype}: use "
-            "y.long(); of graphs to be packed, y of shape [1]"
+            "y.long(); for graphs to be packed, y of shape [1]"
         )
     if _may_look_at(classes) and classes.numel():
         low, high = torch.aminmax(classes)
@@ -363,7 +362,7 @@ def _checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
             raise InputError("ptr does not ascend from 0: it says where each graph's rows begin")
         if int(ptr[-1]) != len(rows):
             raise InputError(
-                f"ptr ends at {int(ptr[-1])}, and there are {len(rows)} rows of predictions: a "
+                f"ptr ends at {int(ptr[-1])}, but there are {len(rows)} rows of predictions: a "
                 "node-level task needs one for each node, as FlexGCN's pool=None gives"
             )
     return ptr.long()

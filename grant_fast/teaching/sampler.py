@@ -35,7 +35,7 @@ _TOO_MANY_PASSES = 3
 class GraNTSampler(Sampler[list[int]]):
     """Batches of the graphs that the learner gets most wrong (GraNT, Algorithm 1).
 
-    At a selection epoch the teacher scores every training graph with the current model and keeps a
+    At a selection epoch, the teacher scores every training graph with the current model and keeps a
     share of them; the curriculum widens the share and spaces the selections out::
 
         sampler = GraNTSampler(dataset, task, batch_size=256, epochs=100)
@@ -45,67 +45,67 @@ class GraNTSampler(Sampler[list[int]]):
             for batch in loader:
                 ...
 
-    Positions are positions in `dataset`, whatever order anything is served in. Every epoch's order
-    is one permutation of the training graphs, drawn from (seed, epoch) and restricted to the
-    selected ones: samplers of different modes with one seed serve the graphs in the same order.
-    (Mode "batch" alone keeps its batches together, each where the first of its graphs would come.)
-    PyTorch's global random state is neither read nor changed.
+    Positions always refer to `dataset`, whatever order the graphs are served in. Every epoch's
+    order is one permutation of the training graphs, drawn from (seed, epoch) and restricted to the
+    selected ones: samplers with different modes but the same seed serve the graphs in the same
+    order. (Only mode "batch" keeps its batches together, each where the first of its graphs would
+    come.) PyTorch's global random state is neither read nor changed.
 
-    An epoch's `len()` follows the curriculum; `total_batches` is the whole run's.
+    `len()` is the current epoch's and follows the curriculum; `total_batches` is the whole run's.
 
-    Under `DistributedDataParallel` give each process its `num_replicas` and `rank`, as to PyTorch's
-    `DistributedSampler`: it scores its part of the graphs, all get all scores, and each serves
-    every `num_replicas`-th of the batches that one process would (of a last round that is short,
-    the first ones again). What is picked does not depend on the number of processes, but where
-    scores differ by rounding alone.
+    Under `DistributedDataParallel`, give each process its `num_replicas` and `rank`, as with
+    PyTorch's `DistributedSampler`. Each process scores its part of the graphs, all of them get all
+    scores, and each serves every `num_replicas`-th of the batches that one process would serve (if
+    the last round is short, the first ones again). What is picked does not depend on the number of
+    processes, except where scores differ only by rounding.
 
-    The share stays below 1, which the schedule would reach when the run is over: by the defaults
-    it ends at 0.66 in a run of 50 epochs, at 0.96 in one of 300.
+    The share stays below 1, which the schedule would reach only once the run is over: with the
+    defaults it ends at 0.66 in a run of 50 epochs, and at 0.96 in one of 300.
 
-    Train with any loss: the teacher ranks by the residual of `task`, whatever that loss is, and by
-    raw outputs: logits, or values in the units of y. By probabilities, or by the outputs of a
-    network that learns standardised targets, it would rank wrongly: `predict` must undo that.
+    Train with any loss: whatever it is, the teacher ranks by the residual of `task`, computed from
+    raw outputs: logits, or values in the units of y. Probabilities, or the outputs of a network
+    that learns standardised targets, would give a wrong ranking: `predict` must undo that.
 
-    To rank by scores s of your own (s >= 0), give `Task("regression")` and a `predict` that returns
+    To rank by your own scores s (s >= 0), give `Task("regression")` and a `predict` that returns
     y + s, in the shape of y. With T target columns give `Task("regression", num_outputs=T)` and
-    return y + s·√k, s and k `[num_graphs, 1]`, k how many targets of a graph are not NaN.
+    return y + s·√k, where s and k are `[num_graphs, 1]` and k is how many of a graph's targets are
+    not NaN.
 
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.
-        batch_size: graphs in a batch; the last batch of an epoch may be smaller, but is not one
-            graph if the batch before has one to spare.
+        batch_size: graphs in a batch; the last batch of an epoch may be smaller, but is never a
+            single graph if the batch before it has one to spare.
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
             the batches with the largest mean score are kept, whole, until the next one. "graph"
-            (S): the largest scores within each such batch. "global": the largest of all.
-            "proportional": as many, drawn with odds that grow with the score, for losses weighted
-            with `weights`, which keep the expectation of their sum
+            (S): the largest scores within each such batch. "global": the largest overall.
+            "proportional": the same number, drawn with odds that grow with the score, for losses
+            weighted with `weights`, which preserve the expectation of their sum
             (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses` gives the loss
-            of each graph). "random": as many, drawn uniformly: the control. "full": every graph,
-            always.
+            of each graph). "random": the same number, drawn uniformly: the control. "full": every
+            graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see
             `grant_fast.teaching.ratio_at`.
-        interval: "curriculum", or a number of epochs; see
-            `grant_fast.teaching.selection_epochs`.
+        interval: "curriculum", or a number of epochs; see `grant_fast.teaching.selection_epochs`.
         ids: positions of the training graphs in `dataset`, in any order; all of them if None.
         predict: `predict(model, batch)` gives the raw outputs; `model(batch)` if None.
         residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
-        seed: of the order and of the dealing into batches.
-        collate: makes a batch of a list of graphs when scoring; PyG's own if None.
-        score_batch_size: graphs in one scoring pass; None is what fits into the cache where
-            `dataset` is a `PackedGraphs`, and else `batch_size`, which is known to fit.
-        num_replicas, rank: processes that train together, and which of them this one is, from 0.
+        seed: for the order and for dealing graphs into batches.
+        collate: makes a batch from a list of graphs when scoring; PyG's own if None.
+        score_batch_size: graphs in one scoring pass; if None, as many as fit into the cache where
+            `dataset` is a `PackedGraphs`, and otherwise `batch_size`, which is known to fit.
+        num_replicas, rank: how many processes train together, and which one this is, from 0.
 
     Attributes:
         ids: the training graphs' positions, int64, ascending.
         epoch: the epoch that iterating serves.
-        scores: float32 `[len(ids)]`, in the order of `ids`, what the last selection ranked by; None
-            where nothing was scored.
+        scores: float32 `[len(ids)]`, in the order of `ids`: the scores that the last selection
+            ranked by; None if nothing was scored.
 
     Raises:
-        InputError: a number, name or position that makes no sense, or a task that is no `Task`.
+        InputError: a number, name or position that makes no sense, or a task that is not a `Task`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class GraNTSampler(Sampler[list[int]]):
         self.replicas = Replicas(num_replicas, rank)
         if len(self.ids) < num_replicas:
             raise InputError(
-                f"num_replicas is {num_replicas}, and there are {len(self.ids)} graphs: give each "
+                f"num_replicas is {num_replicas}, but there are {len(self.ids)} graphs: give each "
                 "process one or more"
             )
         self.epoch = 0
@@ -167,7 +167,7 @@ class GraNTSampler(Sampler[list[int]]):
 
     @property
     def ratio(self) -> float:
-        """The share which the schedule gives the current epoch."""
+        """The share that the schedule gives the current epoch."""
         return self._ratio(self.epoch)
 
     @property
@@ -185,17 +185,17 @@ class GraNTSampler(Sampler[list[int]]):
         return len(self._picked_or_raise())
 
     def select(self, model: Model | None, epoch: int) -> bool:
-        """Be the teacher at the start of an epoch: pick graphs anew if it is time to.
+        """Act as the teacher at the start of an epoch: pick new graphs if it is time to.
 
-        A selection whose epoch was passed over is made up for, with the share that it had. `model`
-        may be None where nothing is scored: in modes "random" and "full", and at a share of 1.
+        A selection whose epoch was skipped is made up for, with the share it had. `model` may be
+        None where nothing is scored: in modes "random" and "full", and at a share of 1.
 
         Returns:
-            Whether graphs were picked anew, which "full" never does.
+            Whether new graphs were picked; never for "full".
 
         Raises:
-            InputError: a NaN prediction (naming the graph), no model, an epoch outside the run or
-                no whole number.
+            InputError: a NaN prediction (naming the graph), no model, an epoch that is outside the
+                run or is not a whole number.
         """
         self._move_to(epoch)
         at = self.curriculum.last_selection(epoch)
@@ -217,7 +217,7 @@ class GraNTSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Serve `epoch` from now on, as PyTorch's `DistributedSampler` does; so does `select`.
 
-        Modes that need no model pick their graphs here too.
+        Modes that need no model pick their graphs here as well.
 
         Raises:
             InputError: the epoch is outside the run.
@@ -235,7 +235,7 @@ class GraNTSampler(Sampler[list[int]]):
 
     @property
     def total_batches(self) -> int:
-        """The number of batches in the whole run: the steps of a learning rate's schedule."""
+        """The number of batches in the whole run: the steps for a learning rate schedule."""
         return sum(map(self._length, range(self.curriculum.epochs)))
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -250,8 +250,8 @@ class GraNTSampler(Sampler[list[int]]):
         self._passes += 1
         if self._passes == _TOO_MANY_PASSES:
             warnings.warn(
-                f"epoch {self.epoch} is served for the third time, the same graphs in the "
-                "same order: call sampler.select(model, epoch) at the start of every epoch",
+                f"epoch {self.epoch} is being served for the third time, with the same graphs in "
+                "the same order: call sampler.select(model, epoch) at the start of every epoch",
                 stacklevel=2,
             )
         served = serving_order(picked, len(self.ids), self.seed, self.epoch)
@@ -265,15 +265,15 @@ class GraNTSampler(Sampler[list[int]]):
             yield batch.tolist()
 
     def weights(self, ids: Positions) -> Tensor:
-        """What the losses of the selected graphs at `ids` count, float32 [len(ids)] on the CPU.
+        """The loss weights of the selected graphs at `ids`, float32 [len(ids)] on the CPU.
 
-        A batch's loss is the mean that they weight, (w·l).sum() / w.sum(). Over all that is
-        selected both sums have the expectation of those over all graphs, l and 1; their ratio, and
-        so the mean, has it nearly. Each counts 1 in all modes but "proportional", and there too
-        where everything is selected.
+        A batch's loss is the weighted mean (w·l).sum() / w.sum(). Over everything selected, the two
+        sums have the same expectation as the sums of l and of 1 over all graphs; their ratio, and
+        so the mean, nearly does. All weights are 1 in all modes but "proportional", and there too
+        if everything is selected.
 
         Raises:
-            InputError: nothing has been selected yet, or a graph is not among the selected.
+            InputError: nothing has been selected yet, or a graph is not selected.
         """
         picked = self._picked_or_raise()
         asked = torch.as_tensor(ids).cpu()
@@ -283,15 +283,15 @@ class GraNTSampler(Sampler[list[int]]):
         strange = asked[self.ids[picked[place]] != asked]
         if len(strange):
             raise InputError(
-                f"position {int(strange[0])} is not selected, so nothing says what it counts: "
-                "ask for positions that the sampler serves"
+                f"position {int(strange[0])} is not selected, so it has no weight: ask only for "
+                "positions that the sampler serves"
             )
         if self._weights is None:
             return torch.ones(len(asked), dtype=torch.float32)
         return self._weights[place]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that resuming needs: tensors, ints, and the settings as plain values."""
+        """Everything needed to resume: tensors, ints, and the settings as plain values."""
         nothing = torch.empty(0, dtype=torch.long)
         return {
             "epoch": self.epoch,
@@ -303,20 +303,21 @@ class GraNTSampler(Sampler[list[int]]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved state: from here on, the same batches as from the saved sampler.
+        """Restore a saved state: from here on, the batches are those of the saved sampler.
 
-        A state that was saved within an epoch begins that epoch again. Where it is a selection
-        epoch, `select` would pick anew, by the model as it is: to serve the same graphs, iterate.
+        A state saved in the middle of an epoch starts that epoch again. If it is a selection epoch,
+        `select` would pick again with the model as it is now: to serve the same graphs, just
+        iterate.
 
         Raises:
-            InputError: the state is of a sampler with other settings or other `ids`. (What the
-                graphs there hold is not compared.)
+            InputError: the state is of a sampler with other settings or other `ids`. (The graphs
+                themselves are not compared.)
         """
         saved = state.get("settings", {})
         for name, value in self._settings.items():
             if saved.get(name) != value:
                 raise InputError(
-                    f"the saved sampler had {name}={saved.get(name)!r} and this one has "
+                    f"the saved sampler had {name}={saved.get(name)!r} but this one has "
                     f"{name}={value!r}: make it with the settings and graphs of the saved run"
                 )
         self._move_to(state["epoch"])
@@ -399,9 +400,9 @@ class GraNTSampler(Sampler[list[int]]):
         if self._told <= served < length:
             warnings.warn(
                 f"epoch {self.epoch} served {served} of its {length} batches, and len() was once "
-                f"{self._told}: if that was kept, ask for it after each select. Lightning's "
-                "Trainer keeps it: give it reload_dataloaders_every_n_epochs=1, and select in "
-                "train_dataloader",
+                f"{self._told}: if that length was kept, ask for it again after each select. "
+                "Lightning's Trainer keeps it: give it reload_dataloaders_every_n_epochs=1, and "
+                "call select in train_dataloader",
                 stacklevel=4,
             )
             self._told = math.inf  # once is enough

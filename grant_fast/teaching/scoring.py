@@ -76,38 +76,37 @@ def score_graphs(
     - regression: |f − y|, or ‖f − y‖₂ / k over the k of several targets that were measured;
     - binary: |σ(f) − y|; multilabel: ‖σ(f) − y‖₂ / k over the k labels that were measured;
     - multiclass: ‖softmax(f) − onehot(y)‖₂;
-    - at node level the norm of all these differences of its nodes, divided by how many of the
-      nodes have a label;
+    - at node level, the norm of all these differences over its nodes, divided by the number of
+      nodes that have a label;
 
-    and 0 where it has no label at all (`grant_fast.teaching.graph_residuals`).
+    and 0 if it has no label at all (`grant_fast.teaching.graph_residuals`).
 
     The model runs in evaluation mode and without gradients; afterwards every submodule is back in
-    its own mode and PyTorch's random state is as before, so that scoring leaves no trace in
-    training.
+    its own mode and PyTorch's random state is as before, so scoring leaves no trace in training.
 
     Args:
         model: a module, or any callable that `predict` knows how to use. A module is put into
-            evaluation mode; what a bare function computes with stays in the mode that it is in.
+            evaluation mode; modules that a plain function uses stay in the mode they are in.
         graphs: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.
         ids: positions in `graphs` to score, in the order of the result; all of them if None.
         predict: `predict(model, batch)` gives the raw outputs (logits, or values in the units of
             y), `[num_graphs, C]`, or `[num_nodes, C]` at node level; `model(batch)` if None.
         residual: "gradient" or "raw", as in `grant_fast.teaching.residual`.
-        batch_size: graphs in one forward pass. None fits the pass into the processor's cache where
-            `graphs` is a `PackedGraphs`, and is 1024 elsewhere.
-        collate: makes a batch of a list of graphs; it must have `y`, and `ptr` or `batch` for
-            node-level tasks. PyG's own if None.
-        return_predictions: give the raw outputs too, in the order of `ids`.
+        batch_size: graphs in one forward pass. None fits the pass into the processor's cache if
+            `graphs` is a `PackedGraphs`, and means 1024 otherwise.
+        collate: makes a batch from a list of graphs; the batch must have `y`, and `ptr` or `batch`
+            for node-level tasks. PyG's own if None.
+        return_predictions: also return the raw outputs, in the order of `ids`.
 
     Returns:
         float32 `[len(ids)]` on the model's device; with `return_predictions`, also the outputs,
         `[len(ids), C]` or, at node level, one row for each node.
 
     Raises:
-        InputError: NaN predictions (the first such graph is named), no graphs, a position that is
-            not there, a batch without targets, no `Task`, shapes that do not fit it, or a model
-            that takes no batch and no `predict` that says how to call it.
+        InputError: NaN predictions (the first such graph is named), no graphs, a position that does
+            not exist, a batch without targets, a task that is not a `Task`, shapes that do not fit
+            it, or a model that does not take a batch, without a `predict` that says how to call it.
     """
     size = count_graphs(graphs)
     positions = None if ids is None else _positions(ids, size)
@@ -285,9 +284,9 @@ class _Scores:
         if self._task.level == "node":
             if getattr(batch, "train_mask", None) is not None:
                 warnings.warn(
-                    "the graphs have train_mask, and the teacher scores them by all of their "
-                    "labels: set y to NaN (a class number to -100) at all other nodes, or the "
-                    "mask to None",
+                    "the graphs have a train_mask, but the teacher scores them by all their "
+                    "labels: set y to NaN (a class number to -100) at all other nodes, or set "
+                    "the mask to None",
                     stacklevel=2,
                 )
             self.keep(self._of(pred, y, _ptr(batch, size)))
@@ -335,9 +334,9 @@ def _called(model: Model, batch: Any) -> Any:
         if _is_of_the_model(error):
             raise
         raise InputError(
-            f"the model does not take a batch alone ({error}): give predict=, a function of both "
-            "that returns the raw outputs, as predict=lambda model, batch: "
-            "model(batch.x, batch.edge_index, …)"
+            f"the model does not take a batch alone ({error}): give predict=, a function of the "
+            "model and a batch that returns the raw outputs, such as predict=lambda model, "
+            "batch: model(batch.x, batch.edge_index, …)"
         ) from error
 
 
@@ -412,7 +411,7 @@ def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if not hasattr(items[0], "stores_as"):
         raise InputError(
             f"the graphs are of type {type(items[0]).__name__}, which PyG does not collate: give "
-            "collate=, a function that makes a batch of a list of them"
+            "collate=, a function that makes a batch from a list of them"
         )
     return require("torch_geometric.data", "pyg").Batch.from_data_list(items)
 

@@ -33,22 +33,22 @@ def select_graphs(
 ) -> Tensor:
     """Pick the graphs with the largest scores.
 
-    - "global": the m largest of all (Algorithm 1). No sort: the m-th largest score is found by
+    - "global": the m largest overall (Algorithm 1). No sort: the m-th largest score is found by
       partition on the CPU, by a histogram of the scores' bits in the kernels; then one pass picks.
     - "graph", GraNT (S): the largest within each batch, m in all. With C_b the graphs in the
       batches up to b, batch b gives ⌊m·C_b/N⌋ − ⌊m·C_{b−1}/N⌋ graphs: its proportional share,
       rounded cumulatively, so that no batch is off by one or more and the total is exactly m.
-      Batches of any sizes, their graphs in any order: this one sorts, twice.
-    - "batch", GraNT (B): the m whole batches of the largest mean score.
+      Batches may have any sizes, and their graphs may be in any order: this mode sorts, twice.
+    - "batch", GraNT (B): the m whole batches with the largest mean scores.
 
-    On a device nothing waits for it, except that "batch" learns how many graphs it picked.
+    On a GPU, nothing waits for it, except that "batch" must learn how many graphs it picked.
 
     Args:
         scores: `[N]`, floating point.
         m: how many graphs to pick, 0 to N; for "batch", how many batches.
         mode: one of the above.
-        batches: int64 `[N]`, the number of the batch that each graph is in, from 0, none empty;
-            "graph" and "batch" need it.
+        batches: int64 `[N]`, the number of the batch that each graph is in, from 0, with no batch
+            empty; "graph" and "batch" need it.
         counts: the histogram of these scores, where the kernel that made them made one.
         backend: "auto", "triton" or "torch", see `grant_fast.ops.dispatch.takes_kernels`.
 
@@ -56,8 +56,8 @@ def select_graphs(
         int64 ascending positions, `[m]`; for "batch", those of every graph of the picked batches.
 
     Raises:
-        InputError: a score is NaN, or a batch number cannot be (both on the CPU); m is out of
-            range, or the shapes do not fit.
+        InputError: a score is NaN, or a batch number is impossible (both checked on the CPU only);
+            m is out of range, or the shapes do not fit.
     """
     if mode not in get_args(SelectMode):
         raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(SelectMode))}")
@@ -68,8 +68,8 @@ def select_graphs(
     if batches is None or batches.shape != scores.shape:
         found = None if batches is None else list(batches.shape)
         raise InputError(
-            f"{found} batch numbers beside {list(scores.shape)} scores: mode {mode!r} needs one "
-            "for each graph"
+            f"{found} batch numbers for {list(scores.shape)} scores: mode {mode!r} needs one for "
+            "each graph"
         )
     _check_batches(batches)
     if mode == "graph":
@@ -120,8 +120,8 @@ def sample_graphs(scores: Tensor, m: int, lot: Tensor) -> tuple[Tensor, Tensor]:
         )
     if lot.shape != scores.shape:
         raise InputError(
-            f"{list(lot.shape)} random numbers beside {list(scores.shape)} scores: draw one for "
-            "each graph"
+            f"{list(lot.shape)} random numbers for {list(scores.shape)} scores: draw one for each "
+            "graph"
         )
     _check_count(m, len(scores), "graphs")
     finite = scores.double().clamp(max=torch.finfo(torch.float32).max)

@@ -53,12 +53,14 @@ def output_jacobian(
         InputError: no graphs, another model, one that gives a row a node, or `chunk_size` below 1.
     """
     if not isinstance(model, FlexGCN):
-        raise InputError(f"the tangent kernel is of a FlexGCN, not of a {type(model).__name__}")
+        raise InputError(
+            f"the tangent kernel is defined for a FlexGCN, not for a {type(model).__name__}"
+        )
     hooked = any(map(is_hooked, (model, *model.convs)))
     if hooked or model._overrides("forward") or model._overrides("hidden"):
         raise InputError(
-            "this FlexGCN has hooks, or a forward pass of its own, of which the tangent kernel "
-            "knows nothing: give one without"
+            "this FlexGCN has hooks or its own forward pass, which the tangent kernel cannot "
+            "account for: give one without"
         )
     check_layers(model.convs, model.normalize)
     if model.pool is None:
@@ -176,7 +178,7 @@ def functional_gradient(kernel: Tensor, residuals: Tensor) -> Tensor:
     """
     if residuals.shape != kernel.shape[::2]:
         raise InputError(
-            f"residuals have shape {tuple(residuals.shape)} beside a kernel of shape "
+            f"residuals have shape {tuple(residuals.shape)} for a kernel of shape "
             f"{tuple(kernel.shape)}: give one row for each graph of the kernel's first axis"
         )
     return torch.einsum("ghcd,gc->hd", kernel, residuals) / len(kernel)

@@ -58,7 +58,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a checkpoint of grant-fast; {remedy}")
     if state["version"] != VERSION:
         raise InputError(
-            f"{path}: checkpoint version {state['version']}, this grant_fast reads {VERSION}; "
+            f"{path}: checkpoint version {state['version']}, but this grant_fast reads {VERSION}; "
             "upgrade grant_fast, or train again"
         )
     return state

@@ -86,29 +86,29 @@ class RunConfig:
     """
 
     source: str = _setting("gen-reg", _TEXT, "gen-reg, gen-cls, a CSV of SMILES, a packed file, …")
-    smiles_column: str | None = _setting(None, _TEXT, "the CSV's column of SMILES")
+    smiles_column: str | None = _setting(None, _TEXT, "the CSV column that holds the SMILES")
     target: tuple[str, ...] = _setting(
-        (), _TEXT, "the CSV's target columns, or 'all' that hold numbers"
+        (), _TEXT, "the CSV's target columns, or 'all' for every column of numbers"
     )
     task: str = _setting(
         "auto",
         _one_of("auto", "regression", "binary", "multiclass", "multilabel"),
-        "what the targets are",
+        "the type of task",
     )
     split: str | None = _setting(
         None,
         _one_of("random", "scaffold"),
-        "how to split. Default: the published or packed split; tables by scaffold; others at "
-        "random",
+        "how to split the data. Default: the published or packed split; tables by scaffold; "
+        "others at random",
     )
     split_column: str | None = _setting(
-        None, _TEXT, "the CSV's column that says train, valid or test"
+        None, _TEXT, "the CSV column that says train, valid or test"
     )
     graphs: int | None = _setting(
         None,
         _COUNT,
-        "use only the first N graphs (of a published split: of its parts; of generated sets: make "
-        "N; default 50,000)",
+        "use only the first N graphs (published splits: the first of each part, in proportion; "
+        "generated sets: make N, default 50,000)",
     )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
     strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
@@ -123,13 +123,14 @@ class RunConfig:
     head: int | None = _setting(
         None,
         _WIDTH,
-        "width between two last linear maps, as the paper's code has; by default one map",
+        "width between two final linear maps, as in the paper's code; by default there is only "
+        "one map",
     )
     embedding: int = _setting(9, _WIDTH, "width of the atom embedding (molecules)")
     act: str = _setting("relu", _one_of(*ACTS), "activation between the layers")
     norm: str = _setting("none", _one_of("none", *NORMS), "normalisation between the layers")
     dropout: tuple[float, ...] = _setting(
-        (0.0,), _RATE, "dropout's probability after each hidden layer, or one for all"
+        (0.0,), _RATE, "dropout probability after each hidden layer, or one for all"
     )
     pool: str = _setting("mean", _one_of("mean", "sum", "max"), "readout of graph-level targets")
     normalize: bool = _setting(True, _SWITCH, "normalise the adjacency symmetrically")
@@ -137,7 +138,7 @@ class RunConfig:
     init: str = _setting(
         "default",
         _one_of("default", "kaiming"),
-        "how weights are drawn; 'kaiming' is the way of the paper's code",
+        "how initial weights are drawn; 'kaiming' is what the paper's code does",
     )
 
     epochs: int = _setting(100, _EPOCHS, "passes over the selected graphs")
@@ -145,25 +146,27 @@ class RunConfig:
     lr_schedule: str = _setting(
         "constant",
         _one_of("constant", "plateau"),
-        "'plateau' lowers lr while the validation metric stands still",
+        "'plateau' lowers lr while the validation metric does not improve",
     )
     lr_restart: float | None = _setting(
-        None, _POSITIVE, "raise lr to at least this whenever graphs are selected anew"
+        None, _POSITIVE, "raise lr to at least this at each new selection of graphs"
     )
     weight_decay: float = _setting(0.0, _NOT_NEGATIVE, "AdamW's weight decay")
     batch_size: int = _setting(500, _COUNT, "graphs in a batch")
     step_every: str = _setting(
-        "batch", _one_of("batch", "epoch"), "when to step the optimizer; 'epoch' is the paper's way"
+        "batch",
+        _one_of("batch", "epoch"),
+        "when to step the optimizer; 'epoch' is what the paper does",
     )
     pass_size: int | None = _setting(
-        None, _COUNT, "with --step-every epoch: graphs that batch norm takes together"
+        None, _COUNT, "with --step-every epoch: how many graphs batch norm normalises together"
     )
     clip: float | None = _setting(None, _POSITIVE, "clip the gradient to this norm")
     standardize: bool = _setting(
-        True, _SWITCH, "scale regression targets to mean 0 and deviation 1 in training"
+        True, _SWITCH, "scale regression targets to mean 0 and standard deviation 1 in training"
     )
 
-    arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "who picks the graphs")
+    arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "how the graphs are picked")
     start_ratio: float = _setting(
         0.1, _SHARE, "share of the graphs (grant-b: of the batches) selected at first"
     )
@@ -171,19 +174,20 @@ class RunConfig:
         "step", _one_of("step", "linear", "cosine", "constant"), "how the share grows towards 1"
     )
     interval: int | str = _setting(
-        "curriculum", _INTERVAL, "epochs between selections; 'curriculum' lets them grow"
+        "curriculum", _INTERVAL, "epochs between selections; 'curriculum' lets the gaps grow"
     )
 
     metric: str = _setting(
         "auto",
         _one_of("auto", "mae", "rmse", "r2", "roc_auc", "ap", "accuracy"),
-        "chooses the best weights, and is tested; 'auto' is the data's own",
+        "the metric that chooses the best weights and is reported on the test set; 'auto' uses "
+        "the data's own",
     )
     eval_every: int = _setting(1, _COUNT, "epochs between validations")
-    visits: int | None = _setting(None, _VISITS, "stop after so many graph visits")
+    visits: int | None = _setting(None, _VISITS, "stop after this many graph visits")
     seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
     device: str = _setting(
-        "auto", _TEXT, "where to compute: cpu, cuda, cuda:1, …; auto takes a GPU if there is one"
+        "auto", _TEXT, "where to compute: cpu, cuda, cuda:1, …; auto uses a GPU if there is one"
     )
 
     def __post_init__(self) -> None:
@@ -248,7 +252,7 @@ class RunConfig:
             if keys:
                 raise InputError(
                     f"{origin}: {complaint} key{'s' * (len(keys) > 1)} {', '.join(sorted(keys))}; "
-                    "it was written by another version, or edited: mend it, or train again"
+                    "it was written by another version, or edited: correct it, or train again"
                 )
         try:
             return cls(**values)
@@ -271,7 +275,7 @@ def _fitting(gaps: int, orders: str) -> str:
         return f"a single layer (orders={orders}) has no gap: leave the setting out"
     if gaps == 1:
         return f"2 layers (orders={orders}) have one gap: give one value"
-    return f"{gaps + 1} layers (orders={orders}) have {gaps} gaps: give so many values, or one"
+    return f"{gaps + 1} layers (orders={orders}) have {gaps} gaps: give that many values, or one"
 
 
 def _plain(value: object) -> str:

@@ -36,10 +36,10 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
             lines += _stand_ins(dataset.graphs.y, task)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
-        lines.append(f"no label in training, so that predictions mean nothing: target {which}")
+        lines.append(f"no label in training, so predictions mean nothing: target {which}")
     if constant := constant_targets(y, task):
-        only = f"one {value} only in training"
-        lines.append(f"{only}, so that there is nothing to learn: target {few(constant)}")
+        only = f"only one {value} in training"
+        lines.append(f"{only}, so there is nothing to learn: target {few(constant)}")
     y = targets_of(dataset.graphs, dataset.split["valid"])
     found = unlabelled_targets(y, task)
     if config.metric_of(dataset.metric) in _OF_TWO:
@@ -47,7 +47,7 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     blind = [target for target in found if target not in (*unknown, *constant)]
     if 0 < len(blind) < task.num_outputs:
         values = "values" if task.kind == "regression" else "classes"
-        without = f"too few {values} in valid, so that it has no say in which weights are best"
+        without = f"too few {values} in valid, so it has no say in which weights are best"
         lines.append(f"{without}: target {few(blind)}")
     return lines
 
@@ -59,7 +59,7 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     flat = fingerprints(dataset.graphs, but=CHIRALITY)
     if seen := seen_in_training(flat, dataset.split):
         helps = _is_table(config) and dataset.splitting != "scaffold"
-        apart = " (--split scaffold keeps such together)" if helps else ""
+        apart = " (--split scaffold keeps these together)" if helps else ""
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
     if dataset.task.level == "node":
@@ -69,10 +69,10 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
         what = "rows" if _is_table(config) else "graphs"
         one, other = sorted(dataset.graphs.ids[torch.from_numpy(pairs[0])].tolist())
         much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
-        stand = "molecules stand" if len(pairs) > 1 else "molecule stands"
+        occur = "molecules occur" if len(pairs) > 1 else "molecule occurs"
         where = f"for example in {what} {one} and {other}"
         lines.append(
-            f"{len(pairs)} {stand} there more than once, or as isomers that look alike, with "
+            f"{len(pairs)} {occur} more than once, or as isomers that look alike, with "
             f"labels that differ{much}, {where}"
         )
     return lines
@@ -95,7 +95,7 @@ def _classes_among(y: Tensor, task: Task) -> list[str]:
         return []
     lowest = float(y[~y.isnan()].min())
     unknown = '; if -1 means "not measured", empty such cells' if lowest == -1 else ""
-    return [f"{which} like classes: for a classification {remedy}{unknown}"]
+    return [f"{which} like classes: for classification, {remedy}{unknown}"]
 
 
 def _is_yes_or_no(column: Tensor) -> bool:

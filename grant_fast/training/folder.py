@@ -64,7 +64,7 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         culprit = Path(error.filename)
         hollow = culprit.is_symlink() and not culprit.exists()
-        why = f"{culprit} is a link that leads nowhere" if hollow else error.strerror
+        why = f"{culprit} is a broken link" if hollow else error.strerror
         raise InputError(
             f"cannot make the folder {path}: {why}; give another one with -o"
         ) from error
@@ -142,13 +142,14 @@ def load_state(
     check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
     if state.get("data") != checksum:
         raise InputError(
-            f"{path}: the run was made on other data, or another split of them, than "
+            f"{path}: the run was made on other data, or on another split of them, than "
             f"{config.source} gives now: restore them, or give another folder"
         )
     if state.get("metric") != metric:
         raise InputError(
             f"{path}: the run was judged by {state.get('metric', 'what an older version chose')}, "
-            f"and would go on by {metric}: begin it again with --overwrite, or in another folder"
+            f"but would continue with {metric}: start it again with --overwrite, or in another "
+            "folder"
         )
     return state
 

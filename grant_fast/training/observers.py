@@ -72,8 +72,8 @@ class TensorBoard(Observer):
             self._writer.flush()  # an interrupt must not lose what the checkpoint remembers
         except OSError as error:
             raise InputError(
-                f"cannot write TensorBoard's events: {error.strerror or error}; "
-                "free some space, or go on without --tensorboard"
+                f"cannot write TensorBoard's events: {error.strerror or error}; free some space, "
+                "or continue without --tensorboard"
             ) from error
 
     def finished(self, result: RunResult) -> None:

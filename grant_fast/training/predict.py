@@ -93,23 +93,23 @@ class Predictor:
         """Graphs that the network can take, on its device."""
         if not isinstance(graphs, PackedGraphs):
             raise InputError(
-                f"a prediction is for a PackedGraphs, not a {type(graphs).__name__}: make one, "
-                "with PackedGraphs.from_smiles or from_data_list, say; to score its graphs, call "
-                "score(graphs) of this predictor in place of score_graphs"
+                f"a predictor takes a PackedGraphs, not a {type(graphs).__name__}: make one, for "
+                "example with PackedGraphs.from_smiles or from_data_list; to score its graphs, "
+                "call this predictor's score(graphs) instead of score_graphs"
             )
         if graphs.num_features != self.spec.num_features:
             raise InputError(
-                f"these graphs have {graphs.num_features} features a node, the run was trained on "
-                f"{self.spec.num_features}: give graphs of the same kind"
+                f"these graphs have {graphs.num_features} features per node, but the run was "
+                f"trained on {self.spec.num_features}: give graphs of the same kind"
             )
         return graphs.to(next(self.model.parameters()).device)
 
 
 def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:
-    """Rebuild the network of a run folder, by default with its best weights by validation.
+    """Rebuild the network from a run folder, by default with its best weights by validation.
 
     Raises:
-        InputError: not a run folder, or its checkpoint is damaged or of another run.
+        InputError: it is not a run folder, or its checkpoint is damaged or belongs to another run.
     """
     folder = Path(run_dir)
     config = read_config(folder)
@@ -118,8 +118,8 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     saved = RunConfig.from_dict(state["config"], origin=str(path))
     if unlike := difference(saved, config):
         raise InputError(
-            f"{path} is of another run than the {CONFIG_FILE} beside it, with {unlike}: put the "
-            "run's own files back, or train again"
+            f"{path} belongs to another run than the {CONFIG_FILE} beside it, with {unlike}: put "
+            "the run's own files back, or train again"
         )
     spec = ModelSpec.from_dict(state["spec"])
     model = build_model(config, spec)
@@ -133,7 +133,7 @@ def check_new_graphs(source: str) -> None:
     if not path.suffix and not path.exists():
         raise InputError(
             f"there is no file {source}: give a CSV of SMILES, a *.smi or a *.gfast, which "
-            f"`grant-fast pack {source} -o {source}.gfast` makes of a data set known by name"
+            f"`grant-fast pack {source} -o {source}.gfast` makes from a data set known by name"
         )
 
 
@@ -141,8 +141,8 @@ def check_answers_name(out: Path) -> None:
     """Refuse a name by which other programs would not know a table (InputError)."""
     if unzipped_name(out).suffix.lower() not in (".csv", ".tsv"):
         raise InputError(
-            f"cannot write predictions as {out}: give a name that ends in .csv or .tsv (or in .gz "
-            "behind that)"
+            f"cannot write predictions as {out}: give a name that ends in .csv or .tsv (or has "
+            ".gz after that)"
         )
 
 
@@ -178,7 +178,7 @@ def predict_csv(
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
     if is_smi := table_kind(source) == ".smi":
         if smiles_column is not None:
-            raise InputError(f"{source} has no columns: leave --smiles-column away")
+            raise InputError(f"{source} has no columns: leave out --smiles-column")
         table = read_smi(source)
     else:
         column = smiles_column or predictor.config.smiles_column
@@ -192,8 +192,8 @@ def predict_csv(
     if failed and strict:
         row, text = failed[0]
         raise InputError(
-            f"{source} row {row}: {text!r} is not a valid SMILES ({len(failed)} such in the file): "
-            "correct it, or leave --strict away"
+            f"{source} row {row}: {text!r} is not a valid SMILES ({len(failed)} such in the "
+            "file): correct it, or leave out --strict"
         )
     graphs = PackedGraphs.from_graph_arrays(arrays)
     answers = iter(_finite(predictor(graphs), predictor).tolist())
@@ -232,10 +232,10 @@ def _finite(answers: Tensor, predictor: Predictor) -> Tensor:
     wrong = (~answers.isfinite()).any(1)
     if wrong.any():
         broken = any(not t.isfinite().all() for t in predictor.model.state_dict().values())
-        cause = "its weights hold no finite numbers" if broken else "they overflow"
+        cause = "its weights are not finite" if broken else "they overflow"
         raise InputError(
-            f"{int(wrong.sum())} of {len(wrong)} predictions of the run are NaN or infinite, as "
-            f"{cause}: train it again with a lower --lr"
+            f"{int(wrong.sum())} of {len(wrong)} predictions of the run are NaN or infinite, "
+            f"because {cause}: train it again with a lower --lr"
         )
     return answers
 

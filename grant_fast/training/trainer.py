@@ -383,8 +383,8 @@ class Trainer:
         return InputError(
             f"training diverged after {self.epoch} epochs: {what}; "
             + ("standardize the targets, " if unscaled else "")
-            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient; "
-            "the folder keeps this run, so give --overwrite, too"
+            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient; the "
+            "folder keeps this run, so add --overwrite"
         )
 
 
@@ -422,8 +422,8 @@ def _check_learnable(dataset: Dataset) -> None:
     columns = zip(y.view(len(y), -1).T, labels.view(len(y), -1).T, strict=True)
     if all(len(column[known].unique()) < 2 for column, known in columns):
         raise InputError(
-            f"{dataset.name} has labels of one class only in its training split, so that there is "
-            "nothing to tell apart: choose another target or split, or add data"
+            f"{dataset.name} has labels of only one class in its training split, so there is "
+            "nothing to learn: choose another target or split, or add data"
         )
 
 

@@ -260,9 +260,9 @@ def test_a_peer_that_was_left_out_is_explained_and_no_other():
     cases_ = {
         n: {"group": "layer", "result": r} for n, r in zip(names, (compiled, plain), strict=True)
     }
-    assert "– is not run. TAGConv, compiled: compiling" in report.markdown(document(**cases_))
+    assert "– means not run. TAGConv, compiled: compiling" in report.markdown(document(**cases_))
     cases_[names[1]]["result"] = compiled
-    assert "is not run" not in report.markdown(document(**cases_))
+    assert "means not run" not in report.markdown(document(**cases_))
 
 
 def results(folder: Path, name: str, **changes: object) -> dict:

@@ -35,8 +35,8 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, mole
     assert run("train", molecules, *words, "-o", out).exit_code == 0
     molecules.rename(moved)
     line = fails("train", "--resume", "-o", out)
-    assert "there is no file" in line and f"is what {out / 'config.json'} names" in line
-    assert "give a SOURCE beside --resume" in line
+    assert "there is no file" in line and f"is the source in {out / 'config.json'}" in line
+    assert "give a SOURCE with --resume" in line
     assert run("train", moved, "--resume", "-o", out).exit_code == 0
     config = (out / "config.json").read_text()  # as where that is ended before its first epoch
     (out / "config.json").write_text(config.replace(moved.name, "elsewhere.csv"))
@@ -78,7 +78,7 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     grades.write_text("\n".join(["smiles,grade", *lines]))
     text = said("train", grades)
     assert "graphs (scaffold split), target grade, regression\n" in text
-    assert "targets look like classes: for a classification give --task\n" in text
+    assert "targets look like classes: for classification, give --task\n" in text
     text = said("train", grades, "--task", "multiclass")
     assert "graphs (scaffold split), multiclass, 3 classes\n" in text and "look" not in text
     assert "targets look like" not in said("train", grades, "--task", "regression")
@@ -86,7 +86,7 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     grades.write_text("\n".join(["smiles,grade,rare", *hollow]))  # one label is no class
     text = said("train", grades, "--target", "all")
     assert "targets look like" not in text
-    assert "no label in training, so that predictions mean nothing: target rare\n" in text
+    assert "no label in training, so predictions mean nothing: target rare\n" in text
 
 
 def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
@@ -95,14 +95,14 @@ def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
     lines = [f"{smiles},{row % 2}" for row, smiles in enumerate(SMILES * 2)]
     table.write_text("\n".join(["smiles,y", *lines]))
     dataset = load_dataset(table, split="random", progress=False)
-    for labels, why in ((1, "labels of one class only"), (torch.nan, "no labels")):
+    for labels, why in ((1, "labels of only one class"), (torch.nan, "no labels")):
         dataset.graphs.y[dataset.split["valid"]] = labels
         dataset.graphs.y[dataset.split["test"]] = labels
         save_dataset(dataset, packed)
         few = ["--epochs", 3, "--device", "cpu", "-o", out, "--overwrite"]
         assert run("train", packed, *few).stdout.splitlines()[0] == (
-            f"test roc_auc: not measurable, as the test split has {why} "
-            f"(weights of epoch 3, the last, as the valid split has {why})"
+            f"test roc_auc: not measurable, because the test split has {why} "
+            f"(weights of epoch 3, the last, because the valid split has {why})"
         )
 
 
@@ -112,7 +112,7 @@ def test_targets_that_never_vary_are_named(tmp_path):
     lines = [f"{smiles},{row / 7},3.5,0,{row % 2}" for row, smiles in enumerate(SMILES * 2)]
     table.write_text("\n".join(["smiles,y,flat,never,label", *lines]))
     few = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run", "--overwrite"]
-    tail = "only in training, so that there is nothing to learn: target"
+    tail = "in training, so there is nothing to learn: target"
     result = run("train", table, "--target", "y,flat", *few)
     assert f"one value {tail} flat\n" in result.stderr
     assert (
@@ -120,7 +120,7 @@ def test_targets_that_never_vary_are_named(tmp_path):
     )
     assert tail not in run("train", table, "--target", "y", *few).stderr
     result = run("train", table, "--target", "flat", "--metric", "r2", *few)
-    assert "not measurable, as the test split has labels of one value only (" in result.stdout
+    assert "not measurable, because the test split has labels of only one value (" in result.stdout
 
 
 def test_compare_writes_table_numbers_and_picture(tmp_path):
@@ -171,9 +171,11 @@ def test_compare_says_which_arms_it_runs():
 
 def test_the_help_says_how_data_are_split_and_shortened_by_default():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("train", "--help").stdout).split())
-    assert "How to split; one of random, scaffold. Default: the published or packed" in words
-    assert "Use only the first N graphs (of a published split: of its parts; of" in words
-    assert "What the targets are; one of auto" in words and "multilabel. Default: auto." in words
+    assert (
+        "How to split the data; one of random, scaffold. Default: the published or packed" in words
+    )
+    assert "Use only the first N graphs (published splits: the first of each part" in words
+    assert "The type of task; one of auto" in words and "multilabel. Default: auto." in words
 
 
 def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
@@ -194,7 +196,7 @@ def test_compare_always_brings_its_controls(tmp_path):
     assert result.exit_code == 0, result.output
     found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
     assert found == {"grant-b", "random", "full-equal-budget"}
-    assert "with one seed nobody can tell" in result.stdout
+    assert "with one seed, that may be mere chance" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_all_targets_name_once_which_columns_of_words_they_leave_out(molecules, 
     molecules.write_text("\n".join(words))
     result = run("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
     assert result.exit_code == 0, result.output
-    said = "left out of the targets, as not all of their cells are numbers: 'id', 'who'"
+    said = "left out of the targets, because not all of their cells are numbers: 'id', 'who'"
     assert result.stderr.count(said) == 1
     assert load_dataset(tmp_path / "m.gfast").task.names == ("size", "toxic", "sticky")
 
@@ -324,8 +326,8 @@ def test_predictions_that_are_no_numbers_are_refused(of_molecules, molecules, tm
     state["model"][name].fill_(value)
     save_checkpoint(of_molecules / "best.pt", state)
     line = fails("predict", of_molecules, molecules, "-o", tmp_path / "out.csv")
-    cause = "its weights hold no finite numbers" if how == "weights" else "they overflow"
-    assert f"predictions of the run are NaN or infinite, as {cause}: train it again" in line
+    cause = "its weights are not finite" if how == "weights" else "they overflow"
+    assert f"predictions of the run are NaN or infinite, because {cause}: train it again" in line
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -335,7 +337,7 @@ def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path)
     (tmp_path / "run" / "last.pt").unlink()
     again = run("train", "--resume", "-o", tmp_path / "run")
     assert again.exit_code == 0
-    assert "run has no last.pt to go on from: the run begins with epoch 1" in again.stderr
+    assert "run has no last.pt to continue from: the run starts at epoch 1" in again.stderr
 
 
 def test_molecules_in_test_and_in_training_are_counted(tmp_path):
@@ -390,11 +392,11 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     [
         (
             {"arm": "grant-b", "start_ratio": 0.05, "epochs": 50},
-            "grant-b: 5% of the batches, one or more, at first, 87% at last",
+            "grant-b: 5% of the batches, one or more, at first, 87% at the end",
         ),
         (
             {"arm": "random", "start_ratio": 0.1, "epochs": 5},
-            "random: 10% of the graphs, one or more, at first, 10% at last",
+            "random: 10% of the graphs, one or more, at first, 10% at the end",
         ),
         ({"arm": "grant-s", "start_ratio": 1.0}, ""),
         ({"arm": "full"}, ""),

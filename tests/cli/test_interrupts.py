@@ -36,7 +36,7 @@ def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp
     _, said = broken.communicate(timeout=60)
     assert broken.returncode == 130, said
     assert "Traceback" not in said
-    assert said.strip().splitlines()[-1].startswith("interrupted; go on with: grant-fast train")
+    assert said.strip().splitlines()[-1].startswith("interrupted; continue with: grant-fast train")
     assert not (tmp_path / "broken" / "result.json").exists()
     state = load_checkpoint(tmp_path / "broken" / "last.pt")
     assert state["totals"]["epoch"] == len(state["history"]) < 120
@@ -134,5 +134,5 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
         result = run(*words)
         assert result.exit_code == 130
         said = result.stderr.splitlines()[-1]
-        assert said.startswith("interrupted; go on with: grant-fast" if begun else "interrupted")
+        assert said.startswith("interrupted; continue with: grant-fast" if begun else "interrupted")
         assert begun or said == "interrupted"

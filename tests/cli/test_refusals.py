@@ -57,7 +57,7 @@ def test_a_reproduction_refuses_nonsense_before_data_are_read(tmp_path):
     table = tmp_path / "two.csv"
     table.write_text("text,a,b\nC,1,0\n")
     words = ["reproduce", "ogbg-molhiv", "--data", table, *out]
-    assert "name one with --smiles-column" in fails(*words)
+    assert "choose one with --smiles-column" in fails(*words)
     assert "choose with --target" in fails(*words, "--smiles-column", "text")
     assert "1 graph cannot be split" in fails(*words, "--smiles-column", "text", "--target", "a")
 
@@ -69,9 +69,9 @@ def test_a_name_that_is_no_text_is_refused():
 def test_unknown_data_sets_and_missing_sources_are_refused(tmp_path):
     assert "unknown data set 'gen-rag': give gen-reg" in fails("train", "gen-rag")
     assert "nothing to train on" in fails("train")
-    assert "nothing to compare on: give a SOURCE, or --resume with" in fails("compare")
+    assert "nothing to compare: give a SOURCE, or --resume with" in fails("compare")
     line = fails("compare", "--resume", "-o", tmp_path / "none")
-    assert "none holds no comparison to go on with: give a SOURCE" in line
+    assert "none holds no comparison to continue: give a SOURCE" in line
 
 
 def test_a_bad_table_is_one_line(tmp_path):
@@ -108,7 +108,7 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     config.write_text(text.replace('"orders": [\n    3,', '"orders": [\n    4,'))
     line = fails("predict", trained, "x.gfast", "-o", out)
     assert (
-        "best.pt is of another run than the config.json beside it, with orders=(3, 2), not ("
+        "best.pt belongs to another run than the config.json beside it, with orders=(3, 2), not ("
         in line
     )
     config.write_text(text.replace('"seed": 0', '"seed": 1'))  # the weights would fit
@@ -136,7 +136,7 @@ def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
 def test_predictions_get_a_name_by_which_others_read_them(trained, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     line = fails("predict", trained, "x.gfast", "-o", name)
-    assert f"as {name}: give a name that ends in .csv or .tsv (or in .gz behind that)" in line
+    assert f"as {name}: give a name that ends in .csv or .tsv (or has .gz after that)" in line
     assert not (tmp_path / name).exists()
 
 
@@ -152,7 +152,7 @@ def test_a_column_without_any_molecule_is_named(of_molecules, tmp_path):
     line = fails("predict", of_molecules, lines, "-o", out)
     assert "new.smi holds no valid SMILES ('smiles'): begin each line with one" in line
     line = fails("predict", of_molecules, lines, "--smiles-column", "id", "-o", out)
-    assert "new.smi has no columns: leave --smiles-column away" in line
+    assert "new.smi has no columns: leave out --smiles-column" in line
     assert not out.exists()
 
 
@@ -161,7 +161,7 @@ def test_a_packed_file_has_no_smiles_to_name_or_to_be_strict_with(trained, tmp_p
     assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
     for words in (["--strict"], ["--smiles-column", "smiles"]):
         line = fails("predict", trained, packed, *words, "-o", tmp_path / "out.csv")
-        assert "d.gfast holds no SMILES: leave --smiles-column and --strict away" in line
+        assert "d.gfast holds no SMILES: leave out --smiles-column and --strict" in line
 
 
 def test_nothing_is_written_over_its_own_source(trained, molecules, tmp_path):
@@ -212,7 +212,7 @@ MISSING_FILES = [
         "there is no file data/hiv.csv: the folder data does not exist; check the path",
     ),
     ("a.smi", "there is no file a.smi: the current folder has no *.smi at all; check the path"),
-    ("a.gfast", "there is no packed file a.gfast, as `grant-fast pack` makes them: the current"),
+    ("a.gfast", "there is no packed file a.gfast, such as `grant-fast pack` makes: the current"),
     ("molecules", "; did you mean molecules.csv?"),
     ("molhiv", "; did you mean ogbg-molhiv?"),
     ("qm9", "; did you mean QM9?"),
@@ -231,8 +231,8 @@ def test_a_source_that_is_not_there_is_named_with_a_likely_one(here, source, mes
 
 
 OTHER_KINDS = [
-    ("notes.txt", "a file's kind is told by the end of its name: rename it"),
-    ("molecules", "a file's kind is told by the end of its name: rename it"),
+    ("notes.txt", "the kind of a file is told by its extension: rename it"),
+    ("molecules", "the kind of a file is told by its extension: rename it"),
     ("a.xlsx", "save the sheet as CSV (UTF-8)"),
     ("old.XLS", "save the sheet as CSV (UTF-8)"),
     ("a.sdf", "convert it to a CSV with a column of SMILES or to a *.smi, with RDKit or Open"),
@@ -244,7 +244,7 @@ OTHER_KINDS = [
 @pytest.mark.parametrize(("source", "remedy"), OTHER_KINDS, ids=lambda v: v[:20])
 def test_a_file_of_another_kind_is_refused_alike_by_all_commands(here, source, remedy):
     Path(source).write_text("smiles,y\nC,1\n")
-    message = f"{source} is no *.csv, *.tsv, *.smi or *.gfast: {remedy}"
+    message = f"{source} is not a *.csv, *.tsv, *.smi or *.gfast: {remedy}"
     for words in ([], ["--target", "y"], ["--split", "scaffold"]):
         assert message in fails("train", source, *words)
     assert message in fails("pack", source, "-o", "out.gfast")
@@ -305,12 +305,12 @@ def test_unwritable_outputs_are_named(tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
     for out in (tmp_path / "link", tmp_path / "link" / "run"):
         line = fails("train", *SMALL, "--epochs", 1, "-o", out)
-        assert f"{tmp_path / 'link'} is a link that leads nowhere; give another one" in line
+        assert f"{tmp_path / 'link'} is a broken link; give another one" in line
     # said before the 50,000 graphs are drawn
     line = fails("pack", "gen-reg", "-o", tmp_path / "nowhere" / "d.gfast")
     assert "nowhere does not exist: make it first, or give another one" in line
     line = fails("pack", "gen-reg", "-o", tmp_path / "file" / "d.gfast")
-    assert "file is no folder; give another one" in line
+    assert "file is not a folder; give another one" in line
     assert "give a name that ends in .gfast" in fails("pack", "gen-reg", "-o", tmp_path / "d.bin")
 
 
@@ -347,7 +347,7 @@ def test_a_folder_that_nobody_may_enter_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "is_file", refuse)
     line = fails("compare", *SMALL, "-o", tmp_path / "run")
-    assert f"{tmp_path / 'run'}: Permission denied; see to the rights of its folder" in line
+    assert f"{tmp_path / 'run'}: Permission denied; check its folder's permissions" in line
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_too_little_memory_is_one_line(tmp_path, monkeypatch, error):
         raise error
 
     monkeypatch.setattr("grant_fast.training.trainer.build_model", full)
-    assert "the memory is not enough" in fails("train", *SMALL, "-o", tmp_path / "run")
+    assert "out of memory" in fails("train", *SMALL, "-o", tmp_path / "run")
 
 
 def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
@@ -402,7 +402,7 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path, words, unbuffered):
             program, env=environment, stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 1
-    assert done.stderr.startswith("error: cannot write what is printed here: No space left")
+    assert done.stderr.startswith("error: cannot write the output: No space left")
     assert done.stderr.count("\n") == 1
     assert all(path.exists() for path in out)
 

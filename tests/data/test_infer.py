@@ -58,14 +58,14 @@ def test_two_classes_are_a_binary_task() -> None:
     [
         ([[NAN], [NAN]], None, "no labels at all"),
         ([[0.0], [3.0]], "binary", "binary task needs labels 0 and 1, found 3"),
-        ([[0.0, -1.0]], "multilabel", "needs labels 0 and 1, found -1: write those"),
+        ([[0.0, -1.0]], "multilabel", "needs labels 0 and 1, found -1: use those"),
         ([[0.0, 1.0]], "binary", "binary task has one target, not 2"),
         ([[0.0, 1.0]], "multiclass", "multiclass task has one target, not 2"),
         ([[0.0], [1.5]], "multiclass", "must be whole numbers from 0, found 1.5: renumber"),
         ([[2.0], [1.0]], "multiclass", "must start at 0; the smallest here is 1: renumber"),
         ([[0.0], [1.0], [3.0]], "multiclass", "without gaps, found 3"),
         ([[-1.0], [0.0]], "multiclass", "start at 0; the smallest here is -1"),
-        ([[0.0], [0.0]], "multiclass", "needs two: choose another target"),
+        ([[0.0], [0.0]], "multiclass", "needs two classes: choose another target"),
     ],
 )
 def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:

@@ -103,7 +103,7 @@ class TestMolecules:
             ),
             (
                 {"split_column": "y", "target": ["y"]},
-                "'y' cannot be both split column and --target",
+                "'y' cannot be both the split column and a --target",
             ),
         ):
             with pytest.raises(InputError, match=message):
@@ -284,7 +284,9 @@ class TestPacked:
         train, valid, test = torch.arange(20).split([15, 2, 3])
         drawn = dataset.graphs[[*range(19), 0]]
         again = replace(dataset, graphs=drawn, split={"train": train, "valid": valid, "test": test})
-        with pytest.raises(InputError, match=r"graphs of id 0 are in test and in another.*concat"):
+        with pytest.raises(
+            InputError, match=r"graphs with id 0 are in test and in another.*concat"
+        ):
             save_dataset(again, tmp_path / "b.gfast")
         assert not (tmp_path / "b.gfast").exists()
         again = replace(again, graphs=PackedGraphs.concat([drawn]))
@@ -391,7 +393,9 @@ def test_an_unknown_source_lists_what_is_known(source: str) -> None:
 @pytest.mark.parametrize("source", [{"smiles": ["C"], "y": [1]}, None, b"molecules.csv"])
 def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
     kind = type(source).__name__
-    with pytest.raises(InputError, match=rf"not a {kind}: give a path, or use .*\.from_smiles\(df"):
+    with pytest.raises(
+        InputError, match=rf"not a {kind}: give one of these, or use .*\.from_smiles\(df"
+    ):
         load_dataset(source)
 
 
@@ -404,10 +408,13 @@ def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
         ({"num_graphs": 0}, "num_graphs=0: give 3 or more"),
         ({"num_graphs": -4}, "num_graphs=-4"),
         ({"split": "scaffold"}, "split=\"scaffold\" needs SMILES, which 'gen-reg'"),
-        ({"target": ["y"]}, "targets are chosen in CSV files, not in 'gen-reg'"),
-        ({"split_column": "s"}, "columns and targets are chosen in CSV files, not in 'gen-reg'"),
+        ({"target": ["y"]}, "targets can be chosen only in CSV files, not in 'gen-reg'"),
+        (
+            {"split_column": "s"},
+            "columns and targets can be chosen only in CSV files, not in 'gen-reg'",
+        ),
         ({"split": "random", "split_column": "s"}, "random or in the column 's': choose one"),
-        ({"smiles_column": "s"}, "targets are chosen in CSV files, not in 'gen-reg'"),
+        ({"smiles_column": "s"}, "targets can be chosen only in CSV files, not in 'gen-reg'"),
     ],
 )
 def test_nonsense_options_are_named(options: dict, culprit: str) -> None:

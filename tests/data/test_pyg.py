@@ -310,7 +310,7 @@ def test_batches_are_not_taken_for_graphs() -> None:
 
 def test_graphs_in_tuples_are_named() -> None:
     for strange in ((graph(2), 1.0), (graph(2), 0, 1)):
-        with pytest.raises(InputError, match="graph 0 is a tuple: give the Data alone, with its y"):
+        with pytest.raises(InputError, match="graph 0 is a tuple: give only the Data, with its y"):
             from_data_list([strange])
 
 

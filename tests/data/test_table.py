@@ -85,7 +85,7 @@ def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark:
 
 def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
     text = "smiles,E\nC,-1000001.53\nO,\nN,-1000002.53\n"
-    with pytest.raises(InputError, match=r"column 'E' differs too little .* subtract -1e\+06"):
+    with pytest.raises(InputError, match=r"column 'E' varies too little .* subtract -1e\+06"):
         read_table(csv_file(text))
     assert columns(read_table(csv_file(text.replace("-100000", "")))) == [
         pytest.approx([1.53, -9.0, 2.53])
@@ -135,7 +135,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("", r"molecules.csv is empty"),
         ("\n\n", r"molecules.csv is empty"),
         ("smiles,y\n", "has a header and no rows"),
-        ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, of 'id', 'y'"),
+        ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, from 'id', 'y'"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
         ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': .* classes as 1 and 0"),
@@ -151,8 +151,8 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
-        ("smiles,y\nC,1\nCC\n", "row 3 has 1 cells and the header 2"),
-        ("smiles,y\nC,1,2\n", "row 2 has 3 cells and the header 2"),
+        ("smiles,y\nC,1\nCC\n", "row 3 has 1 cells, but the header has 2"),
+        ("smiles,y\nC,1,2\n", "row 2 has 3 cells, but the header has 2"),
         (
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words \('>1', '5 nM'\).*plain numbers, without units or si",
@@ -162,11 +162,11 @@ def test_take_keeps_rows_together(csv_file) -> None:
         (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
         (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
         (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
-        ('smiles,y\nC,"1\n', r"row 2 is not CSV \(unexpected end of data\)"),
-        ('smiles,y\nC,"1"x\n', "row 2 is not CSV"),
+        ('smiles,y\nC,"1\n', r"row 2 is not valid CSV \(unexpected end of data\)"),
+        ('smiles,y\nC,"1"x\n', "row 2 is not valid CSV"),
         pytest.param(
             f"smiles,y\nC,{'1' * 200_000}\n",
-            "row 2 is not CSV.*leave out a cell as long as this",
+            "row 2 is not valid CSV.*leave out a cell as long as this",
             id="long cell",
         ),
     ],
@@ -231,7 +231,7 @@ def test_a_zipped_table_that_is_none_or_cut_off_is_refused(tmp_path, cut: bool) 
     content = b"smiles,y\nC,1\n"
     path.write_bytes(gzip.compress(content)[:-9] if cut else content)
     with pytest.raises(
-        InputError, match=r"molecules.csv.gz is no whole gzip file .*copy or pack it"
+        InputError, match=r"molecules.csv.gz is not a complete gzip file .*copy or pack it"
     ):
         read_table(path)
 
@@ -256,8 +256,8 @@ def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
         (None, ["activity"], "no column 'activity': give --target one of"),
         (None, ["z"], "several columns 'z': rename all but one of them"),
         (None, [""], "no column ''"),
-        (None, ["smiles"], "'smiles' cannot be both SMILES column and --target"),
-        (None, ["y", "y"], "a --target is given twice among 'y', 'y'"),
+        (None, ["smiles"], "'smiles' cannot be both the SMILES column and a --target"),
+        (None, ["y", "y"], "a --target is given twice in 'y', 'y'"),
         (None, ["all"], "several columns 'z': rename all but one of them"),
     ],
 )

@@ -259,14 +259,14 @@ def test_a_batch_is_read_only_and_a_dataset_constant():
     case = Case()
     batch = case.graphs.batch([1, 2])
     for name in ("x", "edge_index", "y"):
-        with pytest.raises(InputError, match=rf"read only.*reads {name} where.*model\(x, "):
+        with pytest.raises(InputError, match=rf"read-only.*reads {name} from.*model\(x, "):
             setattr(batch, name, getattr(batch, name))
     model = FlexGCN(5, 4, 1, orders=[3, 2])
     for ids in ([1, 2], [2, 1], 1):  # views of the dataset, and gathered
         batch = case.graphs.batch(ids)
         model(batch), batch.x.sum(), model(batch)
         batch.x[:, 0] = 0
-        with pytest.raises(InputError, match=r"read only.*reads x where"):
+        with pytest.raises(InputError, match=r"read-only.*reads x from"):
             model(batch)
         with torch.inference_mode():
             batch = case.graphs.batch(ids)
@@ -286,7 +286,7 @@ def test_a_copied_batch_is_changed_where_the_batch_was(ids, how):
     again = twin(batch)
     assert torch.equal(again.x, x) and torch.equal(model(again), model(batch))
     batch.x[:, 0] = 0
-    with pytest.raises(InputError, match=r"read only.*reads x where"):
+    with pytest.raises(InputError, match=r"read-only.*reads x from"):
         model(twin(batch))
 
 
@@ -313,7 +313,7 @@ def test_a_batch_stays_what_it_was_where_its_positions_are_written_over(where):
 @pytest.mark.parametrize("name", ["pos", "edge_type", "smiles"])
 def test_what_packing_leaves_out_of_a_batch_is_named_with_a_remedy(name):
     batch = Case().graphs.batch([0, 2])
-    says = f"has no '{name}': packed graphs carry x, .* give the sampler and the loader PyG's"
+    says = f"has no '{name}': packed graphs carry only x, .* give the sampler and the loader PyG's"
     with pytest.raises(AttributeError, match=says):
         getattr(batch, name)
     for one in (batch, copy.copy(batch), pickle.loads(pickle.dumps(batch))):

@@ -18,7 +18,9 @@ def test_features_are_not_set_anew_where_something_is_kept_of_them():
     graphs.x = graphs.x * 2  # nothing is yet
     torch.testing.assert_close(graphs.hops(2, True)[:, :5], 2 * case.x)
     for name in ("x", "ptr", "adj", "adj_t"):
-        with pytest.raises(InputError, match=f"derived of {name} is kept already.*pack them anew"):
+        with pytest.raises(
+            InputError, match=f"derived from {name} are cached already.*pack them again"
+        ):
             setattr(graphs, name, getattr(graphs, name))
     kinds = PackedGraphs.from_arrays(torch.zeros(9, 1, dtype=torch.long), [[0], [1]], [0] * 9)
     assert kinds.kinds is not None
@@ -105,7 +107,7 @@ def test_a_batch_has_the_features_that_the_dataset_has(encoder):
     torch.testing.assert_close(model(batch), model(graphs.batch([2, 0])))
     graphs.x.requires_grad_()
     batch.x.detach().zero_()
-    with pytest.raises(InputError, match="read only, and a model reads x where"):
+    with pytest.raises(InputError, match="read-only, and a model reads x from"):
         model(batch)
 
 
@@ -189,7 +191,7 @@ def test_edges_that_were_written_to_are_refused(name, way, where):
     layer(2 * batch.x, batch)
     getattr(batch, name)[..., 0] = 0
     for call in (model, lambda b: layer(b.x, b)):
-        with pytest.raises(InputError, match=rf"read only.*reads {name} where.*edge_weight, batch"):
+        with pytest.raises(InputError, match=rf"read-only.*reads {name} from.*edge_weight, batch"):
             call(twin(batch))
 
 
@@ -248,7 +250,7 @@ def test_targets_that_are_set_are_the_graphs_own():
         ("y", torch.tensor([0, -1]), "y is -1 at graph 1: classes count from 0"),
         ("y", torch.zeros(2, requires_grad=True), "y requires a gradient"),
         ("y", "none", "y is not an array of numbers|y has shape"),
-        ("y_level", "edge", "y_level='edge' does not fit y: set y, whose rows tell it"),
+        ("y_level", "edge", "y_level='edge' does not fit y: set y instead, whose rows decide it"),
         ("y_level", "node", "y_level='node' does not fit y"),
         ("y_level", None, "y_level=None does not fit y"),
         ("ids", torch.arange(3), r"ids must be a tensor \[num_graphs\] of 2 rows"),

@@ -113,7 +113,7 @@ def test_level_is_inferred_or_asked_for():
     assert pack(y=torch.zeros(4)).y_level == "node"
     assert pack().y_level == "graph"
     single = {"batch": torch.arange(4), "edge_index": torch.empty(2, 0), "y": torch.zeros(4)}
-    with pytest.raises(InputError, match="graphs and nodes alike"):
+    with pytest.raises(InputError, match="both graphs and nodes"):
         pack(**single)
     assert pack(**single, y_level="node").y_level == "node"
 

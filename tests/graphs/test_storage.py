@@ -127,7 +127,7 @@ def test_a_foreign_file_is_refused(tmp_path):
 
 def test_a_file_that_is_not_there_is_named_in_a_sentence(tmp_path):
     path = tmp_path / "nowhere.gfast"
-    says = f"there is no packed file {path}, as `grant-fast pack` makes them: {tmp_path} has no"
+    says = f"there is no packed file {path}, such as `grant-fast pack` makes: {tmp_path} has no"
     with pytest.raises(InputError, match=rf"{says} \*\.gfast at all; check the path$"):
         PackedGraphs.load(path)
     with pytest.raises(InputError, match="is a folder: give a packed file in it"):

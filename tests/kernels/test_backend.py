@@ -57,9 +57,9 @@ def test_the_argument_wins_over_the_environment(batch, monkeypatch):
     free, bound = (FlexConv(5, 4, backend=backend) for backend in (None, "torch"))
     adjacency = batch.adjacency(True)
     assert "Triton" in explain(free, batch.x, edge_index=adjacency)[0]
-    with pytest.raises(InputError, match=r"DataParallel is no FlexGCN.*: give model\.module"):
+    with pytest.raises(InputError, match=r"DataParallel is not a FlexGCN.*: give model\.module"):
         explain(torch.nn.DataParallel(free), batch)
-    assert "PyTorch: the backend is chosen so" in explain(bound, batch.x, adjacency)[0]
+    assert "PyTorch: the backend setting says so" in explain(bound, batch.x, adjacency)[0]
     calls = []
     tiles = operators.flex_conv_tiles
 
@@ -128,11 +128,11 @@ def test_explain_takes_what_the_model_takes(pool):
     model = FlexGCN(5, [8, 6], 1, orders=[2, 2, 2], pool=pool, backend="torch")
     lines = explain(model, case.x, case.edge_index, case.edge_weight, case.batch, 2)
     assert lines == [
-        f"layer {i} ({a} → {b}, order 2): PyTorch: the backend is chosen so"
+        f"layer {i} ({a} → {b}, order 2): PyTorch: the backend setting says so"
         for i, (a, b) in enumerate([(5, 8), (8, 6), (6, 1)])
     ]
     weighted = explain(model, case.graphs.batch([0]))
-    assert weighted[1] == "layer 1 (8 → 6, order 2): PyTorch: the backend is chosen so"
+    assert weighted[1] == "layer 1 (8 → 6, order 2): PyTorch: the backend setting says so"
     conv = explain(FlexConv(5, 4, order=3, backend="torch"), case.x, case.edge_index)
     assert conv[0].startswith("layer 0 (5 → 4, order 3): PyTorch")
     with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
@@ -169,7 +169,7 @@ def test_explain_names_the_kernels_of_the_cpu(batch):
     assert [line.split("): ")[1] for line in lines] == [
         "one product with the dataset's cached [X, ÂX, …] (CPU kernels)",
         "CPU kernels: the whole network in one pass, each layer in cache",
-        "pooled first, then one product a graph (CPU kernels)",
+        "pooled first, then one product per graph (CPU kernels)",
     ]
     by_layer = explain(FlexGCN(5, 4, 2, orders=[2, 2, 2], act="elu"), batch)
     assert "CPU kernels: hops, products" in by_layer[1] and "PyTorch" in by_layer[2]
@@ -201,7 +201,7 @@ def test_the_doctor_says_where_the_kernels_are_wrong(monkeypatch):
     monkeypatch.setattr("grant_fast.cli.doctor._compute", wrong_with_kernels)
     wrong = {check.name: check.detail for check in examine() if check.ok is False}
     assert wrong["Triton kernels on cpu"] == (
-        "values and gradients are off by 5.0e-01; do without them, which is the default "
+        "values and gradients are off by 5.0e-01; leave them off, which is the default "
         "(GRANT_FAST_BACKEND=auto)"
     )
 

@@ -122,10 +122,10 @@ def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kerne
     monkeypatch.setenv("GRANT_FAST_BACKEND", "torch")
     assert explain(model, batch) == [
         "layer 0 (5 → 8, order 2): one product with the dataset's cached [X, ÂX, …] (PyTorch)",
-        "layer 1 (8 → 80, order 2): PyTorch: the backend is chosen so",
-        "layer 2 (80 → 6, order 2): PyTorch: the backend is chosen so",
-        "layer 3 (6 → 4, order 3): PyTorch: the backend is chosen so",
-        "layer 4 (4 → 1, order 2): pooled first, then one product a graph (PyTorch)",
+        "layer 1 (8 → 80, order 2): PyTorch: the backend setting says so",
+        "layer 2 (80 → 6, order 2): PyTorch: the backend setting says so",
+        "layer 3 (6 → 4, order 3): PyTorch: the backend setting says so",
+        "layer 4 (4 → 1, order 2): pooled first, then one product per graph (PyTorch)",
     ]
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
     tiles = "2 graphs in 1 tiles, 1 larger graphs one by one"

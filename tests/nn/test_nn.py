@@ -401,5 +401,5 @@ def test_explain_takes_what_a_layer_takes():
         explain(conv, batch)
     compiled = nn.Module()
     compiled._orig_mod = conv  # as torch.compile has it
-    with pytest.raises(InputError, match=r"is no FlexGCN or FlexConv: give model\._orig_mod"):
+    with pytest.raises(InputError, match=r"is not a FlexGCN or FlexConv: give model\._orig_mod"):
         explain(compiled, batch.x, batch)

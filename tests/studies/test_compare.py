@@ -83,7 +83,7 @@ def test_finished_runs_on_other_data_are_refused(tmp_path, config):
     with pytest.raises(InputError, match="the run was made on other data"):
         compare(dataset, config(epochs=2), tmp_path, arms=["full"], seeds=1, resume=True)
     by_r2 = replace(make_dataset(), metric="r2")
-    with pytest.raises(InputError, match="the run was judged by mae, and would go on by r2"):
+    with pytest.raises(InputError, match="the run was judged by mae, but would continue with r2"):
         compare(by_r2, config(epochs=2), tmp_path, arms=["full"], seeds=1, resume=True)
 
 

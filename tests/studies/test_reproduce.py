@@ -153,7 +153,7 @@ def test_every_deviation_from_the_recipe_is_said():
     own = replace(recipe.config, source="ogbg-molhiv", epochs=7)
     assert known_differences(recipe, dataset, own, 3, cpu)[0].startswith("7 epochs instead of 600")
     own = replace(recipe.config, pass_size=1000)
-    together = "Batch norm takes up to 1,000 graphs together instead of batches of 500."
+    together = "Batch norm normalises up to 1,000 graphs together instead of batches of 500."
     assert known_differences(recipe, dataset, own, 3, cpu)[0] == together
 
 

@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused():
         sampler_of(graphs, "batch", 2, 2)
     with pytest.raises(InputError, match=r"num_replicas=0: give a whole number"):
         sampler_of(graphs, "batch", 0)
-    with pytest.raises(InputError, match=r"num_replicas is 4, and there are 3 graphs"):
+    with pytest.raises(InputError, match=r"num_replicas is 4, but there are 3 graphs"):
         sampler_of(graphs, "batch", 4)
     sampler = sampler_of(graphs, "global", 2, 1)
     with pytest.raises(InputError, match=r"knows of no process group.*init_process_group"):

@@ -199,7 +199,7 @@ def test_infinite_targets_are_named_before_they_rank_first(name) -> None:
     task = TASKS[name]
     y = torch.zeros(4, task.num_outputs)
     y[2, -1] = -torch.inf
-    with pytest.raises(InputError, match="the target in row 2 of these is infinite"):
+    with pytest.raises(InputError, match="the target in row 2 of this batch is infinite"):
         graph_residuals(torch.zeros_like(y), y, task)
 
 

@@ -28,9 +28,9 @@ REGRESSION = Task("regression")
         ({"start_ratio": 1.01}, r"start_ratio=1\.01"),
         ({"seed": -1}, "seed=-1"),
         ({"ids": []}, "no graphs to teach"),
-        ({"ids": [0, 12]}, r"ids has 12: this dataset has positions 0\.\.8"),
-        ({"ids": [-1, 2]}, "ids has -1"),
-        ({"ids": [1, 2, 1]}, "ids has 1 more than once"),
+        ({"ids": [0, 12]}, r"ids contains 12: this dataset has positions 0\.\.8"),
+        ({"ids": [-1, 2]}, "ids contains -1"),
+        ({"ids": [1, 2, 1]}, "ids contains 1 more than once"),
         ({"ids": {4, 2}}, r"\{2, 4\} is no list of graph positions"),
         ({"ids": torch.ones(9, dtype=torch.bool)}, r"mask\.nonzero"),
     ],
@@ -45,7 +45,7 @@ def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:
 def test_one_graph_is_no_data_set() -> None:
     # PyG's graphs have a length and []: how many attributes they have, and those by name.
     data = pytest.importorskip("torch_geometric.data").Data(x=torch.ones(3, 1), y=torch.ones(3))
-    with pytest.raises(InputError, match=r"a Data is one graph, no data set: give \[data\]"):
+    with pytest.raises(InputError, match=r"a Data is one graph, not a data set: give \[data\]"):
         GraNTSampler(data, REGRESSION, 4, epochs=5)
 
 

@@ -111,7 +111,7 @@ def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
     for graph in graphs:
         graph.y = torch.randn(len(graph.x), 1)
         graph.train_mask = torch.ones(len(graph.x), dtype=torch.bool)
-    with pytest.warns(UserWarning, match="the graphs have train_mask, .* set y to NaN"):
+    with pytest.warns(UserWarning, match="the graphs have a train_mask, .* set y to NaN"):
         score_graphs(lambda batch: batch.x[:, :1], graphs, Task("regression", "node"))
 
 

@@ -125,7 +125,7 @@ def test_nonsense_is_named() -> None:
                 select_graphs(scores, 1, mode, batches=torch.tensor(numbers))
     with pytest.raises(InputError, match=r"must be int64, not torch.float32: use batches.long"):
         select_graphs(scores, 1, "graph", batches=zeros.float())
-    with pytest.raises(InputError, match=r"\[2\] batch numbers beside \[3\] scores"):
+    with pytest.raises(InputError, match=r"\[2\] batch numbers for \[3\] scores"):
         select_graphs(scores, 1, "graph", batches=zeros[:2])
     with pytest.raises(InputError, match=r"\[num_graphs\], not torch.float32 \[3, 1\]"):
         select_graphs(scores.unsqueeze(1), 1)
@@ -178,7 +178,7 @@ def test_drawing_from_scores_at_the_edge(scores) -> None:
     [
         ([0.5, math.nan, 1.0], 1, [0.5] * 3, "position 1 is NaN: lower the learning rate"),
         ([0.5, 1.0, -0.25], 1, [0.5] * 3, r"position 2 is -0\.25: .* at least 0"),
-        ([0.5, 1.0, 2.0], 1, [0.5], r"\[1\] random numbers beside \[3\] scores: draw one for each"),
+        ([0.5, 1.0, 2.0], 1, [0.5], r"\[1\] random numbers for \[3\] scores: draw one for each"),
         (
             [0.5, 1.0, 2.0],
             4,

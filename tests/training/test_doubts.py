@@ -60,13 +60,13 @@ def test_molecules_whose_labels_contradict(tmp_path: Path) -> None:
     rows = [*spread([]), ("OCC", 2.9), ("OCCC", 0.3)]  # CCO is in row 3 with 0.1, CCCO with 0.2
     lines = [line for line in said(tmp_path, rows) if "in training" not in line]
     assert lines == [
-        "1 molecule stands there more than once, or as isomers that look alike, with labels that "
+        "1 molecule occurs more than once, or as isomers that look alike, with labels that "
         "differ by more than a standard deviation, for example in rows 3 and 32"
     ]
     classes = [(smiles, n % 2) for n, smiles in enumerate(CHAINS)] + [("OC", 1), ("OCC", 1)]
     lines = [line for line in said(tmp_path, classes) if "in training" not in line]
     assert lines == [
-        "1 molecule stands there more than once, or as isomers that look alike, with labels that "
+        "1 molecule occurs more than once, or as isomers that look alike, with labels that "
         "differ, for example in rows 2 and 32"
     ]
 
@@ -85,7 +85,7 @@ def test_labels_of_atoms_are_not_compared(tmp_path: Path) -> None:
 def test_a_target_without_labels_is_no_trouble(tmp_path: Path) -> None:
     dataset, config = of_two_targets(tmp_path, [(n, "") for n in range(30)] + [(1, 2)])
     assert doubts(dataset, config) == [
-        "no label in training, so that predictions mean nothing: target z"
+        "no label in training, so predictions mean nothing: target z"
     ]
 
 
@@ -116,11 +116,11 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
     labels = [("" if n % 5 == 4 else n % 2, n / 2) for n in range(31)]
     dataset, config = of_two_targets(tmp_path, labels)
     assert doubts(dataset, config)[0] == (
-        "1 of 2 targets (y) look like classes: for a classification name those alone as --target, "
+        "1 of 2 targets (y) look like classes: for classification, name those alone as --target, "
         "and give --task"
     )
     dataset, config = of_two_targets(tmp_path, [(n % 2, n % 3 - 1) for n in range(31)])
     assert doubts(dataset, config) == [
-        "targets look like classes: for a classification give --task; if -1 means "
+        "targets look like classes: for classification, give --task; if -1 means "
         '"not measured", empty such cells'
     ]

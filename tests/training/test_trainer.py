@@ -350,7 +350,7 @@ def test_who_scores_with_a_predictor_is_told_of_its_own_method(tmp_path, config)
     dataset = make_dataset()
     Trainer(dataset, config(epochs=1), tmp_path).fit()
     predict = load_predictor(tmp_path)
-    with pytest.raises(InputError, match=r"call score\(graphs\) of this predictor in place of sco"):
+    with pytest.raises(InputError, match=r"call score\(graphs\) instead of sco"):
         score_graphs(predict, dataset.graphs, dataset.task)
     with pytest.raises(InputError, match="not a list: make one"):
         predict.score(["CCO"])
@@ -360,7 +360,7 @@ def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     chosen = config(lr=1e30, standardize=False, arm="full", epochs=20)
     with pytest.raises(InputError, match=r"diverged after \d+ epochs: .* lower lr \(now 1e\+30\)"):
         Trainer(make_dataset(), chosen, tmp_path).fit()
-    with pytest.raises(InputError, match=r"keeps this run, so give --overwrite, too$"):
+    with pytest.raises(InputError, match=r"keeps this run, so add --overwrite$"):
         Trainer(make_dataset(), chosen, tmp_path).fit()
     dataset = make_dataset()
     dataset.graphs.y *= 1e30
@@ -404,7 +404,7 @@ def test_a_run_goes_on_by_the_metric_that_judged_it(tmp_path, config):
     Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
     by_r2 = replace(make_dataset(), metric="r2")
     with pytest.raises(
-        InputError, match=r"last\.pt: the run was judged by mae, and would go on by"
+        InputError, match=r"last\.pt: the run was judged by mae, but would continue with"
     ):
         Trainer(by_r2, config(epochs=2), tmp_path, resume=True)
     state = load_checkpoint(tmp_path / "last.pt")
