@@ -24,7 +24,12 @@ MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
 _BOOLEANS = {"true": "1", "false": "0"}  # as pandas writes them
 _MINUS = "\N{MINUS SIGN}"
-_PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
+_PARTS = {
+    **{part: part for part in PARTS},
+    "training": "train",
+    **dict.fromkeys(("val", "validation", "dev"), "valid"),
+    "testing": "test",
+}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
@@ -150,7 +155,8 @@ def read_table(
         target: the target columns, or several names in one, separated by commas; "all" stands for
             every column of numbers with a name but the SMILES (and the split's). By default the
             only other one.
-        split_column: the column that says train, valid (val, validation) or test, in any case.
+        split_column: the column that says train (training), valid (val, validation, dev) or test
+            (testing), in any case.
         require_target: if False and no `target` is given, targets are not read.
 
     Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
