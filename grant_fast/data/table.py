@@ -23,6 +23,7 @@ from .splits import PARTS
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
 _BOOLEANS = {"true": "1", "false": "0"}  # as pandas writes them
+_MARKS = {"\t": "tabs", ",": "commas", ";": "semicolons"}  # what may stand between cells
 _MINUS = "\N{MINUS SIGN}"
 _PARTS = {
     **{part: part for part in PARTS},
@@ -182,7 +183,7 @@ def read_table(
         if len(cells) != len(header):
             raise InputError(
                 f"{path} row {row} has {len(cells)} cells and the header {len(header)}: "
-                "complete the row, or quote cells that contain commas"
+                f"complete the row, or quote cells that contain {_MARKS[mark]}"
             )
     targets_at, left_out = _target_positions(sheet, taken, target, require_target)
     return Table(
@@ -251,7 +252,7 @@ def _delimiter(text: str, smiles_column: str) -> str:
     header = _HEADER.match(text.lstrip("\r\n "))
     assert header is not None  # it matches nothing, too
     marks = _QUOTED.sub("", header[0])
-    between = [mark for mark in "\t,;" if mark in marks]
+    between = [mark for mark in _MARKS if mark in marks]
     # A name may hold a comma: what sets the SMILES' column apart is it.
     name = smiles_column.lower()
     apart = (m for m in between if name in (n.strip().lower() for n in marks.split(m)))
