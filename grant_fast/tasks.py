@@ -24,7 +24,8 @@ class Task:
         kind: the family of loss and residual.
         level: whether a target belongs to a graph or to a node.
         num_outputs: columns of the network's output: targets, 1, classes, or labels.
-        names: the targets' (or classes') names, for display; a string is one name.
+        names: the targets' (or classes') names, for display; a string is one name. One name of
+            several classes is their target's.
     """
 
     kind: Kind

@@ -48,7 +48,7 @@ def make_task(
     if kind == "multiclass":
         num_classes = _count_classes(known)
         y = torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
-        return Task(kind, level, num_classes), y
+        return Task(kind, level, num_classes, names), y
     return Task(kind, level, columns, names), y.float()
 
 

@@ -23,8 +23,14 @@ from .splits import PARTS
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
 ALL_COLUMNS = "all"
 _BOOLEANS = {"true": "1", "false": "0"}  # as pandas writes them
+_MARKS = {"\t": "tabs", ",": "commas", ";": "semicolons"}  # what may stand between cells
 _MINUS = "\N{MINUS SIGN}"
-_PARTS = {**{part: part for part in PARTS}, "val": "valid", "validation": "valid"}
+_PARTS = {
+    **{part: part for part in PARTS},
+    "training": "train",
+    **dict.fromkeys(("val", "validation", "dev"), "valid"),
+    "testing": "test",
+}
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
@@ -151,7 +157,8 @@ def read_table(
         target: the target columns, or several names in one, separated by commas; "all" stands for
             every column of numbers with a name but the SMILES (and the split's). By default the
             only other one.
-        split_column: the column that says train, valid (val, validation) or test, in any case.
+        split_column: the column that says train (training), valid (val, validation, dev) or test
+            (testing), in any case.
         require_target: if False and no `target` is given, targets are not read.
 
     Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
@@ -177,7 +184,7 @@ def read_table(
         if len(cells) != len(header):
             raise InputError(
                 f"{path} row {row} has {len(cells)} cells, but the header has {len(header)}: "
-                "complete the row, or quote cells that contain commas"
+                f"complete the row, or quote cells that contain {_MARKS[mark]}"
             )
     targets_at, left_out = _target_positions(sheet, taken, target, require_target)
     return Table(
@@ -246,7 +253,7 @@ def _delimiter(text: str, smiles_column: str) -> str:
     header = _HEADER.match(text.lstrip("\r\n "))
     assert header is not None  # it matches nothing, too
     marks = _QUOTED.sub("", header[0])
-    between = [mark for mark in "\t,;" if mark in marks]
+    between = [mark for mark in _MARKS if mark in marks]
     # A name may hold a comma: what sets the SMILES' column apart is it.
     name = smiles_column.lower()
     apart = (m for m in between if name in (n.strip().lower() for n in marks.split(m)))

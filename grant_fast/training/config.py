@@ -102,7 +102,7 @@ class RunConfig:
         "others at random",
     )
     split_column: str | None = _setting(
-        None, _TEXT, "the CSV column that says train, valid or test"
+        None, _TEXT, "the CSV column that says train, valid or test (or training, val, …)"
     )
     graphs: int | None = _setting(
         None,

@@ -272,8 +272,10 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
 
 
 def answer_columns(task: Task) -> list[str]:
-    """Names of the answers: the targets' own where they are known, or class_0, class_1, …"""
-    stem = "class" if task.kind == "multiclass" else "prediction"
+    """Names of the answers: the targets' own where they are known; of classes NAME_class_0, …"""
+    stem = "prediction"
+    if task.kind == "multiclass":
+        stem = f"{task.names[0]}_class" if len(task.names) == 1 else "class"
     return _columns(task.names, task.num_outputs, stem)
 
 

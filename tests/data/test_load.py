@@ -69,7 +69,7 @@ class TestMolecules:
         assert parts(dataset) == parts(again)
 
     def test_a_column_may_say_which_part_a_row_is_in(self, csv_file: Callable) -> None:
-        said = ["Train", "test", "val", "train ", "validation", "valid", "test", "train"]
+        said = ["Train", "test", "val", "Training ", "validation", "dev", " testing", "train"]
         rows = [f"{'C' * i},{part},{i}" for i, part in enumerate(said, 1)]
         rows[2:2] = ["nonsense,test,1", "CC,train,"]
         path = csv_file(rows, header="smiles,fold,y")

@@ -1,0 +1,43 @@
+"""What a run's files say, whatever the table looks like and however the run came to its end."""
+
+import csv
+import json
+
+import pytest
+
+from grant_fast.data.load import load_dataset
+from tests.cli.runs import run
+
+
+@pytest.fixture
+def classes(molecules):
+    """A CSV of molecules of three classes."""
+    rows = molecules.read_text().splitlines()[1:]
+    words = (f"{row.split(',')[0]},{i % 3}" for i, row in enumerate(rows))
+    molecules.write_text("\n".join(["smiles,colour", *words]))
+    return molecules
+
+
+def header_of(path):
+    with open(path, newline="") as file:
+        return next(csv.reader(file))
+
+
+def test_classes_are_called_after_their_target(classes, tmp_path):
+    words = ["--task", "multiclass", "--split", "random"]
+    packed, folder = tmp_path / "m.gfast", tmp_path / "run"
+    assert run("pack", classes, *words, "-o", packed).exit_code == 0
+    assert load_dataset(packed).task.names == ("colour",)
+    numbers = run("train", packed, "--task", "regression", "--epochs", 1, "-o", tmp_path / "other")
+    assert "target colour, regression" in numbers.stderr
+    answers = [f"colour_class_{i}" for i in range(3)]
+    for source, settings in ((classes, words), (packed, [])):
+        more = ["--epochs", 1, "--device", "cpu", "-o", folder, "--overwrite"]
+        result = run("train", source, *settings, *more)
+        assert result.exit_code == 0, result.output
+        assert "target colour, multiclass, 3 classes" in result.stderr
+        assert header_of(folder / "test.csv") == ["graph", "colour", *answers]
+        assert json.loads((folder / "result.json").read_text())["test_metric_each"] == {}
+        for new, own in ((classes, ["smiles", "colour"]), (packed, ["graph"])):
+            assert run("predict", folder, new, "-o", tmp_path / "out.csv").exit_code == 0
+            assert header_of(tmp_path / "out.csv") == [*own, *answers]
