@@ -41,7 +41,8 @@ def select_graphs(
       Batches of any sizes, their graphs in any order: this one sorts, twice.
     - "batch", GraNT (B): the m whole batches of the largest mean score.
 
-    On a device nothing waits for it, except that "batch" learns how many graphs it picked.
+    On a device nothing waits for it, except that "batch" learns how many batches there are, and how
+    many graphs it picked.
 
     Args:
         scores: `[N]`, floating point.
