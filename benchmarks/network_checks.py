@@ -66,7 +66,6 @@ class Network:
         whole = torch.arange(len(graphs))
         rows = MANY_ROWS if device.type == "cuda" else 1
         many = whole.repeat(math.ceil(rows / graphs.num_nodes))
-        fitting = whole if graphs.bits is None else whole[graphs.bits.fits]
 
         def results(model: FlexGCN, graphs: PackedGraphs, room: GraphBatch | None) -> list[Tensor]:
             with evaluating(model):
@@ -76,6 +75,8 @@ class Network:
 
         exactly = graphs.to(dtype=torch.float64)
         model, graphs = model.to(device), graphs.to(device)
+        # Asked there: not every GPU keeps graphs as bits that are as large as a CPU's.
+        fitting = whole if graphs.bits is None else whole[graphs.bits.fits]
         room = room_for(model, graphs, fitting, len(fitting)) if self.backend == "triton" else None
         if room is not None:
             assert room.fill(fitting)

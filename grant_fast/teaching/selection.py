@@ -41,7 +41,8 @@ def select_graphs(
       Batches may have any sizes, and their graphs may be in any order: this mode sorts, twice.
     - "batch", GraNT (B): the m whole batches with the largest mean scores.
 
-    On a GPU, nothing waits for it, except that "batch" must learn how many graphs it picked.
+    On a GPU, nothing waits for it, except that "batch" must learn how many batches there are, and
+    how many graphs it picked.
 
     Args:
         scores: `[N]`, floating point.

@@ -374,7 +374,7 @@ class Trainer:
             torch.manual_seed(self.config.seed)
             if self._rng is not None:
                 torch.set_rng_state(self._rng["cpu"])
-                if cuda:
+                if cuda and "cuda" in self._rng:  # not where a CPU began the run
                     torch.cuda.set_rng_state(self._rng["cuda"], self._device)
             yield
 

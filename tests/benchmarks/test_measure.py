@@ -28,6 +28,7 @@ from benchmarks.settings import Setting
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
 from grant_fast import GraphBatch, PackedGraphs, Task, ops
+from grant_fast.batches import tiles
 from grant_fast.kernels import configurations
 from grant_fast.teaching import sampler
 from grant_fast.training import recording
@@ -277,6 +278,23 @@ def test_a_network_is_checked_with_room_for_its_batch(monkeypatch):
     check = network_checks.Network("triton", "ogbg-molhiv")
     errors = checks.run(check, CPU)
     assert list(errors) == ["outputs", "scores", "gradient", "gradient with room"]
+    assert max(errors.values()) <= check.tolerance
+
+
+def test_a_room_has_no_graphs_that_a_device_does_not_keep_as_bits(monkeypatch):
+    move = PackedGraphs.to
+
+    def to(self, device=None, dtype=None):
+        graphs = copy.copy(move(self, device, dtype))
+        vars(graphs).pop("bits", None)
+        monkeypatch.setattr(tiles, "most_nodes", lambda _: 32)  # there; 192 on a CPU
+        return graphs
+
+    monkeypatch.setattr(PackedGraphs, "to", to)
+    monkeypatch.setattr(awkward, "SIZES", (0, 1, 17, 40))
+    check = network_checks.Network("triton", "ogbg-molhiv")
+    errors = checks.run(check, CPU)
+    assert "gradient with room" in errors
     assert max(errors.values()) <= check.tolerance
 
 

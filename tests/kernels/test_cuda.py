@@ -7,6 +7,7 @@ but for what PyTorch itself does there.
 """
 
 import copy
+import itertools
 import os
 
 import pytest
@@ -197,18 +198,18 @@ def test_tf32_where_the_user_allows_it():
 
 
 @NOT_EMULATED
-@pytest.mark.parametrize("size", [20, 40])
-@pytest.mark.parametrize("dataset_x", [True, False])
-def test_offsets_beyond_31_bits(size, dataset_x):
+def test_offsets_beyond_31_bits():
+    """One test: side by side in several processes they would not fit on the device."""
     need = 48 << 30
     if torch.cuda.mem_get_info()[0] < need:
         pytest.skip(f"needs {need >> 30} GiB of free device memory")
-    check_far_offsets(
-        size,
-        dataset_x,
-        lambda dtype, *shape: torch.zeros(shape, dtype=dtype, device=DEVICE),
-        DEVICE,
-    )
+    for size, dataset_x in itertools.product((20, 40), (True, False)):
+        check_far_offsets(
+            size,
+            dataset_x,
+            lambda dtype, *shape: torch.zeros(shape, dtype=dtype, device=DEVICE),
+            DEVICE,
+        )
     torch.cuda.empty_cache()
 
 

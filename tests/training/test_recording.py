@@ -1,5 +1,6 @@
 """Recorded work is the work that it records: on the CPU, where a tape is the CUDA graph."""
 
+import gc
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from test_trainer import InterruptAt, same, untimed
+from torch.autograd.graph import get_gradient_edge
 
 from grant_fast import FlexGCN, PackedGraphs
 from grant_fast.batches.padded import PaddedBatch
@@ -257,3 +259,37 @@ def test_on_a_gpu_a_recorded_run_equals_a_plain_one(tmp_path, config, monkeypatc
     plain.fit()
     assert same(plain.model.state_dict(), recorded.model.state_dict())
     assert untimed(plain.history) == untimed(recorded.history)
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("step_every", ["batch", "epoch"])
+def test_nothing_that_autograd_made_outlives_a_step(
+    tmp_path, config, monkeypatch, step_every, settings
+):
+    """A recording fails where a parameter's node is kept, with the stream of an earlier step."""
+    settings = {**settings, "step_every": step_every, "epochs": 3}
+    if step_every == "batch":
+        settings.pop("pass_size", None)
+    run = Trainer(make_dataset("regression"), config(**settings), tmp_path)
+    kept, step = [], Trainer._step
+
+    def nodes():
+        return [get_gradient_edge(parameter).node for parameter in run.model.parameters()]
+
+    def marked(*args, **kwargs):
+        for node in nodes():
+            node.metadata["of a step"] = True
+        return residuals.loss(*args, **kwargs)
+
+    def stepped(self, gradients):
+        kept.extend("of a step" in node.metadata for node in nodes())
+        step(self, gradients)
+
+    monkeypatch.setattr("grant_fast.training.trainer.loss", marked)
+    monkeypatch.setattr(Trainer, "_step", stepped)
+    gc.disable()
+    try:
+        run.fit()
+    finally:
+        gc.enable()
+    assert kept and not any(kept)

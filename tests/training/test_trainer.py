@@ -109,6 +109,20 @@ def test_an_interrupt_within_an_epoch_leaves_the_state_before_it(tmp_path, confi
     assert same(whole.model.state_dict(), resumed.model.state_dict())
 
 
+@pytest.mark.parametrize("began", ["cpu", "cuda"])
+def test_a_run_goes_on_where_there_is_a_gpu_whoever_began_it(tmp_path, config, monkeypatch, began):
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(make_dataset(), config(), tmp_path).fit(InterruptAt(1))
+    resumed = Trainer(make_dataset(), config(), tmp_path, resume=True)
+    state, given, fork = torch.get_rng_state(), [], torch.random.fork_rng
+    resumed._device = torch.device("cuda")
+    resumed._rng |= {"cuda": state} if began == "cuda" else {}
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: fork(devices=[]))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *state: given.append(state))
+    with resumed._random_stream():
+        assert given == ([(state, resumed._device)] if began == "cuda" else [])
+
+
 def test_weights_and_data_order_depend_on_the_seed_and_not_on_the_arm(tmp_path, config):
     first = {
         arm: Trainer(make_dataset(), config(arm=arm, start_ratio=1.0), tmp_path) for arm in ARMS
