@@ -34,7 +34,7 @@ class LooseGraphs:
                 raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
         if isinstance(batch_size, Tensor):
             raise InputError(
-                "batch_size is a tensor, but it is a number of graphs: did you mean batch=…?"
+                "batch_size is a tensor, but it must be a number of graphs: did you mean batch=…?"
             )
         self.x, self.edges, self.edge_weight = x, edges, edge_weight
         if batch is None:

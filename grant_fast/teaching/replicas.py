@@ -80,7 +80,7 @@ class Replicas:
                 + (
                     "PyTorch has no process group"
                     if found is None
-                    else f"its process group has {found}"
+                    else f"the process group has {found}"
                 )
                 + ": call torch.distributed.init_process_group, and give its get_world_size()"
             )

@@ -254,8 +254,8 @@ def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Te
         if _may_look_at(y) and bool(y.isinf().any()):
             row = int(y.isinf().any(1).nonzero()[0])
             raise InputError(
-                f"the target in row {row} of this batch is infinite: correct it, and use NaN "
-                "where a target was not measured"
+                f"the target in row {row} of y is infinite: correct it, and use NaN where a "
+                "target was not measured"
             )
         output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
     return torch.where(known, output - target, 0.0), known

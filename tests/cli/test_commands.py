@@ -48,7 +48,8 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, mole
     other.write_text(moved.read_text().replace("CCO,", "CCN,"))
     line = fails("train", other, "--resume", "-o", out)
     assert (
-        f"the run was made on other data, or another split of them, than {other} gives now" in line
+        f"the run was made on other data, or on another split of them, than {other} gives now"
+        in line
     )
 
 

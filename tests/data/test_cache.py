@@ -55,7 +55,7 @@ def test_a_damaged_file_is_drawn_again(folder):
 
 def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_result(folder):
     folder.write_text("a file where the folder should be")
-    with pytest.warns(UserWarning, match="gen-reg is not kept for the next time"):
+    with pytest.warns(UserWarning, match="gen-reg could not be kept for next time"):
         dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
     assert dataset.graphs.num_graphs == 10
 
@@ -70,7 +70,7 @@ def test_a_folder_of_another_user_costs_a_warning_and_no_result(folder, monkeypa
 
     monkeypatch.setattr(os, "stat", refuse_within)
     monkeypatch.setattr(Path, "stat", refuse_within)  # Python 3.10's pathlib keeps an os.stat
-    with pytest.warns(UserWarning, match="gen-reg is not kept for the next time"):
+    with pytest.warns(UserWarning, match="gen-reg could not be kept for next time"):
         dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
     assert dataset.graphs.num_graphs == 10
 

@@ -77,7 +77,7 @@ class TestMolecules:
         assert parts(dataset) == {"train": [0, 3, 7], "valid": [2, 4, 5], "test": [1, 6]}
         assert (dataset.splitting, dataset.task.names) == ("given", ("y",))
         assert dataset.graphs.ids.tolist() == [2, 3, 6, 7, 8, 9, 10, 11]
-        with pytest.raises(InputError, match="row 3, column 'fold': 'x' is no part of a split"):
+        with pytest.raises(InputError, match="row 3, column 'fold': 'x' is not a part of a split"):
             wrong = csv_file(["C,train,1", "CC,x,2"], header="smiles,fold,y")
             load_dataset(wrong, split_column="fold", progress=False)
         with pytest.raises(InputError, match=r"row 2, column 'fold': the cell is empty: .* or del"):
@@ -99,7 +99,7 @@ class TestMolecules:
         for words, message in (
             (
                 {"split_column": "z"},
-                "no column 'z': give --split-column one of 'smiles', 'fold', 'y'",
+                "no column called 'z': give --split-column one of 'smiles', 'fold', 'y'",
             ),
             (
                 {"split_column": "y", "target": ["y"]},

@@ -147,7 +147,7 @@ def test_an_unknown_set_is_named(tmp_path: Path) -> None:
         ({"raw/edge": None}, r"edge.csv.gz is missing"),
         ({"split/scaffold/test": None}, r"test.csv.gz is missing"),
         ({"raw/edge": "0,1\n"}, r"edge.csv.gz has 1 rows instead of 3: delete .*ogbg_molhiv"),
-        ({"raw/graph-label": "0\n"}, r"graph-label.csv.gz has 1 rows where 4 belong"),
+        ({"raw/graph-label": "0\n"}, r"graph-label.csv.gz has 1 rows instead of 4"),
         ({"raw/node-feat": "1,2\n" * 7}, r"node-feat.csv.gz does not hold OGB's nine"),
         ({"raw/node-feat": "999,0,0,0,0,0,0,0,0\n" * 7}, r"node-feat.csv.gz does not hold"),
         ({"raw/num-node-list": "3,1,2,1\n"}, r"num-node-list.*4 columns where 1 belong"),

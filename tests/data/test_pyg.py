@@ -199,7 +199,7 @@ def test_types_of_edges_are_left_out_with_a_warning() -> None:
     from_data_list([related])  # of one type, nothing is lost
     related.edge_type[1] = 1
     with pytest.warns(
-        UserWarning, match="graph 0 has edge_type, which is left out: give the edges"
+        UserWarning, match="graph 0 has edge_type, which is left out: if types matter"
     ):
         from_data_list([related])
 
@@ -274,7 +274,7 @@ def test_targets_of_a_graph_need_a_row(level: Any) -> None:
 
 def test_one_graph_or_a_batch_is_no_list() -> None:
     graph = SimpleNamespace(x=torch.ones(2, 1), edge_index=torch.zeros(2, 0, dtype=torch.long))
-    with pytest.raises(InputError, match=r"SimpleNamespace is no list of graphs: give \[data\]"):
+    with pytest.raises(InputError, match=r"SimpleNamespace is not a list of graphs: give \[data\]"):
         from_data_list(graph)
     graph.to_data_list = list
     with pytest.raises(InputError, match=r"give a_batch\.to_data_list\(\)"):

@@ -77,7 +77,7 @@ def test_qm9_is_the_dipole_moment_with_rows_that_sum_to_one(qm9_root, monkeypatc
 
 def test_another_number_of_graphs_is_refused(qm9_root, monkeypatch):
     monkeypatch.setattr(qm9, "SPLIT", (4, 1, 2))
-    with pytest.raises(InputError, match=r"QM9/raw holds 6 graphs where 7 belong"):
+    with pytest.raises(InputError, match=r"QM9/raw holds 6 graphs instead of 7"):
         load_pyg("QM9", qm9_root)
 
 
@@ -214,11 +214,11 @@ def test_fewer_graphs_are_the_first_of_each_part(zinc_root, monkeypatch, num_gra
     [
         ({"a": 1}, r"does not hold a list of 1 molecules"),
         ([], r"does not hold a list of 1 molecules"),
-        ([{"atom_type": torch.tensor([1])}], r"molecule 0 has not the form of ZINC .*bond_type"),
-        ([7], r"molecule 0 has not the form of ZINC"),
+        ([{"atom_type": torch.tensor([1])}], r"molecule 0 is not in the form of ZINC .*bond_type"),
+        ([7], r"molecule 0 is not in the form of ZINC"),
         (
             [{**molecule([1, 2], [], 0.0), "atom_type": torch.tensor([1])}],
-            r"molecule 0 has not the form of ZINC \(shapes",
+            r"molecule 0 is not in the form of ZINC \(shapes",
         ),
     ],
 )

@@ -134,7 +134,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
     [
         ("", r"molecules.csv is empty"),
         ("\n\n", r"molecules.csv is empty"),
-        ("smiles,y\n", "has a header and no rows"),
+        ("smiles,y\n", "has a header but no rows"),
         ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, from 'id', 'y'"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
@@ -247,20 +247,24 @@ def test_a_first_row_of_data_asks_for_a_header(csv_file, line: str) -> None:
 
 @pytest.mark.parametrize("name", ["conc", "Cons", "pos1", "ID", "structure", "IC50", "O", "", "N"])
 def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
-    with pytest.raises(InputError, match=f"of '{name}', 'y'$"):
+    with pytest.raises(InputError, match=f"from '{name}', 'y'$"):
         read_table(csv_file(f"{name},y\nC,1\n"))
 
 
 @pytest.mark.parametrize(
     ("smiles_column", "target", "culprit"),
     [
-        ("formula", None, "no column 'formula': give --smiles-column one of 'smiles', 'y', 'z'"),
-        (None, ["activity"], "no column 'activity': give --target one of"),
-        (None, ["z"], "several columns 'z': rename all but one of them"),
-        (None, [""], "no column ''"),
+        (
+            "formula",
+            None,
+            "no column called 'formula': give --smiles-column one of 'smiles', 'y', 'z'",
+        ),
+        (None, ["activity"], "no column called 'activity': give --target one of"),
+        (None, ["z"], "several columns called 'z': rename all but one of them"),
+        (None, [""], "no column called ''"),
         (None, ["smiles"], "'smiles' cannot be both the SMILES column and a --target"),
         (None, ["y", "y"], "a --target is given twice in 'y', 'y'"),
-        (None, ["all"], "several columns 'z': rename all but one of them"),
+        (None, ["all"], "several columns called 'z': rename all but one of them"),
     ],
 )
 def test_a_wrong_column_is_named(csv_file, smiles_column, target, culprit: str) -> None:

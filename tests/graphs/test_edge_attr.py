@@ -118,7 +118,7 @@ def test_what_fits_no_edges_is_refused(attr, message):
 def test_parts_with_and_without_are_not_joined():
     with pytest.raises(InputError, match="some parts have edge_attr and some have none"):
         PackedGraphs.concat([packed(), Case().graphs])
-    with pytest.raises(InputError, match="differ in the width or kind of edge_attr"):
+    with pytest.raises(InputError, match="differ in the width or type of edge_attr"):
         PackedGraphs.concat([packed(), packed(columns=3)])
 
 

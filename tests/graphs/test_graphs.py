@@ -134,7 +134,7 @@ def test_indexing_does_what_one_expects():
         graphs.batch(torch.tensor([0.5]))
     with pytest.raises(InputError, match=r"torch\.float32"):
         graphs[torch.tensor(0.5)]
-    with pytest.raises(InputError, match="'five' is no list of graph positions"):
+    with pytest.raises(InputError, match="'five' is not a list of graph positions"):
         graphs["five"]
 
 
@@ -168,9 +168,9 @@ def test_concat_refuses_what_does_not_belong_together():
     values = PackedGraphs.from_arrays(*arrays, torch.ones(12, 2), num_graphs=12)
     integers = PackedGraphs.from_arrays(torch.ones_like(case.x).long(), *arrays[1:], num_graphs=12)
     for parts, what in (
-        ([classes, values], "width or kind of y"),
+        ([classes, values], "width or type of y"),
         ([values, integers], "some have none"),
-        ([PackedGraphs.from_arrays(*arrays, num_graphs=12), integers], "width or kind of x"),
+        ([PackedGraphs.from_arrays(*arrays, num_graphs=12), integers], "width or type of x"),
         ([case.graphs, Case(num_features=2).graphs], "differ in num_features"),
         ([], "nothing to concatenate"),
     ):

@@ -24,17 +24,17 @@ def test_features_are_not_set_anew_where_something_is_kept_of_them():
             setattr(graphs, name, getattr(graphs, name))
     kinds = PackedGraphs.from_arrays(torch.zeros(9, 1, dtype=torch.long), [[0], [1]], [0] * 9)
     assert kinds.kinds is not None
-    with pytest.raises(InputError, match="derived of x is kept"):
+    with pytest.raises(InputError, match="derived from x are cached"):
         kinds.x = kinds.x + 1
 
 
 def test_edges_are_not_set_anew_where_a_scale_is_kept_of_them():
     graphs = Case().graphs
     graphs.to(torch.float32)  # which looks at the scale's dtype
-    with pytest.raises(InputError, match="derived of adj is kept"):
+    with pytest.raises(InputError, match="derived from adj are cached"):
         graphs.adj = graphs.adj._replace(weight=2 * graphs.adj.weight)
     graphs.batch([0]).x  # noqa: B018
-    with pytest.raises(InputError, match="derived of ptr is kept"):
+    with pytest.raises(InputError, match="derived from ptr are cached"):
         graphs.ptr = graphs.ptr.clone()
 
 
@@ -198,7 +198,7 @@ def test_edges_that_were_written_to_are_refused(name, way, where):
 def test_no_gradient_is_asked_of_the_weights_in_a_batch():
     batch = Case().graphs.batch([2, 1])
     batch.edge_weight.requires_grad_()
-    with pytest.raises(InputError, match=r"reads edge_weight where"):
+    with pytest.raises(InputError, match=r"reads edge_weight from"):
         FlexGCN(5, 4, 1, orders=[3, 2])(batch)
 
 

@@ -83,7 +83,7 @@ def test_a_truncated_file_is_refused(tmp_path, keep):
     path = tmp_path / "cut.gfast"
     Case().graphs.save(path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"cut\.gfast is no packed dataset, or is cut short"):
+    with pytest.raises(InputError, match=r"cut\.gfast is not a packed dataset, or is truncated"):
         PackedGraphs.load(path)
 
 
@@ -118,7 +118,7 @@ def test_a_file_of_before_there_were_checksums_is_taken(tmp_path):
 
 def test_a_foreign_file_is_refused(tmp_path):
     (tmp_path / "text.gfast").write_text("smiles,y\nCCO,1\n" * 50)
-    with pytest.raises(InputError, match=r"text\.gfast is no packed dataset"):
+    with pytest.raises(InputError, match=r"text\.gfast is not a packed dataset"):
         PackedGraphs.load(tmp_path / "text.gfast")
     save_file({"a": torch.ones(2)}, tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match=r"weights\.safetensors is not a packed dataset"):
@@ -137,7 +137,7 @@ def test_a_file_that_is_not_there_is_named_in_a_sentence(tmp_path):
 def test_another_version_is_refused(tmp_path):
     metadata = {"format": "grant_fast.PackedGraphs", "version": "99"}
     save_file({"x": torch.ones(1)}, tmp_path / "new.gfast", metadata=metadata)
-    with pytest.raises(InputError, match="format version 99, this grant_fast reads 1"):
+    with pytest.raises(InputError, match="format version 99, but this grant_fast reads 1"):
         PackedGraphs.load(tmp_path / "new.gfast")
 
 

@@ -131,13 +131,13 @@ def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kerne
     tiles = "2 graphs in 1 tiles, 1 larger graphs one by one"
     rest = "1 with repeated edges or too large over CSR"
     assert [line.split("Triton: ")[1] for line in explain(model, batch)[1:4]] == [
-        f"products by the BLAS, hops of {tiles}, {rest}",
-        f"products by the BLAS, hops of {tiles}, {rest}",
+        f"products with BLAS, hops of {tiles}, {rest}",
+        f"products with BLAS, hops of {tiles}, {rest}",
         f"{tiles}, {rest}",
     ]
     weighted = Case().graphs.batch(slice(None))
     assert explain(FlexGCN(5, 8, 1, orders=[2, 2, 2]), weighted)[1].endswith(
-        "Triton: products by the BLAS, hops over CSR"
+        "Triton: products with BLAS, hops over CSR"
     )
 
 

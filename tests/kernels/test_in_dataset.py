@@ -99,7 +99,7 @@ def test_features_that_ask_for_a_gradient_get_one():
     ("width", "dtype", "message"),
     [
         (7, torch.float32, r"x has shape \(\d+, 7\), but this layer takes \[num_nodes, 6\]"),
-        (6, torch.float16, r"x is torch\.float16 and the weights are torch\.float32"),
+        (6, torch.float16, r"x is torch\.float16 but the weights are torch\.float32"),
     ],
 )
 def test_an_encoder_that_does_not_fit_is_named(width, dtype, message):

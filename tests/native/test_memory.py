@@ -149,5 +149,5 @@ def test_features_that_want_a_gradient_get_it(backend, training):
 
 
 def test_another_dtype_than_the_graphs_is_refused():
-    with pytest.raises(InputError, match=r"float32 and the weights .*float64"):
+    with pytest.raises(InputError, match=r"float32 but the weights .*float64"):
         network().double()(Case().graphs.batch(slice(None)))

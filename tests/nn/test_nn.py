@@ -389,7 +389,7 @@ def segment_mean(x, batch):
 
 def test_a_pooled_layer_alone_checks_what_it_is_given():
     model, batch = FlexGCN(5, [], 1, [2]), Case().graphs.to(dtype=torch.float64).batch([0])
-    with pytest.raises(InputError, match=r"x is torch.float64 and the weights are torch.float32"):
+    with pytest.raises(InputError, match=r"x is torch.float64 but the weights are torch.float32"):
         model(batch)
 
 

@@ -117,7 +117,7 @@ def test_wrong_inputs_name_themselves():
         model(case.x, case.edge_index, None, case.batch.tolist())
     with pytest.raises(InputError, match="x is a ndarray: give a tensor"):
         model(case.x.numpy(), case.edge_index)
-    with pytest.raises(InputError, match=r"x is torch\.float64 and the weights are torch\.float32"):
+    with pytest.raises(InputError, match=r"x is torch\.float64 but the weights are torch\.float32"):
         model(case.x.double(), case.edge_index, None, case.batch)
     with pytest.raises(InputError, match=r"x is torch\.complex64: cast it to float"):
         model(case.x.cfloat(), case.edge_index, None, case.batch)

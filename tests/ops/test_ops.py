@@ -45,7 +45,7 @@ def test_wrong_shapes_and_dtypes_name_the_argument(case):
         ops.flex_conv(torch.randn(9, 4), weight, None, adjacency)
     with pytest.raises(InputError, match=r"x is torch.int64.*cast it"):
         ops.flex_conv(torch.ones(9, 5).long(), weight, None, adjacency)
-    with pytest.raises(InputError, match="x has 7 nodes, the adjacency 9"):
+    with pytest.raises(InputError, match="x has 7 nodes, but the adjacency has 9"):
         ops.flex_conv(torch.randn(7, 5), weight, None, adjacency)
 
 
@@ -79,7 +79,7 @@ def test_a_gradient_of_gradients_is_refused_and_not_0(packed, backend):
     x, conv = case.x.clone().requires_grad_(), FlexConv(case.x.shape[1], 4, backend=backend)
     batch = case.graphs.batch(slice(None))
     y = conv(torch.tanh(x), batch.adjacency(True) if packed else batch.edge_index)
-    with pytest.raises(InputError, match=r"differentiable once.*create_graph=True"):
+    with pytest.raises(InputError, match=r"differentiated only once.*create_graph=True"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
 

@@ -144,7 +144,7 @@ def test_controls_that_saw_other_numbers_of_graphs_are_named():
     assert not unequal(summarize(make_runs({arm: [0.5] for arm in ARMS})))
     other = replace(runs[0], result=replace(runs[0].result, arm="infobatch", graphs_seen=200))
     said = unequal(summarize([*runs, other]))
-    assert said[1] == "infobatch saw 200 graphs: its rule ends with all of them."
+    assert said[1] == "infobatch saw 200 graphs: its rule ends by training on all of them."
 
 
 def test_few_seeds_and_no_metric_claim_nothing():

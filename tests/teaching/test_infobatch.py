@@ -83,7 +83,7 @@ def test_positions_are_those_of_the_dataset_and_resuming_serves_the_same():
         sampler.select(None, 1)
     assert list(first) == list(second) != []
     assert set(served(first)) < set(ids) and {3, 90} <= set(served(first))
-    with pytest.raises(InputError, match="had 6 graphs and this one has 5"):
+    with pytest.raises(InputError, match="had 6 graphs but this one has 5"):
         InfoBatchSampler(ids[:5], 4, epochs=50).load_state_dict(first.state_dict())
 
 

@@ -199,7 +199,7 @@ def test_infinite_targets_are_named_before_they_rank_first(name) -> None:
     task = TASKS[name]
     y = torch.zeros(4, task.num_outputs)
     y[2, -1] = -torch.inf
-    with pytest.raises(InputError, match="the target in row 2 of this batch is infinite"):
+    with pytest.raises(InputError, match="the target in row 2 of y is infinite"):
         graph_residuals(torch.zeros_like(y), y, task)
 
 
@@ -284,7 +284,7 @@ def test_a_node_level_score_needs_fitting_node_ranges() -> None:
     task, pred, y = Task("regression", "node"), torch.zeros(4), torch.zeros(4)
     with pytest.raises(InputError, match=r"needs ptr of shape \[num_graphs \+ 1\]"):
         graph_residuals(pred, y, task)
-    with pytest.raises(InputError, match="ptr ends at 3, and there are 4 rows"):
+    with pytest.raises(InputError, match="ptr ends at 3, but there are 4 rows"):
         graph_residuals(pred, y, task, torch.tensor([0, 3]))
     for wrong in ([1, 4], [0, 3, 2, 4]):  # a row in no graph, a row in two
         with pytest.raises(InputError, match="ptr does not ascend from 0"):

@@ -27,11 +27,11 @@ REGRESSION = Task("regression")
         ({"epochs": -1}, "epochs=-1"),
         ({"start_ratio": 1.01}, r"start_ratio=1\.01"),
         ({"seed": -1}, "seed=-1"),
-        ({"ids": []}, "no graphs to teach"),
+        ({"ids": []}, "no graphs to train on"),
         ({"ids": [0, 12]}, r"ids contains 12: this dataset has positions 0\.\.8"),
         ({"ids": [-1, 2]}, "ids contains -1"),
         ({"ids": [1, 2, 1]}, "ids contains 1 more than once"),
-        ({"ids": {4, 2}}, r"\{2, 4\} is no list of graph positions"),
+        ({"ids": {4, 2}}, r"\{2, 4\} is not a list of graph positions"),
         ({"ids": torch.ones(9, dtype=torch.bool)}, r"mask\.nonzero"),
     ],
 )
@@ -86,7 +86,7 @@ def test_an_epoch_that_is_served_again_and_again_is_warned_of(make_graphs) -> No
     first = list(sampler)
     assert list(sampler) == first  # to measure something, say
     with pytest.warns(
-        UserWarning, match=r"epoch 0 is served for the third time.*call sampler\.sel"
+        UserWarning, match=r"epoch 0 is being served for the third time.*call sampler\.sel"
     ):
         assert list(sampler) == first
     list(sampler)  # once is enough

@@ -71,13 +71,13 @@ def test_a_state_before_any_selection_resumes_too(make_graphs, zero) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"mode": "graph"}, "mode='batch' and this one has mode='graph'"),
-        ({"seed": 1}, "seed=0 and this one has seed=1"),
-        ({"batch_size": 5}, "batch_size=4 and this one has batch_size=5"),
+        ({"mode": "graph"}, "mode='batch' but this one has mode='graph'"),
+        ({"seed": 1}, "seed=0 but this one has seed=1"),
+        ({"batch_size": 5}, "batch_size=4 but this one has batch_size=5"),
         ({"epochs": 6}, "epochs=5"),
         ({"start_ratio": 0.2}, r"start_ratio=0\.1"),
         ({"interval": 2}, "interval='curriculum'"),
-        ({"ids": [0, 1, 2]}, "num_graphs=9 and this one has num_graphs=3"),
+        ({"ids": [0, 1, 2]}, "num_graphs=9 but this one has num_graphs=3"),
         ({"ids": [0, 1, 2, 3, 4, 5, 6, 7, 9]}, "ids_crc32"),
     ],
 )

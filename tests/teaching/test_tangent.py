@@ -166,7 +166,7 @@ def test_what_cannot_be_compared_is_refused():
         output_jacobian(model, graphs, [])
     with pytest.raises(InputError, match="pools its nodes"):
         output_jacobian(make_model(pool=None), graphs, [2])
-    with pytest.raises(InputError, match="not of a Linear"):
+    with pytest.raises(InputError, match="not for a Linear"):
         output_jacobian(torch.nn.Linear(3, 1), graphs, [2])
     with pytest.raises(InputError, match="chunk_size=0"):
         output_jacobian(model, graphs, [1], chunk_size=0)

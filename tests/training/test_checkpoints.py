@@ -92,7 +92,9 @@ def test_a_missing_file_and_a_newer_version_are_named(saved):
     with pytest.raises(InputError, match=r"cannot be read \(Is a directory\)"):
         load_checkpoint(saved.parent)
     save_checkpoint(saved, {"version": 99})
-    with pytest.raises(InputError, match="checkpoint version 99, this grant_fast reads 1; upgrade"):
+    with pytest.raises(
+        InputError, match="checkpoint version 99, but this grant_fast reads 1; upgrade"
+    ):
         load_checkpoint(saved)
 
 

@@ -94,7 +94,7 @@ def test_a_target_that_validation_cannot_judge_is_named(tmp_path: Path) -> None:
     assert doubts(dataset, config) == []
     dataset.graphs.y[dataset.split["valid"][1:], 1] = torch.nan
     assert doubts(dataset, config) == [
-        "too few values in valid, so that it has no say in which weights are best: target z"
+        "too few values in valid, so it has no say in which weights are best: target z"
     ]
     assert doubts(dataset, replace(config, metric="mae")) == []
     dataset.graphs.y[dataset.split["valid"], 1] = torch.nan
