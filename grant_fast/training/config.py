@@ -5,7 +5,7 @@ The command line is made from these fields: their names, types, limits and help 
 
 import dataclasses
 import json
-import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,8 +35,10 @@ class Limit:
     fits: Callable[[Any], bool]
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """Whether it is a finite float, or an int that can be one."""
+    is_one = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_one and abs(value) <= sys.float_info.max
 
 
 def _is_whole(value: object) -> bool:
@@ -264,7 +266,7 @@ class RunConfig:
         """The config that `to_json` wrote; see `from_dict`."""
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # of JSON, or of a number of thousands of digits
             raise InputError(f"{origin}: not JSON ({error}); restore the file") from error
         return cls.from_dict(values, origin)
 

@@ -31,6 +31,7 @@ NONSENSE = [
     ("lr", 0.0, "above 0"),
     ("lr", float("nan"), "above 0"),
     ("lr", "fast", "above 0"),
+    ("lr", 10**400, "above 0"),
     ("weight_decay", -0.1, "at least 0"),
     ("clip", 0.0, "above 0"),
     ("start_ratio", 1.5, "above 0 and at most 1"),
@@ -103,6 +104,7 @@ def test_an_edited_file_is_refused_by_file_and_key(change, message):
         RunConfig.from_json(text, "run/config.json")
 
 
-def test_a_file_that_is_not_json_is_named():
+@pytest.mark.parametrize("text", ['{"epochs": ', '{"lr": ' + "1" * 5000 + "}"])
+def test_a_file_that_is_not_json_is_named(text):
     with pytest.raises(InputError, match=r"run/config\.json: not JSON"):
-        RunConfig.from_json('{"epochs": ', "run/config.json")
+        RunConfig.from_json(text, "run/config.json")
