@@ -75,6 +75,9 @@ def compare(
         seed, shift = config.seed + index, index % len(names)
         for name in (*names[shift:], *names[:shift]):
             plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
+    if not resume:  # what cannot be trained is refused while an earlier comparison is still there
+        first, run = plan[0]
+        Trainer(dataset, run, first)
     make_folder(folder)
     if not resume:
         _clear(folder)

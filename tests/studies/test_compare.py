@@ -103,6 +103,16 @@ def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
     assert left == {"grant-s/notes.txt"} | begun
 
 
+def test_what_cannot_be_trained_is_refused_before_an_earlier_comparison_goes(tmp_path, config):
+    dataset, new = make_dataset(), tmp_path / "new"
+    compare(dataset, config(epochs=1), tmp_path / "old", arms=["full"], seeds=1)
+    before = sorted((tmp_path / "old").rglob("*"))
+    for folder in (tmp_path / "old", new):
+        with pytest.raises(InputError, match="does not fit a regression task"):
+            compare(dataset, config(metric="roc_auc"), folder, arms=["full"], seeds=1)
+    assert sorted((tmp_path / "old").rglob("*")) == before and not new.exists()
+
+
 def test_a_folder_where_a_file_belongs_is_named(tmp_path, config):
     (tmp_path / "full" / "seed-0" / "result.json").mkdir(parents=True)
     with pytest.raises(InputError, match=r"cannot remove .*result\.json: .*; give another folder"):
