@@ -85,8 +85,8 @@ class Trainer:
         dataset: graphs, task and split.
         config: everything else that defines the run.
         run_dir: where to write; made if it is not there.
-        resume: go on from `last.pt` in the folder, if there is one. Otherwise `fit` begins by
-            removing what an earlier run left there.
+        resume: go on from `last.pt` in the folder, if there is one. Where a run begins, `fit`
+            first removes what an earlier one left there.
 
     Raises:
         InputError: the config does not fit the data, the device or the folder's checkpoint.
@@ -132,7 +132,6 @@ class Trainer:
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
         self._rng: dict[str, Tensor] | None = None
-        self._resume = resume
         if resume and (state := load_state(self.run_dir, config, self._checksum, self.metric)):
             self._restore(state)
 
@@ -151,7 +150,7 @@ class Trainer:
             InputError: the loss is no longer finite, or the folder cannot be written.
         """
         observer = observer or Observer()
-        prepare_folder(self.run_dir, self.config, fresh=not self._resume)
+        prepare_folder(self.run_dir, self.config, fresh=self.epoch == 0)
         observer.started(self.config, self.run_dir, self.epoch)
         with self._random_stream():
             boundary = self._state()

@@ -76,6 +76,20 @@ def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
     assert [run.result.test_metric for run in after] == [run.result.test_metric for run in before]
 
 
+def test_a_run_that_begins_again_has_no_result_meanwhile(tmp_path, config):
+    class Stop(Observer):
+        def epoch_done(self, record):
+            raise KeyboardInterrupt
+
+    job = (make_dataset(), config(epochs=2), tmp_path)
+    before = compare(*job, arms="full", seeds=1)
+    (run_folder(tmp_path, "full", 0) / "last.pt").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        compare(*job, arms="full", seeds=1, resume=True, observer=Stop())
+    after = compare(*job, arms="full", seeds=1, resume=True)
+    assert [len(run.history) for run in after] == [len(run.history) for run in before]
+
+
 def test_finished_runs_on_other_data_are_refused(tmp_path, config):
     compare(make_dataset(), config(epochs=2), tmp_path, arms=["full"], seeds=1)
     dataset = make_dataset()
