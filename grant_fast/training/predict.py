@@ -109,11 +109,17 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     """Rebuild the network from a run folder, by default with its best weights by validation.
 
     Raises:
-        InputError: it is not a run folder, or its checkpoint is damaged or belongs to another run.
+        InputError: it is not a run folder, or its checkpoint is missing, damaged or belongs to
+            another run.
     """
     folder = Path(run_dir)
     config = read_config(folder)
     path = folder / (LAST_FILE if last else BEST_FILE)
+    if not path.exists():
+        raise InputError(
+            f"{folder} has no {path.name} yet, as its training was stopped before: "
+            f"train --resume -o {folder} goes on"
+        )
     state = load_checkpoint(path)
     saved = RunConfig.from_dict(state["config"], origin=str(path))
     if unlike := difference(saved, config):

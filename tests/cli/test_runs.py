@@ -6,7 +6,7 @@ import json
 import pytest
 
 from grant_fast.data.load import load_dataset
-from tests.cli.runs import run
+from tests.cli.runs import SMALL, fails, run
 
 
 @pytest.fixture
@@ -41,3 +41,15 @@ def test_classes_are_called_after_their_target(classes, tmp_path):
         for new, own in ((classes, ["smiles", "colour"]), (packed, ["graph"])):
             assert run("predict", folder, new, "-o", tmp_path / "out.csv").exit_code == 0
             assert header_of(tmp_path / "out.csv") == [*own, *answers]
+
+
+def test_a_run_that_was_stopped_before_it_had_weights_is_to_be_gone_on_with(trained, tmp_path):
+    run("pack", *SMALL[:3], "-o", tmp_path / "new.gfast")
+    words = ["predict", trained, tmp_path / "new.gfast", "-o", tmp_path / "out.csv"]
+    (trained / "best.pt").unlink()
+    for name, last in (("best.pt", []), ("last.pt", ["--last"])):
+        (trained / name).unlink(missing_ok=True)
+        line = fails(*words, *last)
+        assert f"has no {name} yet" in line and f"train --resume -o {trained} goes on" in line
+    assert run("train", "--resume", "-o", trained).exit_code == 0
+    assert run(*words).exit_code == 0
