@@ -1,5 +1,6 @@
 """Files are written whole or not at all."""
 
+import errno
 import os
 
 import pytest
@@ -34,6 +35,17 @@ def test_an_interruption_as_soon_as_there_is_a_file_leaves_none(tmp_path, monkey
         patch.setattr(os, "close", interrupt)
         atomic_write_text(tmp_path / "a.txt", "")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_share_of_the_disk_that_is_used_up_is_one_of_space(tmp_path, monkeypatch):
+    def refuse(*_args, **_kwargs):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    for function in ("os.fsync", "pathlib.Path.touch"):
+        with monkeypatch.context() as patch:
+            patch.setattr(function, refuse)
+            with pytest.raises(InputError, match="quota exceeded; free some space"):
+                atomic_write_text(tmp_path / "a.txt", "")
 
 
 def test_a_name_that_is_too_long_is_named(tmp_path):
