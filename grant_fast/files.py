@@ -17,6 +17,7 @@ from .errors import InputError, few
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
+
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary sibling of `path` that replaces it when the block succeeds.

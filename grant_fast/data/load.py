@@ -90,8 +90,8 @@ def load_dataset(
             the stored one for a packed file, and random 60/20/20 for generated graphs; else
             80/10/10.
         split_column: the column of a CSV file that says whether each row is train, valid or test.
-        num_graphs: use only this many: generated, the first of a file, or the first of each part of
-            a published split. Default: all; for generated sets 50,000.
+        num_graphs: use only this many: generated, the first of a file, or the first of the parts of
+            a published split, in proportion. Default: all; for generated sets 50,000.
         seed: for generated graphs and for random splits.
         strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
         workers: processes that read SMILES or draw 10,000 graphs or more; see
