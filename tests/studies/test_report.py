@@ -83,6 +83,7 @@ def sentences(metrics, higher_is_better=True):
         ([0.00025], "0.000250"),
         ([2.5e36], "2.50e+36"),
         ([0.5, None], "–"),
+        ([math.nan, math.nan], "–"),
     ],
 )
 def test_a_spread_reads_to_the_same_place_in_both_numbers(values, text):
