@@ -131,7 +131,9 @@ def read_packed(path: Path, kind: Kind | None) -> Dataset:
         if stored and kind in (None, stored["kind"]):
             task, metric = Task(**{**stored, "names": names}), meta["metric"]
         else:
-            task, graphs.y = make_task(graphs.y, graphs.y_level, names, kind)
+            columns = graphs.y[:1].numel()
+            of_columns = names if len(names) == columns else ()  # not of classes
+            task, graphs.y = make_task(graphs.y, graphs.y_level, of_columns, kind)
             metric = default_metric(task)
         split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
     except (KeyError, TypeError, AttributeError) as error:

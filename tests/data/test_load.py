@@ -228,6 +228,14 @@ class TestPacked:
         save_dataset(load_dataset("gen-cls", num_graphs=20, progress=False), tmp_path / "a.gfast")
         return tmp_path / "a.gfast"
 
+    @pytest.mark.parametrize("names", [(), ("class",), tuple(map(str, range(10)))])
+    def test_another_task_keeps_the_name_of_the_target(self, packed: Path, names) -> None:
+        dataset = load_dataset(packed)
+        save_dataset(replace(dataset, task=replace(dataset.task, names=names)), packed)
+        assert load_dataset(packed).task.names == names
+        kept = names if len(names) == 1 else ()  # not those of classes
+        assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, kept)
+
     def test_everything_is_restored(self, packed: Path) -> None:
         original = load_dataset("gen-cls", num_graphs=20, progress=False)
         dataset = load_dataset(packed)
