@@ -93,7 +93,8 @@ def _read_chunk(
     found: list[Any] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for row, text in enumerate(smiles, first_row):
-            molecule = chem.MolFromSmiles(text)
+            # RDKit would read the first line of several and say nothing of the others.
+            molecule = None if "\n" in text.strip() else chem.MolFromSmiles(text)
             if molecule is None or molecule.GetNumAtoms() == 0:
                 failures.append((row, text))
                 continue

@@ -110,7 +110,7 @@ def test_a_worker_that_cannot_start_says_why(tmp_path):
 def test_the_whole_command_tiny_on_the_cpu(tmp_path, capsys):
     pytest.importorskip("torch_geometric")
     out = tmp_path / "out"
-    arguments = ["--out", str(out), "--device", "cpu", "--scale", "tiny", "--minutes", "5"]
+    arguments = ["--out", str(out), "--device", "cpu", "--scale", "tiny", "--minutes", "30"]
     assert device.main(arguments) == 0
     document = json.loads((out / "results.json").read_text())
     assert list(document["cases"]) == [case.name for case in suite("tiny")]

@@ -81,7 +81,7 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     assert "graphs (scaffold split), target grade, regression\n" in text
     assert "targets look like classes: for classification, give --task\n" in text
     text = said("train", grades, "--task", "multiclass")
-    assert "graphs (scaffold split), multiclass, 3 classes\n" in text and "look" not in text
+    assert "split), target grade, multiclass, 3 classes\n" in text and "look" not in text
     assert "targets look like" not in said("train", grades, "--task", "regression")
     hollow = [f"{smiles},{row / 7},{'' if row else 3}" for row, smiles in enumerate(rings * 2)]
     grades.write_text("\n".join(["smiles,grade,rare", *hollow]))  # one label is no class

@@ -74,8 +74,8 @@ def test_a_single_atom_is_a_graph_without_edges() -> None:
 
 
 def test_unparsable_smiles_are_reported_and_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    bad = ["", "C1", "not a molecule", "C(C)(C)(C)(C)C"]
-    graphs, failures = featurize(["CC", *bad, "O"], progress=True)
+    bad = ["", "C1", "not a molecule", "C(C)(C)(C)(C)C", "CCO\nCCN", "CCO\r\nCCN"]
+    graphs, failures = featurize(["CC", *bad, " O\n"], progress=True)
     assert failures == list(enumerate(bad, 1))
     assert graphs.num_graphs == 2
     assert graphs.batch.tolist() == [0, 0, 1]
