@@ -75,7 +75,8 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     words = [
         f"{Path(config.source).name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"
     ]
-    names = task.names or config.target
+    of_classes = task.kind == "multiclass" and len(task.names) > 1
+    names = (not of_classes and task.names) or config.target
     if names:
         named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
         words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")

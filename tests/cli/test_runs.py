@@ -2,9 +2,11 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
+from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from tests.cli.runs import SMALL, fails, run
 
@@ -41,6 +43,16 @@ def test_classes_are_called_after_their_target(classes, tmp_path):
         for new, own in ((classes, ["smiles", "colour"]), (packed, ["graph"])):
             assert run("predict", folder, new, "-o", tmp_path / "out.csv").exit_code == 0
             assert header_of(tmp_path / "out.csv") == [*own, *answers]
+
+
+def test_the_names_of_classes_are_no_targets(classes, tmp_path):
+    data = load_dataset(classes, task="multiclass", split="random", progress=False)
+    data.task = replace(data.task, names=("low", "mid", "high"))
+    save_dataset(data, tmp_path / "named.gfast")
+    words = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
+    result = run("train", tmp_path / "named.gfast", *words)
+    assert "split), multiclass, 3 classes" in result.stderr
+    assert header_of(tmp_path / "run" / "test.csv")[-3:] == ["low", "mid", "high"]
 
 
 def test_a_run_that_was_stopped_before_it_had_weights_is_to_be_gone_on_with(trained, tmp_path):
