@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import InputError, few
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
 @contextmanager
@@ -35,14 +35,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         try:
             temporary.touch(exist_ok=False)
         except OSError as error:
-            remedy = "free some space" if error.errno in _FULL else "give another folder"
+            remedy = "free some space" if error.errno in FULL else "give another folder"
             raise InputError(f"cannot write {target}: {error.strerror}; {remedy}") from error
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        remedy = "; free some space" if error.errno in _FULL else ""
+        remedy = "; free some space" if error.errno in FULL else ""
         raise InputError(f"cannot write {target}: {error.strerror or error}{remedy}") from error
     finally:
         with suppress(OSError):

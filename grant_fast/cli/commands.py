@@ -120,6 +120,7 @@ def train(
     from ..training.folder import CONFIG_FILE, LAST_FILE
     from ..training.observers import Observers, TensorBoard
     from ..training.predict import write_parts
+    from ..training.records import is_finished
     from ..training.trainer import Trainer
 
     check_flags(resume, overwrite)
@@ -130,6 +131,12 @@ def train(
     config = saved or config_of(changes)  # nonsense is refused before data are read
     out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
+    begins = not (out / LAST_FILE).exists()
+    if resume and begins and is_finished(out):
+        raise InputError(
+            f"{out} holds the result of a run without its {LAST_FILE}: restore that, or train "
+            "again with --overwrite"
+        )
     try:
         dataset = load(config)
     except InputError as error:
@@ -144,7 +151,7 @@ def train(
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         about = [*described(dataset, config), *described_share(config)]
-        if resume and not (out / LAST_FILE).exists():
+        if resume and begins:
             about.append(f"{out} has no {LAST_FILE} to continue from: the run starts at epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
             trainer = Trainer(dataset, config, out, resume=resume)

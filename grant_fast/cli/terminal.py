@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from ..errors import InputError, MissingExtraError
+from ..files import FULL
 
 IMPORT = "<frozen importlib._bootstrap>"
 
@@ -113,7 +114,7 @@ def _here() -> Iterator[None]:
 
 def _is_of_output(error: OSError) -> bool:
     """Whether it is of what is printed: a pipe or a disk, and no file that has a name."""
-    return error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EIO)
+    return error.filename is None and error.errno in (errno.EPIPE, errno.EIO, *FULL)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

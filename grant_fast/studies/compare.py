@@ -75,14 +75,13 @@ def compare(
         seed, shift = config.seed + index, index % len(names)
         for name in (*names[shift:], *names[:shift]):
             plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
-    if not resume:  # what cannot be trained is refused while an earlier comparison is still there
-        first, run = plan[0]
-        Trainer(dataset, run, first)
+    if not resume:
+        _warm_up(dataset, config)  # what cannot be trained leaves an earlier comparison as it was
     make_folder(folder)
     if not resume:
         _clear(folder)
     done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
-    if not all(done):
+    if resume and not all(done):
         _warm_up(dataset, config)
     observer = observer or Observer()
     for (run_dir, run), is_done in zip(plan, done, strict=True):

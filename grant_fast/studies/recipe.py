@@ -96,7 +96,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
     """A recipe from JSON text; `origin` names it in messages. Errors as in `load_recipe`."""
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # also a number of thousands of digits
         raise InputError(f"{origin}: not JSON ({error}); correct it") from error
     expected = {spec.name for spec in dataclasses.fields(Recipe)} - {"config"} | {"settings"}
     _check_keys(values, expected, origin)

@@ -23,6 +23,7 @@ ON_REQUEST = (PROPORTIONAL, INFOBATCH)  # arms that a comparison runs only where
 EQUAL_BUDGET = "full-equal-budget"  # what reports call "full" for so many visits, a control
 # The settings of how a source is read, which decide what `grant-fast pack` writes.
 DATA = ("smiles_column", "target", "task", "split", "split_column", "graphs", "data_seed", "strict")
+_MOST_SHOWN = 100  # letters of a value that is refused
 # What reports call a network; the usual one goes without saying.
 NETWORKS = {"flex": "", "gcn": "GCN", "gcn-virtual-node": "GCN + virtual node"}
 
@@ -224,7 +225,9 @@ class RunConfig:
         return usual if self.metric == "auto" else self.metric
 
     def _reject(self, name: str, remedy: str) -> None:
-        raise InputError(f"{name}={_plain(getattr(self, name))} cannot be used: {remedy}")
+        value = _plain(getattr(self, name))
+        shown = value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…"
+        raise InputError(f"{name}={shown} cannot be used: {remedy}")
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON holds them: tuples become lists."""

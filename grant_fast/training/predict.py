@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from .folder import (
     read_config,
 )
 from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
+from .records import is_finished
 from .targets import targets_of, with_targets
 
 
@@ -116,10 +118,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     config = read_config(folder)
     path = folder / (LAST_FILE if last else BEST_FILE)
     if not path.exists():
-        raise InputError(
-            f"{folder} has no {path.name} yet, as its training was stopped before: "
-            f"train --resume -o {folder} goes on"
-        )
+        raise InputError(_without_weights(folder, path.name))
     state = load_checkpoint(path)
     saved = RunConfig.from_dict(state["config"], origin=str(path))
     if unlike := difference(saved, config):
@@ -131,6 +130,13 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     model = build_model(config, spec)
     load_weights(model, state["model"], path)
     return Predictor(model.to(resolve_device(device)), config, spec)
+
+
+def _without_weights(folder: Path, name: str) -> str:
+    if is_finished(folder):
+        return f"{folder / name} is missing: restore it, or train again with --overwrite"
+    command = shlex.join(["grant-fast", "train", "--resume", "-o", str(folder)])
+    return f"{folder} has no {name} yet, because its training was stopped: {command} continues it"
 
 
 def check_new_graphs(source: str) -> None:

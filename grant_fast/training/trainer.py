@@ -382,8 +382,8 @@ class Trainer:
         return InputError(
             f"training diverged after {self.epoch} epochs: {what}; "
             + ("standardize the targets, " if unscaled else "")
-            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient; the "
-            "folder keeps this run, so add --overwrite"
+            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient (and give "
+            "--overwrite where the folder keeps this run)"
         )
 
 

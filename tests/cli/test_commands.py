@@ -335,7 +335,8 @@ def test_predictions_that_are_no_numbers_are_refused(of_molecules, molecules, tm
 def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path):
     words = ["train", *SMALL, "--epochs", 1, "-o", tmp_path / "run"]
     assert run(*words).exit_code == 0
-    (tmp_path / "run" / "last.pt").unlink()
+    for name in ("last.pt", "result.json"):
+        (tmp_path / "run" / name).unlink()
     again = run("train", "--resume", "-o", tmp_path / "run")
     assert again.exit_code == 0
     assert "run has no last.pt to continue from: the run starts at epoch 1" in again.stderr

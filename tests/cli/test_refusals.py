@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grant_fast.cli import terminal
 from grant_fast.training.config import RunConfig
 from grant_fast.training.records import read_run
 from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run
@@ -405,6 +406,12 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path, words, unbuffered):
     assert done.stderr.startswith("error: cannot write the output: No space left")
     assert done.stderr.count("\n") == 1
     assert all(path.exists() for path in out)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EIO])
+def test_output_that_cannot_be_written_is_told_from_files(code):
+    assert terminal._is_of_output(OSError(code, "said"))
+    assert not terminal._is_of_output(OSError(code, "said", "a file"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")

@@ -59,9 +59,22 @@ def test_a_run_that_was_stopped_before_it_had_weights_is_to_be_gone_on_with(trai
     run("pack", *SMALL[:3], "-o", tmp_path / "new.gfast")
     words = ["predict", trained, tmp_path / "new.gfast", "-o", tmp_path / "out.csv"]
     (trained / "best.pt").unlink()
+    (trained / "result.json").unlink()  # written at the end
     for name, last in (("best.pt", []), ("last.pt", ["--last"])):
         (trained / name).unlink(missing_ok=True)
         line = fails(*words, *last)
-        assert f"has no {name} yet" in line and f"train --resume -o {trained} goes on" in line
+        assert f"has no {name} yet" in line
+        assert f"grant-fast train --resume -o {trained} continues it" in line
     assert run("train", "--resume", "-o", trained).exit_code == 0
+    assert run(*words).exit_code == 0
+
+
+def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_path):
+    run("pack", *SMALL[:3], "-o", tmp_path / "new.gfast")
+    words = ["predict", trained, tmp_path / "new.gfast", "-o", tmp_path / "out.csv"]
+    (trained / "last.pt").unlink()
+    before = sorted(trained.iterdir())
+    assert "last.pt is missing: restore it, or train again with" in fails(*words, "--last")
+    assert "without its last.pt: restore that" in fails("train", "--resume", "-o", trained)
+    assert sorted(trained.iterdir()) == before
     assert run(*words).exit_code == 0

@@ -124,6 +124,8 @@ def test_what_cannot_be_trained_is_refused_before_an_earlier_comparison_goes(tmp
     for folder in (tmp_path / "old", new):
         with pytest.raises(InputError, match="does not fit a regression task"):
             compare(dataset, config(metric="roc_auc"), folder, arms=["full"], seeds=1)
+        with pytest.raises(InputError, match="training diverged"):
+            compare(dataset, config(lr=1e30), folder, arms=["full"], seeds=1)
     assert sorted((tmp_path / "old").rglob("*")) == before and not new.exists()
 
 

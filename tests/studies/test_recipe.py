@@ -105,5 +105,6 @@ def test_unknown_names_and_files_that_are_not_json_are_named(tmp_path):
         load_recipe("QM8")
     with pytest.raises(InputError, match=r"there is no file .*none\.json: .*check the path"):
         load_recipe(str(tmp_path / "none.json"))
-    with pytest.raises(InputError, match=r"mine\.json: not JSON"):
-        parse_recipe("{", "mine.json")
+    for text in ("{", "9" * 5000):  # so many digits are too many for Python
+        with pytest.raises(InputError, match=r"mine\.json: not JSON"):
+            parse_recipe(text, "mine.json")

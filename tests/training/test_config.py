@@ -58,6 +58,7 @@ NONSENSE = [
 @pytest.mark.parametrize(("name", "value", "range_"), NONSENSE, ids=lambda v: str(v)[:20])
 def test_nonsense_is_refused_by_name_value_and_range(name, value, range_):
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    shown = f"{shown[:100]}…" if len(shown) > 100 else shown
     with pytest.raises(InputError) as caught:
         RunConfig(**{name: value})
     message = str(caught.value)

@@ -299,7 +299,9 @@ def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     chosen = config(lr=1e30, standardize=False, arm="full", epochs=20)
     with pytest.raises(InputError, match=r"diverged after \d+ epochs: .* lower lr \(now 1e\+30\)"):
         Trainer(make_dataset(), chosen, tmp_path).fit()
-    with pytest.raises(InputError, match=r"keeps this run, so add --overwrite$"):
+    with pytest.raises(
+        InputError, match=r"\(and give --overwrite where the folder keeps this run\)$"
+    ):
         Trainer(make_dataset(), chosen, tmp_path).fit()
     dataset = make_dataset()
     dataset.graphs.y *= 1e30
