@@ -24,7 +24,8 @@ def describe(device: torch.device) -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = None
-    threads = f"{torch.get_num_threads()} threads"
+    count = torch.get_num_threads()
+    threads = f"{count} thread{'s' * (count > 1)}"
     out: dict[str, Any] = {"name": f"{cpu_name()}, {threads}", "versions": versions}
     out["cpu cores"] = os.cpu_count()
     if device.type == "cuda":

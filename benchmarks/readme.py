@@ -101,8 +101,8 @@ def short(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
 
 
 def _threads(document: Results | None) -> int | None:
-    """How many the suite ran on: a CPU's name ends with them, as in "AMD EPYC, 1 threads"."""
-    found = re.search(r", (\d+) threads$", document["device"]["name"]) if document else None
+    """How many the suite ran on: a CPU's name ends with them, as in "AMD EPYC, 2 threads"."""
+    found = re.search(r", (\d+) threads?$", document["device"]["name"]) if document else None
     return int(found[1]) if found else None
 
 
@@ -207,8 +207,7 @@ def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
 def _where(place: str, document: Results | None) -> str:
     if document is None:
         return f"{place}: {NOT_MEASURED}."
-    name = re.sub(r", 1 threads$", ", 1 thread", document["device"]["name"])
-    return f"{place}: {name}, {document['date']}, `{document['command']}`."
+    return f"{place}: {document['device']['name']}, {document['date']}, `{document['command']}`."
 
 
 def _result(document: Results | None, name: str) -> Results | None:

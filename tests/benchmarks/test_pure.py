@@ -230,7 +230,7 @@ def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
         "layer/big/9/3/forward+backward": {"result": race("a", a=side(1), **loses)},
         "step/gen-cls": {"result": race("a", a=side(1), **{"PyG, DataLoader": side(3)})},
     }
-    cpu = document(**found) | {"device": {"name": "a machine, 1 threads"}}
+    cpu = document(**found) | {"device": {"name": "a machine, 1 thread"}}
     text = readme.short(cpu, None, steps)
     both = "| training step / scoring pass, molhiv"
     assert f"{both} network | PyG | {none} | 6.5× / 0.50× | {none} |" in text
