@@ -54,6 +54,12 @@ class Task:
                 "output per class, or 'multilabel' for several labels"
             )
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes' names; () where there are no classes, or they have none."""
+        named = self.kind == "multiclass" and len(self.names) == self.num_outputs
+        return self.names if named else ()
+
 
 def measured(y: "Tensor", task: Task) -> "Tensor":
     """Which entries of `y` are labels: bool, of the shape of `y`."""

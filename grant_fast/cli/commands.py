@@ -61,8 +61,8 @@ def _options(
 
 
 _SOURCES = (
-    "gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.smi (the target is the "
-    "penalised logP), any of these as *.gz, a *.gfast, QM9, ZINC or ogbg-mol*."
+    "gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.sdf, a *.smi (the target is "
+    "the penalised logP), any of these as *.gz, a *.gfast, QM9, ZINC or ogbg-mol*."
 )
 Source = Annotated[str, typer.Argument(help=_SOURCES)]
 Resume = Annotated[
@@ -353,7 +353,8 @@ def pack(
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     source: Annotated[
-        str, typer.Argument(help="A CSV of SMILES or a *.smi (either may be a *.gz), or a *.gfast.")
+        str,
+        typer.Argument(help="A CSV of SMILES, a *.sdf, a *.smi (or a *.gz of one), or a *.gfast."),
     ],
     out: Annotated[
         Path,
@@ -370,11 +371,11 @@ def predict(
 ) -> None:
     """Predict for new graphs with the network of a run.
 
-    A CSV keeps its columns. After them come values in the target's own units
-    (regression), or probabilities: of class 1 (binary), of each label
-    (multilabel), of each class (multiclass). Graphs of a packed file are
-    numbered by their rows in the table that was packed (its header is row 1),
-    or from 0.
+    A CSV keeps its columns, an SDF its data fields. After them come values in
+    the target's own units (regression), or probabilities: of class 1 (binary),
+    of each label (multilabel), of each class (multiclass). Graphs of a packed
+    file are numbered by their rows in the table that was packed (its header is
+    row 1), or from 0.
     """
     from ..data.load import check_kind
     from ..training.folder import check_spares
@@ -415,7 +416,7 @@ def predict(
             workers=cores(),
             progress=True,
         )
-        report_skipped(failures, "left empty")
+        report_skipped(failures, source, "left empty")
     print(f"predictions: {out}")
 
 

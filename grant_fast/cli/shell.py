@@ -55,7 +55,7 @@ def load(config: RunConfig) -> Any:
         strict=config.strict,
         workers=cores(),
     )
-    report_skipped(dataset.skipped, "skipped")
+    report_skipped(dataset.skipped, config.source, "skipped")
     if dataset.unlabelled:
         several = "s" * (dataset.unlabelled != 1)
         say(f"skipped {dataset.unlabelled} row{several} without any label")
@@ -68,6 +68,7 @@ def load(config: RunConfig) -> Any:
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and doubts, each in another."""
     from ..studies.report import counted
+    from ..tasks import measured
     from ..training.doubts import doubts
     from ..training.targets import targets_of
 
@@ -75,16 +76,20 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     words = [
         f"{Path(config.source).name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"
     ]
-    of_classes = task.kind == "multiclass" and len(task.names) > 1
-    names = (not of_classes and task.names) or config.target
+    names = (not task.class_names and task.names) or config.target
     if names:
         named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
         words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")
     words.append(task.kind)
+    y = targets_of(dataset.graphs, dataset.split["train"])
     if task.kind == "multiclass":
-        words.append(f"{task.num_outputs} classes")
+        classes = f"{task.num_outputs} classes"
+        if task.class_names:
+            counts = y[measured(y, task)].bincount(minlength=task.num_outputs).tolist()
+            each = zip(task.class_names, counts, strict=True)
+            classes += f" ({few([f'{name}: {count:,}' for name, count in each], 5)} in training)"
+        words.append(classes)
     if task.kind == "binary":
-        y = targets_of(dataset.graphs, dataset.split["train"])
         words.append(f"{int((y == 1).sum()):,} positives in training")
     return [", ".join(words), *doubts(dataset, config)]
 
@@ -203,11 +208,15 @@ def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
     return dataclasses.replace(first, visits=None, **changes)
 
 
-def report_skipped(failures: Sequence[tuple[int, str]], fate: str) -> None:
-    """Say how many SMILES could not be parsed, and name a few."""
+def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) -> None:
+    """Say how many molecules of a source could not be read, and name a few."""
+    from ..data.table import molecules_in
+
     if failures:
         shown = few([f"row {row} {text[:30]!r}{'…' * (len(text) > 30)}" for row, text in failures])
-        say(f"{len(failures)} unparsable SMILES {fate}: {shown}")
+        what = molecules_in(source)
+        several = "s" * (len(failures) > 1 and what != "SMILES")
+        say(f"{len(failures)} unparsable {what}{several} {fate}: {shown}")
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:

@@ -26,9 +26,12 @@ _METRIC: dict[Kind, str] = {
 
 
 def default_metric(task: Task) -> str:
-    """What a task is judged by unless told otherwise; of several regressions what has no units."""
-    several = task.kind == "regression" and task.num_outputs > 1
-    return "r2" if several else _METRIC[task.kind]
+    """What a task is judged by unless told otherwise; of several regressions what has no units, and
+    of two classes what is the same in whatever proportion they occur."""
+    if task.kind == "regression" and task.num_outputs > 1:
+        return "r2"
+    two_classes = task.kind == "multiclass" and task.num_outputs == 2
+    return "roc_auc" if two_classes else _METRIC[task.kind]
 
 
 @dataclass
@@ -42,7 +45,8 @@ class Dataset:
         split: positions in `graphs`, int64 and ascending, under "train", "valid" and "test".
         metric: "mae", "rmse", "r2", "roc_auc", "ap" or "accuracy".
         encoder: "atom" where x holds OGB's nine categorical columns, else None.
-        skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it.
+        skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it; of
+            an SDF (its molecules count from 1) what they are called.
         unlabelled: how many rows were left out because they hold no label.
         left_out: columns that target="all" left out, as not all of their cells are numbers.
         splitting: how the split was made, for people: random, scaffold, given (by a

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, few
 from ..tasks import NOT_MEASURED, Kind, Level, Task
 
 
@@ -50,6 +50,29 @@ def make_task(
         y = torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
         return Task(kind, level, num_classes, names), y
     return Task(kind, level, columns, names), y.float()
+
+
+def make_class_task(
+    y: Tensor, level: Level, classes: tuple[str, ...], kind: Kind | None = None
+) -> tuple[Task, Tensor]:
+    """`make_task` of classes that have names: of all of them, also where some occur in no row.
+
+    Args:
+        y: positions in `classes`, float32 `[rows, 1]` with NaN for "not measured".
+        level: whether a row is a graph or a node.
+        classes: the names.
+        kind: multiclass, if any.
+
+    Raises:
+        InputError: another kind.
+    """
+    if kind not in (None, "multiclass"):
+        raise InputError(
+            f"classes in words ({few(list(map(repr, classes)))}) are a multiclass task, "
+            f"not {kind}: leave the task out, or write them as numbers"
+        )
+    labels = torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
+    return Task("multiclass", level, len(classes), classes), labels
 
 
 def _count_classes(labels: Tensor) -> int:

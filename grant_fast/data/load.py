@@ -24,30 +24,31 @@ from .dataset import (
     read_packed,
     save_dataset,
 )
-from .infer import make_task
+from .infer import make_class_task, make_task
 from .logp import penalized_logp, sa_scorer
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import Failure, T, read_molecules
 from .splits import FEWEST, PARTS, random_split, scaffold, split_by_scaffold
 from .stream import Part
-from .table import Table, read_smi, read_table, table_kind
+from .table import Table, has_columns, molecules_in, read_smi, read_table, table_kind
 
 __all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset", "twin_dataset"]
 
 Split = Literal["random", "scaffold"]
-SUFFIXES = (".csv", ".tsv", ".smi", ".gz", ".gfast")
+SUFFIXES = (".csv", ".tsv", ".sdf", ".smi", ".gz", ".gfast")
 COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 SOURCES = (
-    'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.smi" file, a packed "*.gfast" file, '
+    'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.sdf" or "*.smi" file, a packed '
+    '"*.gfast" file, '
     "QM9, ZINC, an ogbg-mol* name, or twin:NAME"
 )
 #: What to do with files of molecules that are not read.
 _INSTEAD = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV (UTF-8)"),
     **dict.fromkeys(
-        (".sdf", ".mol", ".mol2"),
-        "convert it to a CSV with a column of SMILES or to a *.smi, with RDKit or Open Babel",
+        (".mol", ".mol2", ".pdb"),
+        "convert it to an SDF or to a CSV with a column of SMILES, with RDKit or Open Babel",
     ),
     ".json": "write it as a CSV",
     **dict.fromkeys(COMPRESSED, "it is compressed: unpack it"),
@@ -72,23 +73,24 @@ def load_dataset(
     """Load or generate a data set.
 
     The `ids` of graphs from a file of SMILES are its rows, as a spreadsheet shows them (the header
-    is row 1; a *.smi has none), so what is left out leaves gaps.
+    is row 1; an SDF or a *.smi has none), so what is left out leaves gaps.
 
     Args:
-        source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, a "*.smi" file (one
-            SMILES a line, as ZINC's: the target is the penalised logP), a *.gz of one of these, a
-            packed "*.gfast" file, "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`,
+        source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, an SDF, a "*.smi" file
+            (one SMILES a line, as ZINC's: the target is the penalised logP), a *.gz of one of
+            these, a packed "*.gfast" file, "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`,
             downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
             their shape, for timing.
         smiles_column: the column of a CSV file with the SMILES; by default the one called smiles.
-        target: one column of a CSV file, or several; "all" for every column of numbers (`left_out`
-            of the data set names the others). By default the only other column.
-        task: by default binary or multilabel where all labels are 0 or 1, else regression.
-            "multiclass" must be asked for: labels are then class numbers from 0. (Packed graphs
-            whose y holds integers beyond 1 are taken as multiclass.)
-        split: by default "scaffold" for a CSV file, the paper's own for ogbg-mol*, QM9 and ZINC,
-            the stored one for a packed file, and random 60/20/20 for generated graphs; else
-            80/10/10.
+        target: one column of a CSV file (or data field of an SDF), or several; "all" for every
+            column of numbers (`left_out` of the data set names the others). By default the only
+            other column.
+        task: by default binary or multilabel where all labels are 0 or 1, multiclass where a single
+            target holds words, else regression. For classes that are numbers from 0 "multiclass"
+            must be asked for. (Packed graphs whose y holds integers beyond 1 are taken as such.)
+        split: by default "scaffold" for a CSV file or an SDF, the paper's own for ogbg-mol*, QM9
+            and ZINC, the stored one for a packed file, and random 60/20/20 for generated graphs;
+            else 80/10/10.
         split_column: the column of a CSV file that says whether each row is train, valid or test.
         num_graphs: use only this many: generated, the first of a file, or the first of the parts of
             a published split, in proportion. Default: all; for generated sets 50,000.
@@ -112,16 +114,25 @@ def load_dataset(
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
     _check_arguments(task, split, split_column, num_graphs, workers)
-    path, kind = Path(name), table_kind(name)
-    if kind in (".csv", ".tsv"):
-        table = read_table(path, smiles_column, target, split_column=split_column)
+    path = Path(name)
+    if has_columns(path):
+        table = read_table(
+            path,
+            smiles_column,
+            target,
+            split_column=split_column,
+            workers=workers,
+            progress=progress,
+        )
         table = table.first(num_graphs)
         dataset = _from_table(path, table, task, split, strict, workers, progress)
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
-        raise InputError(f"columns and targets can be chosen only in CSV files, not in {name!r}")
-    if kind == ".smi":
+        raise InputError(
+            f"columns and targets can be chosen only in CSV files and SDFs, not in {name!r}"
+        )
+    if table_kind(path) == ".smi":
         table = read_smi(path).first(num_graphs)
         dataset = _from_smi(path, table, task, split, strict, workers, progress)
         return _with_split(dataset, split, seed)
@@ -150,7 +161,7 @@ def check_kind(name: str) -> None:
     kind = path.suffix.lower()
     if path.is_file() and not table_kind(name) and kind != ".gfast":
         instead = _INSTEAD.get(kind, "the kind of a file is told by its extension: rename it")
-        raise InputError(f"{name} is not a *.csv, *.tsv, *.smi or *.gfast: {instead}")
+        raise InputError(f"{name} is not a *.csv, *.tsv, *.sdf, *.smi or *.gfast: {instead}")
 
 
 def _hint(name: str) -> str:
@@ -194,9 +205,9 @@ def _check_arguments(
 def molecules_of(
     table: Table, also: Callable[[Any], T] | None, workers: int | None, progress: bool
 ) -> tuple[GraphArrays, list[Failure], list[T]]:
-    """`read_molecules` of a table; the rows that hold no SMILES by their numbers."""
+    """`read_molecules` of a table; the rows that cannot be read by their numbers."""
     arrays, failures, found = read_molecules(table.smiles, also, workers, progress)
-    return arrays, [(table.rows[i], text) for i, text in failures], found
+    return arrays, [(table.rows[i], text or table.title(i)) for i, text in failures], found
 
 
 def _from_table(
@@ -221,12 +232,15 @@ def _from_table(
         row, text = skipped[0]
         left = f"correct it: what is left, {arrays.num_graphs} of {len(table)}, is too few to split"
         raise InputError(
-            f"{path} row {row}: {text!r} is not a valid SMILES ({len(skipped)} such in the file): "
-            + (left if too_few else "correct it, or skip it without --strict")
+            f"{path} row {row}: {text!r} is not a valid {molecules_in(path)} ({len(skipped)} such "
+            "in the file): " + (left if too_few else "correct it, or skip it without --strict")
         )
     table = table.without(skipped)
     assert table.y is not None
-    posed, y = make_task(table.y, "graph", table.target_names, task)
+    if table.classes:
+        posed, y = make_class_task(table.y, "graph", table.classes, task)
+    else:
+        posed, y = make_task(table.y, "graph", table.target_names, task)
     parts = {}
     if table.parts is not None:
         found = np.array(table.parts)

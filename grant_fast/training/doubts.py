@@ -8,13 +8,15 @@ from torch import Tensor
 
 from ..data.alike import CHIRALITY, contradictions, fingerprints, seen_in_training
 from ..data.dataset import Dataset
-from ..data.table import table_kind
+from ..data.table import has_columns
 from ..errors import few
 from ..tasks import Task, measured
 from .config import RunConfig
 from .targets import Scaling, constant_targets, targets_of, unlabelled_targets
 
 _MOST_CLASSES = 10
+#: The share of one class from which on always to guess it is hard to beat by accuracy.
+_MOST_OF_ONE = 0.9
 #: Metrics of a target that has two values or more.
 _OF_TWO = ("r2", "roc_auc", "ap")
 
@@ -30,10 +32,12 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     value = "class"
     if task.kind == "regression":
         value = "value"
-        if config.task == "auto" and _is_table(config):
+        if config.task == "auto" and has_columns(config.source):
             lines += _classes_among(y, task)
         if task.level == "graph":
             lines += _stand_ins(dataset.graphs.y, task)
+    if config.metric_of(dataset.metric) == "accuracy":
+        lines += _one_class_above_all(y, task)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
         lines.append(f"no label in training, so predictions mean nothing: target {which}")
@@ -58,7 +62,7 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     lines = []
     flat = fingerprints(dataset.graphs, but=CHIRALITY)
     if seen := seen_in_training(flat, dataset.split):
-        helps = _is_table(config) and dataset.splitting != "scaffold"
+        helps = has_columns(config.source) and dataset.splitting != "scaffold"
         apart = " (--split scaffold keeps these together)" if helps else ""
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
@@ -66,7 +70,7 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
         return lines
     y, far = _comparable(dataset)
     if len(pairs := contradictions(fingerprints(dataset.graphs), y, far)):
-        what = "rows" if _is_table(config) else "graphs"
+        what = "rows" if has_columns(config.source) else "graphs"
         one, other = sorted(dataset.graphs.ids[torch.from_numpy(pairs[0])].tolist())
         much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
         occur = "molecules occur" if len(pairs) > 1 else "molecule occurs"
@@ -78,8 +82,17 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     return lines
 
 
-def _is_table(config: RunConfig) -> bool:
-    return table_kind(config.source) in (".csv", ".tsv")
+def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
+    """That nearly all labels are of one class, in a line."""
+    counts = y[measured(y, task)].long().flatten().bincount(minlength=2)
+    share = float(counts.max() / counts.sum())  # NaN without labels
+    if not _MOST_OF_ONE <= share < 1:
+        return []
+    which = (task.class_names or tuple(map(str, range(len(counts)))))[int(counts.argmax())]
+    return [
+        f"{share:.0%} of the labels in training are of class {which}, so accuracy says little: "
+        "--metric roc_auc weighs the classes alike"
+    ]
 
 
 def _classes_among(y: Tensor, task: Task) -> list[str]:

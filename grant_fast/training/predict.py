@@ -14,7 +14,7 @@ from torch import Tensor
 from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..data.load import check_kind, molecules_of
-from ..data.table import read_smi, read_table, table_kind
+from ..data.table import Table, molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError, few
 from ..files import atomic_write_csv, unzipped_name
 from ..graphs import PackedGraphs
@@ -144,8 +144,9 @@ def check_new_graphs(source: str) -> None:
     path = Path(source)
     if not path.suffix and not path.exists():
         raise InputError(
-            f"there is no file {source}: give a CSV of SMILES, a *.smi or a *.gfast, which "
-            f"`grant-fast pack {source} -o {source}.gfast` makes from a data set known by name"
+            f"there is no file {source}: give a CSV of SMILES, a *.sdf, a *.smi, or a *.gfast, "
+            f"which `grant-fast pack {source} -o {source}.gfast` makes from a data set known by "
+            "name"
         )
 
 
@@ -171,15 +172,16 @@ def predict_csv(
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers.
 
     A *.smi file, a SMILES a line, is taken as a CSV of the columns smiles and, where lines go on,
-    name.
+    name; an SDF as one of the columns smiles, name and its data fields.
 
     Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
     multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
-    whose SMILES cannot be parsed has empty answers. An answer whose name is a column of the CSV
+    whose molecule cannot be read has empty answers. An answer whose name is a column of the CSV
     already is called NAME_predicted. Up to `workers` processes read the molecules.
 
     Returns:
-        The unparsable rows: number as in a spreadsheet (the header is row 1), and text.
+        The unreadable rows: number as in a spreadsheet (the header is row 1; an SDF or a *.smi has
+        none), and text.
 
     Raises:
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
@@ -188,24 +190,23 @@ def predict_csv(
     check_kind(os.fspath(source))
     if predictor.spec.encoder != "atom":
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
-    if is_smi := table_kind(source) == ".smi":
+    kind = table_kind(source)
+    if kind == ".smi":
         if smiles_column is not None:
             raise InputError(f"{source} has no columns: leave out --smiles-column")
         table = read_smi(source)
     else:
-        column = smiles_column or predictor.config.smiles_column
-        table = read_table(source, column, require_target=False)
+        trained_on = predictor.config.smiles_column if kind != ".sdf" else None
+        column = smiles_column or trained_on
+        table = read_table(source, column, require_target=False, workers=workers, progress=progress)
     arrays, failed, _ = molecules_of(table, None, workers, progress)
     if arrays.num_graphs == 0:
-        shown = few([repr(text[:30]) for _, text in failed])
-        where = str(source) if is_smi else f"{source} column {table.smiles_column!r}"
-        remedy = "begin each line with one" if is_smi else "name another one with --smiles-column"
-        raise InputError(f"{where} holds no valid SMILES ({shown}): {remedy}")
+        raise InputError(_no_molecules(source, table, failed))
     if failed and strict:
         row, text = failed[0]
         raise InputError(
-            f"{source} row {row}: {text!r} is not a valid SMILES ({len(failed)} such in the "
-            "file): correct it, or leave out --strict"
+            f"{source} row {row}: {text!r} is not a valid {molecules_in(source)} ({len(failed)} "
+            "such in the file): correct it, or leave out --strict"
         )
     graphs = PackedGraphs.from_graph_arrays(arrays)
     answers = iter(_finite(predictor(graphs), predictor).tolist())
@@ -217,6 +218,17 @@ def predict_csv(
     )
     _write_csv(out, [*table.header, *names], lines)
     return failed
+
+
+def _no_molecules(source: str | Path, table: Table, failed: Sequence[tuple[int, str]]) -> str:
+    """That no molecule of a table can be read, and what may be wrong."""
+    shown = few([repr(text[:30]) for _, text in failed])
+    if table_kind(source) == ".sdf":
+        return f"{source} holds no valid structure ({shown}): give an SDF that RDKit can read"
+    if table_kind(source) == ".smi":
+        return f"{source} holds no valid SMILES ({shown}): begin each line with one"
+    where = f"{source} column {table.smiles_column!r}"
+    return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
 
 
 def predict_packed(predictor: Predictor, source: str | Path, out: str | Path) -> None:
@@ -267,18 +279,21 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     _write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(part_of.items()))
     if dataset.task.level == "node":
         return
-    predictor = load_predictor(run_dir, device=read_config(run_dir).device)
+    config, task = read_config(run_dir), dataset.task
+    predictor = load_predictor(run_dir, device=config.device)
     test = split["test"]
     y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
-    known = measured(y, dataset.task).tolist()
+    known = measured(y, task).tolist()
     truths = [
         [value if there else None for value, there in zip(*row, strict=True)]
         for row in zip(y.tolist(), known, strict=True)
     ]
+    if names := task.class_names:
+        truths = [[None if label is None else names[label] for label in row] for row in truths]
     answers = predictor(dataset.graphs.subset(test)).tolist()
-    targets = _columns(dataset.task.names, y.shape[1], "target")
+    targets = _columns(config.target if names else task.names, y.shape[1], "target")
     header = ["graph", *_apart(targets, ["graph"], "_target")]
-    header += _apart(answer_columns(dataset.task), header)
+    header += _apart(answer_columns(task), header)
     rows = zip(ids[test].tolist(), truths, answers, strict=True)
     _write_csv(run_dir / TEST_FILE, header, ([graph, *truth, *said] for graph, truth, said in rows))
 

@@ -236,7 +236,7 @@ OTHER_KINDS = [
     ("molecules", "the kind of a file is told by its extension: rename it"),
     ("a.xlsx", "save the sheet as CSV (UTF-8)"),
     ("old.XLS", "save the sheet as CSV (UTF-8)"),
-    ("a.sdf", "convert it to a CSV with a column of SMILES or to a *.smi, with RDKit or Open"),
+    ("a.mol2", "convert it to an SDF or to a CSV with a column of SMILES, with RDKit or Open"),
     ("a.json", "write it as a CSV"),
     ("a.csv.zip", "it is compressed: unpack it"),
 ]
@@ -245,7 +245,7 @@ OTHER_KINDS = [
 @pytest.mark.parametrize(("source", "remedy"), OTHER_KINDS, ids=lambda v: v[:20])
 def test_a_file_of_another_kind_is_refused_alike_by_all_commands(here, source, remedy):
     Path(source).write_text("smiles,y\nC,1\n")
-    message = f"{source} is not a *.csv, *.tsv, *.smi or *.gfast: {remedy}"
+    message = f"{source} is not a *.csv, *.tsv, *.sdf, *.smi or *.gfast: {remedy}"
     for words in ([], ["--target", "y"], ["--split", "scaffold"]):
         assert message in fails("train", source, *words)
     assert message in fails("pack", source, "-o", "out.gfast")
@@ -282,10 +282,10 @@ def test_new_graphs_that_cannot_be_read_are_named(trained, monkeypatch):
 
 
 def test_a_column_of_words_asks_for_numbers(here):
-    rows = "".join(f"{smiles},{'yes' if i % 2 else 'no'}\n" for i, smiles in enumerate(SMILES))
-    Path("words.csv").write_text("smiles,active\n" + rows)
+    rows = "".join(f"{smiles},{'>1' if i % 2 else '2 nM'}\n" for i, smiles in enumerate(SMILES))
+    Path("words.csv").write_text("smiles,IC50\n" + rows)
     line = fails("train", "words.csv")
-    assert "column 'active' holds words ('no', 'yes'), not numbers: write plain numbers" in line
+    assert "column 'IC50' holds words ('2 nM', '>1'), not numbers: write plain numbers" in line
 
 
 def test_recipes_that_are_not_there_are_named(here):

@@ -416,13 +416,16 @@ def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
         ({"num_graphs": 0}, "num_graphs=0: give 3 or more"),
         ({"num_graphs": -4}, "num_graphs=-4"),
         ({"split": "scaffold"}, "split=\"scaffold\" needs SMILES, which 'gen-reg'"),
-        ({"target": ["y"]}, "targets can be chosen only in CSV files, not in 'gen-reg'"),
+        ({"target": ["y"]}, "targets can be chosen only in CSV files and SDFs, not in 'gen-reg'"),
         (
             {"split_column": "s"},
-            "columns and targets can be chosen only in CSV files, not in 'gen-reg'",
+            "columns and targets can be chosen only in CSV files and SDFs, not in 'gen-reg'",
         ),
         ({"split": "random", "split_column": "s"}, "random or in the column 's': choose one"),
-        ({"smiles_column": "s"}, "targets can be chosen only in CSV files, not in 'gen-reg'"),
+        (
+            {"smiles_column": "s"},
+            "targets can be chosen only in CSV files and SDFs, not in 'gen-reg'",
+        ),
     ],
 )
 def test_nonsense_options_are_named(options: dict, culprit: str) -> None:

@@ -138,7 +138,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, from 'id', 'y'"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
-        ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': .* classes as 1 and 0"),
+        ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': add the targets"),
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
@@ -159,7 +159,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words \('>1', '5 nM'\).*plain numbers, without units or si",
         ),
-        ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\).* or classes as 1 and 0"),
+        ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\), too many different ones for classes"),
         ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
         (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
         (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
@@ -207,6 +207,57 @@ def test_columns_of_numbers_alone_are_proposed(csv_file) -> None:
         read_table(path)
     with pytest.raises(InputError, match=r"column 'id' holds words.*choose --target 'a,NR-AR b'"):
         read_table(path, target=["id", "name,a,NR-AR b"])
+
+
+WORDS = "id,smiles,act,kind,IC50,n\n" + "".join(
+    f"T{i},C,{'in' * (i % 2)}active,{'xyz'[i % 3]},>{i % 2},{i}\n" for i in range(6)
+)
+
+
+def test_words_that_occur_again_are_classes(csv_file) -> None:
+    table = read_table(csv_file(WORDS + "T6,C,,N/A,,\n"), target="kind")
+    assert (table.classes, table.target_names) == (("x", "y", "z"), ("kind",))
+    assert columns(table) == [[0.0, 1.0, 2.0, 0.0, 1.0, 2.0, -9.0]]
+    assert read_table(csv_file("smiles,y\nC,+\nC,-\nC,+\nC,+\n")).classes == ("+", "-")
+    assert read_table(csv_file(WORDS), target="n").classes == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("id", r"'id' holds words \('T0', 'T1', 'T2' and 3 more\), too many different ones"),
+        ("IC50", r"'IC50' holds words \('>0', '>1'\), not numbers: write plain numbers, without"),
+        (
+            "act,n",
+            r"'act' holds classes .*, which are learned alone: choose --target act, or .* n$",
+        ),
+        ("act,kind", r"learned alone: choose --target act, or another --target$"),
+    ],
+)
+def test_words_that_are_no_classes_are_refused(csv_file, target: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_table(csv_file(WORDS), target=target)
+
+
+def test_classes_are_proposed_beside_numbers(csv_file) -> None:
+    with pytest.raises(InputError, match=r"among 'act', 'kind', 'n' \(or --target all for all th"):
+        read_table(csv_file(WORDS))
+    path = csv_file(WORDS.replace("n\n", "n\nT9,C,active,x,>1,a\n", 1))
+    with pytest.raises(InputError, match="numbers beside 'smiles': choose one of 'act', 'kind' as"):
+        read_table(path, target="all")
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["on", "off", "On", "on", "off", "off"], "holds both 'On' and 'on': write each class in"),
+        (["on", "on", ""], "holds no label but 'on': add other ones, or choose another --target"),
+        (["on", "on", "1", "1"], "row 4, column 'y': 'on' is not a number|row 2, column 'y': 'on'"),
+    ],
+)
+def test_classes_that_cannot_be_meant_are_refused(csv_file, cells, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_table(csv_file("smiles,y\n" + "".join(f"C,{cell}\n" for cell in cells)))
 
 
 def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:

@@ -124,3 +124,12 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
         "targets look like classes: for classification, give --task; if -1 means "
         '"not measured", empty such cells'
     ]
+
+
+@pytest.mark.parametrize(("rare", "expected"), [(1, 1), (2, 1), (5, 0)])
+def test_accuracy_where_nearly_all_is_one_class(tmp_path: Path, rare: int, expected: int) -> None:
+    kinds = ["low", "mid", "high"] * rare
+    rows = list(zip(CHAINS * 3, kinds + ["mid"] * (90 - len(kinds)), strict=True))
+    found = [line for line in said(tmp_path, rows) if "accuracy says little" in line]
+    assert len(found) == expected
+    assert all("of the labels in training are of class mid" in line for line in found)

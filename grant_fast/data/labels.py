@@ -1,0 +1,159 @@
+"""What the cells of a column say: numbers, classes in words, or nothing."""
+
+import math
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .sheet import Sheet, listed
+
+MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
+#: By how much of the labels' range rounding to float32 may move one.
+_ROUNDING = 1e-4
+_LARGEST = float(np.finfo(np.float32).max)
+#: How a number begins that has a sign or a unit beside it, as in >10 or 5 nM.
+_MEASURED = re.compile(r"[<>≤≥=~±≈\s]*[+-]?\.?\d")
+
+
+def is_of_numbers(cells: list[str]) -> bool:
+    """Whether a column's cells are numbers or missing, and one is a number."""
+    labels = list(_labels(cells))
+    return bool(labels) and all(abs(_value(cell)) <= _LARGEST for cell in labels)
+
+
+def is_of_classes(cells: list[str]) -> bool:
+    """Whether a column's cells are words or missing, and the words few enough to be classes."""
+    words = _words(cells)
+    few = 1 < len(words) <= sum(1 for _ in _labels(cells)) / 2
+    return few and not any(map(_MEASURED.match, words))
+
+
+def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
+    """Columns as targets, float32 `[rows, T]`, NaN where a cell is missing.
+
+    Raises:
+        InputError: a cell is not a finite number, a column holds no label at all or words, or its
+            numbers are too large for their differences; it names the place and the remedy.
+    """
+    y = np.empty((len(sheet.body), len(columns)), dtype=np.float32)
+    for t, column in enumerate(columns):
+        cells, name = sheet.column(column), sheet.names[column]
+        if words := _words(cells):
+            raise InputError(_no_numbers(sheet, columns, name, words, cells))
+        values = np.array(
+            [
+                _number(sheet.path, row, name, cell)
+                for (row, _), cell in zip(sheet.body, cells, strict=True)
+            ]
+        )
+        if np.isnan(values).all():
+            raise InputError(
+                f"{sheet.path} column {name!r} holds no labels at all: "
+                "fill some in, or choose another --target"
+            )
+        y[:, t] = values
+        spread = np.nanmax(values) - np.nanmin(values)
+        if spread and np.nanmax(np.abs(y[:, t] - values)) > _ROUNDING * spread:
+            raise InputError(
+                f"{sheet.path} column {name!r} varies too little for its size, so float32 rounds "
+                f"the differences away: subtract {np.nanmean(values):.6g}, its mean, from every "
+                "label"
+            )
+    return torch.from_numpy(y)
+
+
+def classes_of(sheet: Sheet, column: int) -> tuple[Tensor, tuple[str, ...]]:
+    """A column of classes in words: their numbers, float32 `[rows, 1]`, NaN where a cell is
+    missing; and the words by these numbers, in alphabetical order.
+
+    Raises:
+        InputError: one class is written in several ways.
+    """
+    cells = sheet.column(column)
+    names = sorted(_words(cells))
+    spelled: dict[str, str] = {}
+    for name in names:
+        if (other := spelled.setdefault(name.casefold(), name)) != name:
+            raise InputError(
+                f"{sheet.path} column {sheet.names[column]!r} holds both {other!r} and {name!r}: "
+                "write each class in one way"
+            )
+    number = {name: float(at) for at, name in enumerate(names)}
+    y = [[number.get(cell, math.nan)] for cell in cells]
+    return torch.tensor(y, dtype=torch.float32), tuple(names)
+
+
+def _no_numbers(
+    sheet: Sheet, columns: Sequence[int], name: str, words: list[str], cells: list[str]
+) -> str:
+    """Why words cannot be a target, or not beside these others, and what can be done."""
+    numbers = [sheet.names[i] for i in columns if is_of_numbers(sheet.column(i))]
+    instead = f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
+    where = f"{sheet.path} column {name!r}"
+    if any(map(_MEASURED.match, words)):
+        return (
+            f"{where} holds words ({listed(words, 3)}), not numbers: write plain numbers, without "
+            f"units or signs such as >, or classes as 1 and 0 (or 0, 1, 2, …), or choose {instead}"
+        )
+    if len(words) == 1:
+        return f"{where} holds no label but {words[0]!r}: add other ones, or choose {instead}"
+    if not is_of_classes(cells):
+        return (
+            f"{where} holds words ({listed(words, 3)}), too many different ones for classes, as "
+            f"each occurs less than twice on average: choose {instead}"
+        )
+    return (
+        f"{where} holds classes in words ({listed(words, 3)}), which are learned alone: choose "
+        f"--target {shlex.quote(name)}, or {instead}"
+    )
+
+
+def _labels(cells: Iterable[str]) -> Iterator[str]:
+    """The cells that are not missing."""
+    return (cell for cell in cells if cell.lower() not in MISSING)
+
+
+def _words(cells: list[str]) -> list[str]:
+    """What a column without a single number says: its labels have names. Else nothing."""
+    if _is_number(next(_labels(cells), "0")):
+        return []  # the usual case costs one look
+    words = list(dict.fromkeys(_labels(cells)))
+    return [] if any(map(_is_number, words)) else words
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is meant for one, if with a decimal comma or thousands set apart by commas."""
+    try:
+        float(text.replace(",", ""))
+    except ValueError:
+        return False
+    return True
+
+
+def _value(cell: str) -> float:
+    """The number that a cell says; NaN where it says none."""
+    try:
+        return math.nan if "_" in cell else float(cell)  # 1_0 is a number to Python alone
+    except ValueError:
+        return math.nan
+
+
+def _number(path: Path, row: int, column: str, text: str) -> float:
+    if text.lower() in MISSING:
+        return math.nan
+    value = _value(text)
+    if abs(value) <= _LARGEST:
+        return value
+    problem = "not a number" if math.isnan(value) else "not finite in float32"
+    if "," in text:
+        problem += ", as decimals take a point and thousands nothing"
+    raise InputError(
+        f"{path} row {row}, column {column!r}: {text!r} is {problem}; "
+        "correct the cell, or empty it if the value is missing"
+    )

@@ -1,0 +1,133 @@
+"""A file of molecules as text cells: rows below a header, as a spreadsheet shows them."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import InputError
+from ..files import read_text
+
+#: What may stand between cells.
+_MARKS = {"\t": "tabs", ",": "commas", ";": "semicolons"}
+_BOOLEANS = {"true": "1", "false": "0"}  # as pandas writes them
+_MINUS = "\N{MINUS SIGN}"
+#: A cell in quotes, where lines may end, too; a quote within a cell is none.
+_QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
+_HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
+
+#: A number as German and French spreadsheets write it; 1.234,5 and 1,234,567 are none.
+_DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+
+Record = tuple[int, list[str]]
+
+
+class Sheet(NamedTuple):
+    """A file as it was read: what stands between its cells, the columns' names as they are written
+    and without spaces around them, and the records below, numbered."""
+
+    path: Path
+    mark: str
+    header: list[str]
+    names: list[str]
+    body: list[Record]
+
+    def position(self, column: str, option: str) -> int:
+        """Where the column of a name is; InputError where there is none, or more than one."""
+        if self.names.count(column) == 1:
+            return self.names.index(column)
+        if column in self.names:
+            raise InputError(
+                f"{self.path} has several columns called {column!r}: rename all but one of them"
+            )
+        raise InputError(
+            f"{self.path} has no column called {column!r}: give {option} one of "
+            f"{listed(self.names)}"
+        )
+
+    def check_rows(self) -> None:
+        """Refuse a row of too few or too many cells (InputError)."""
+        for row, cells in self.body:
+            if len(cells) != len(self.header):
+                raise InputError(
+                    f"{self.path} row {row} has {len(cells)} cells, but the header has "
+                    f"{len(self.header)}: complete the row, or quote cells that contain "
+                    f"{_MARKS[self.mark]}"
+                )
+
+    def column(self, at: int) -> list[str]:
+        """A column's cells, its labels as Python writes numbers."""
+        found = [_plain(cells[at].strip()) for _, cells in self.body]
+        # Commas beside points, or with three digits behind every one, may set thousands apart.
+        if self.mark == "," or any("." in cell for cell in found):
+            return found
+        if all(_THOUSANDS.fullmatch(cell) for cell in found if "," in cell):
+            return found
+        decimal = _DECIMAL_COMMA
+        return [decimal.sub(r"\1.\2", c) if decimal.fullmatch(c) else c for c in found]
+
+
+def _plain(cell: str) -> str:
+    """true and false as 1 and 0, a typographer's minus before a number as Python's."""
+    if cell[:1] == _MINUS and cell[1:2] in set(".0123456789"):
+        return f"-{cell[1:]}"
+    return _BOOLEANS.get(cell.lower(), cell)
+
+
+def listed(names: Sequence[str], limit: int = 20) -> str:
+    """Names for a message, the first of many."""
+    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(map(repr, names[:limit])) + rest
+
+
+def read_sheet(path: Path, smiles_column: str) -> Sheet:
+    """A UTF-8 CSV file. Its header says what stands between cells: tabs, commas or semicolons.
+
+    Records are numbered as a spreadsheet does it, the header is 1; blank ones are left out.
+
+    Args:
+        path: the file, or a *.gz of it.
+        smiles_column: a column's name, which tells marks between names from those within one.
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8 text, no valid CSV or has only a header.
+    """
+    text = read_text(path)
+    if "\0" in text:
+        row = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path} row {row} holds binary data: give a CSV file")
+    records: list[Record] = []
+    row = 0
+    mark = _delimiter(text, smiles_column)
+    try:
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+        for row, cells in enumerate(lines, 1):
+            if len(cells) > 1 or "".join(cells).strip():
+                records.append((row, cells))
+    except csv.Error as error:
+        # A quote that is not closed makes a long cell of all that follows, too.
+        long = ", or leave out a cell as long as this" if "field limit" in str(error) else ""
+        raise InputError(
+            f"{path} row {row + 1} is not valid CSV ({error}): correct its quotes{long}"
+        ) from error
+    if not records:
+        raise InputError(f"{path} is empty: give a CSV file with a header and rows")
+    (_, header), *body = records
+    if not body:
+        raise InputError(f"{path} has a header but no rows: add molecules below it")
+    return Sheet(path, mark, header, [name.strip() for name in header], body)
+
+
+def _delimiter(text: str, smiles_column: str) -> str:
+    """What stands between cells, as the header shows it outside of quotes."""
+    header = _HEADER.match(text.lstrip("\r\n "))
+    assert header is not None  # it matches nothing, too
+    marks = _QUOTED.sub("", header[0])
+    between = [mark for mark in _MARKS if mark in marks]
+    # A name may hold a comma: what sets the SMILES' column apart is it.
+    name = smiles_column.lower()
+    apart = (m for m in between if name in (n.strip().lower() for n in marks.split(m)))
+    return next(apart, between[0] if between else ",")

@@ -1,0 +1,131 @@
+"""Files of molecules, from the command line: SDFs, and targets in words."""
+
+import csv
+
+import pytest
+
+from tests.cli.runs import SIZE, SMILES, fails, run
+
+QUICK = ["--split", "random", "--epochs", 1, "--device", "cpu"]
+
+
+def lines_of(path):
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
+
+
+@pytest.fixture
+def of_words(tmp_path):
+    """A CSV of 30 molecules, their classes in words, two of them not measured."""
+    pytest.importorskip("rdkit")
+    kinds = [*["active", "in between", "inactive"] * 9, "inactive", "", ""]
+    path = tmp_path / "words.csv"
+    rows = [f"{smiles},{kind}" for smiles, kind in zip(SMILES * 3, kinds, strict=True)]
+    path.write_text("smiles,effect\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
+    folder, out = tmp_path / "run", tmp_path / "out.csv"
+    result = run("train", of_words, "--target", "effect", *QUICK, "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert "skipped 2 rows without any label" in result.stderr
+    assert "target effect, multiclass, 3 classes (active: " in result.stderr
+    header, *rows = lines_of(folder / "test.csv")
+    assert header == ["graph", "effect", "active", "in between", "inactive"]
+    kinds = dict(enumerate((row[1] for row in lines_of(of_words)[1:]), 2))
+    assert [row[1] for row in rows] == [kinds[int(row[0])] for row in rows]
+
+    assert run("predict", folder, of_words, "-o", out).exit_code == 0
+    header, *rows = lines_of(out)
+    assert header == ["smiles", "effect", "active", "in between", "inactive"]
+    assert all(sum(map(float, row[2:])) == pytest.approx(1, abs=1e-5) for row in rows)
+
+
+def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, tmp_path):
+    packed, folder = tmp_path / "words.gfast", tmp_path / "runs"
+    assert run("pack", of_words, "-o", packed).exit_code == 0
+    words = ["compare", packed, "--arm", "full", "--seeds", 1, *QUICK, "-o", folder]
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    assert "multiclass, 3 classes (active: " in result.stderr
+    out = tmp_path / "out.csv"
+    assert run("predict", folder / "full" / "seed-0", packed, "-o", out).exit_code == 0
+    assert lines_of(out)[0] == ["graph", "active", "in between", "inactive"]
+
+
+def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
+    # A packed file may hold graphs without a label, which a table's reading leaves out.
+    from grant_fast import load_dataset
+    from grant_fast.data.load import save_dataset
+
+    data = load_dataset(of_words, split="random", progress=False)
+    missing = int(data.split["test"][0])
+    data.graphs.y[missing] = -100
+    save_dataset(data, packed := tmp_path / "words.gfast")
+    assert (
+        run("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run").exit_code
+        == 0
+    )
+    _, first, *rest = lines_of(tmp_path / "run" / "test.csv")
+    assert first[:2] == [str(int(data.graphs.ids[missing])), ""]
+    assert all(row[1] for row in rest)
+
+
+def test_words_are_no_task_but_classes(of_words):
+    line = fails("train", of_words, "--task", "regression")
+    assert "classes in words ('active', 'in between', 'inactive') are a multiclass task" in line
+
+
+@pytest.fixture
+def sdf(molecules, tmp_path):
+    """The table of molecules as an SDF, and behind them one that cannot be read."""
+    chem = pytest.importorskip("rdkit.Chem")
+    path = tmp_path / "molecules.sdf"
+    with chem.SDWriter(str(path)) as writer:
+        names, *rows = lines_of(molecules)
+        for smiles, *values in rows:
+            molecule = chem.MolFromSmiles(smiles)
+            molecule.SetProp("_Name", f"of {smiles}")
+            for name, value in zip(names[1:], values, strict=True):
+                molecule.SetProp(name, value)
+            writer.write(molecule)
+    with open(path, "a") as file:
+        file.write("broken\n\n\nno structure\n> <size> (31)\n4\n\n$$$$\n")
+    return path
+
+
+def test_an_sdf_is_learned_as_the_table_of_its_molecules(molecules, sdf, tmp_path):
+    table = run("train", molecules, *SIZE, "-o", tmp_path / "of-table")
+    result = run("train", sdf, *SIZE, "-o", tmp_path / "of-sdf")
+    assert result.exit_code == 0, result.output
+    assert "1 unparsable structure skipped: row 31 'broken'" in result.stderr
+    assert result.stdout.splitlines()[0] == table.stdout.splitlines()[0]
+    line = fails("train", sdf, *SIZE, "--strict", "-o", tmp_path / "strict")
+    assert "molecules.sdf row 31: 'broken' is not a valid structure (1 such in the file)" in line
+    line = fails("train", sdf, *SIZE, "--smiles-column", "smiles", "-o", tmp_path / "none")
+    assert "leave out --smiles-column" in line
+
+
+def test_an_sdf_is_predicted_with_its_fields_whatever_the_run_learned_from(
+    molecules, sdf, tmp_path
+):
+    text = molecules.read_text().replace("smiles,", "SMILES (canonical),", 1)
+    molecules.write_text(text)
+    words = ["--smiles-column", "SMILES (canonical)", *SIZE]
+    assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
+    result = run("predict", tmp_path / "run", sdf, "-o", tmp_path / "out.csv")
+    assert result.exit_code == 0, result.output
+    assert "1 unparsable structure left empty: row 31 'broken'" in result.stderr
+    header, *rows = lines_of(tmp_path / "out.csv")
+    assert header == ["smiles", "name", "size", "toxic", "sticky", "size_predicted"]
+    assert rows[2][:2] == ["CCO", "of CCO"] and rows[-1] == ["", "broken", "4", "", "", ""]
+    run("predict", tmp_path / "run", molecules, "-o", tmp_path / "of-table.csv")
+    answers = [float(row[-1]) for row in lines_of(tmp_path / "of-table.csv")[1:]]
+    assert [float(row[-1]) for row in rows[:-1]] == pytest.approx(answers, rel=1e-4)
+
+
+def test_an_sdf_without_a_structure_is_refused(of_molecules, tmp_path):
+    (bad := tmp_path / "bad.sdf").write_text("smiles,y\nCCO,1\n")
+    line = fails("predict", of_molecules, bad, "-o", tmp_path / "out.csv")
+    assert "bad.sdf holds no valid structure ('smiles,y'): give an SDF that RDKit can read" in line

@@ -1,0 +1,136 @@
+"""Molecules from SDFs."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from grant_fast.data.sdf import read_sdf
+from grant_fast.data.table import read_table
+from grant_fast.errors import InputError
+
+MOLECULES = [
+    ("ethanol", "OCC", {"y": "1.5", "note": "two\nlines"}),
+    ("", "C[C@H](N)C(=O)O", {"y": ""}),
+    ("salt", "[Na+].[Cl-]", {"smiles": "wrong", "y": "-2"}),
+]
+
+
+@pytest.fixture(autouse=True)
+def chem():  # type: ignore[no-untyped-def]
+    return pytest.importorskip("rdkit.Chem")
+
+
+def records(chem, molecules=MOLECULES) -> list[str]:  # type: ignore[no-untyped-def]
+    """Each molecule as it stands in an SDF, up to its closing line."""
+    texts = []
+    for name, smiles, fields in molecules:
+        molecule = chem.MolFromSmiles(smiles)
+        molecule.SetProp("_Name", name)
+        lines = [f">  <{key}>\n{value}\n" for key, value in fields.items()]
+        texts.append(chem.MolToMolBlock(molecule) + "\n".join(lines) + "\n$$$$\n")
+    return texts
+
+
+def write(folder: Path, texts: list[str]) -> Path:
+    path = folder / "molecules.sdf"
+    path.write_bytes("".join(texts).encode())
+    return path
+
+
+def test_structures_names_and_fields_become_columns(tmp_path: Path, chem) -> None:
+    sheet = read_sdf(write(tmp_path, records(chem)))
+    assert sheet.names == ["smiles", "name", "y", "note"]
+    assert sheet.body == [
+        (1, ["CCO", "ethanol", "1.5", "two\nlines"]),
+        (2, ["C[C@H](N)C(=O)O", "", "", ""]),
+        (3, ["[Cl-].[Na+]", "salt", "-2", ""]),
+    ]
+
+
+def test_without_names_there_is_no_column_of_them(tmp_path: Path, chem) -> None:
+    texts = records(chem, [("", "CCO", {"y": "1"}), ("", "C", {"z": "2"})])
+    assert read_sdf(write(tmp_path, texts)).names == ["smiles", "y", "z"]
+    texts = records(chem, [("", "CCO", {"name": "a"}), ("b", "C", {"name": "c"})])
+    assert [cells[1] for _, cells in read_sdf(write(tmp_path, texts)).body] == ["a", "b"]
+
+
+def test_explicit_hydrogens_and_coordinates_leave_the_smiles_alone(tmp_path: Path, chem) -> None:
+    all_chem = pytest.importorskip("rdkit.Chem.AllChem")
+    molecule = chem.AddHs(chem.MolFromSmiles("C[C@H](N)C(=O)O"))
+    all_chem.EmbedMolecule(molecule, randomSeed=1)
+    path = write(tmp_path, [chem.MolToMolBlock(molecule) + "$$$$\n"])
+    assert read_sdf(path).body == [(1, ["C[C@H](N)C(=O)O"])]
+
+
+@pytest.mark.parametrize("ending", ["\r\n", "\r", "\n"])
+@pytest.mark.parametrize("tail", ["", "\n\n", None])
+def test_line_ends_and_what_follows_the_last_molecule(tmp_path, chem, ending, tail) -> None:
+    text = "".join(records(chem))
+    text = text.removesuffix("$$$$\n") if tail is None else text + tail
+    sheet = read_sdf(write(tmp_path, [text.replace("\n", ending)]))
+    assert [cells[0] for _, cells in sheet.body] == ["CCO", "C[C@H](N)C(=O)O", "[Cl-].[Na+]"]
+
+
+def test_what_cannot_be_read_keeps_its_place_and_name(tmp_path: Path, chem) -> None:
+    ethanol, alanine, salt = records(chem)
+    five_bonds = records(chem, [("five bonds", "C[N+](C)(C)C", {"y": "3"})])[0]
+    five_bonds = "\n".join(line for line in five_bonds.split("\n") if "M  CHG" not in line)
+    cut = ethanol[: ethanol.index("M  END") - 20]
+    table = read_table(write(tmp_path, [alanine, five_bonds, salt, cut]), target="y")
+    assert table.smiles == ["C[C@H](N)C(=O)O", "", "[Cl-].[Na+]", ""]
+    assert table.titles == ("", "five bonds", "salt", "ethanol")
+    assert table.rows == [1, 2, 3, 4]
+    assert table.y is not None and table.y.nan_to_num(9).flatten().tolist() == [9, 3, -2, 9]
+
+
+def test_fields_are_those_that_rdkit_reads(tmp_path: Path, chem) -> None:
+    text = "".join(
+        f">{head}\n{value}\n\n"
+        for head, value in [
+            ("  <a>  (1) ", " 1 "),
+            (" 25 <M.P., deg>", "> <no field>\n2"),
+            (" <x<y>z>", "\ttab"),
+            (" <empty>", ""),
+            (" <last>", "5"),
+        ]
+    )
+    path = write(tmp_path, [records(chem, [("", "CCO", {})])[0].replace("$$$$", text + "$$$$")])
+    (molecule,) = chem.SDMolSupplier(str(path))
+    theirs = {
+        name: value.strip()
+        for name, value in molecule.GetPropsAsDict(False, False, autoConvertStrings=False).items()
+    }
+    sheet = read_sdf(path)
+    assert dict(zip(sheet.names[1:], sheet.body[0][1][1:], strict=True)) == theirs
+
+
+def test_a_zipped_one_is_read_and_many_molecules_in_processes_alike(tmp_path: Path, chem) -> None:
+    path = write(tmp_path, records(chem))
+    (zipped := tmp_path / "a.sdf.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read_sdf(zipped).body == read_sdf(path).body
+    many = write(tmp_path, records(chem)[:1] * 10_001)
+    sheet = read_sdf(many, workers=2)
+    assert [cells for _, cells in sheet.body] == [["CCO", "ethanol", "1.5", "two\nlines"]] * 10_001
+
+
+def test_the_only_other_field_is_the_target(tmp_path: Path, chem) -> None:
+    texts = records(chem, [("1", "CCO", {"y": "1"}), ("2", "C", {"y": "2"})])
+    table = read_table(path := write(tmp_path, texts))
+    assert table.target_names == ("y",)
+    with pytest.raises(InputError, match="'name' cannot be both the name column and a --target"):
+        read_table(path, target="name")
+    with pytest.raises(InputError, match="holds structures, no SMILES: leave out --smiles-column"):
+        read_table(path, "smiles")
+    with pytest.raises(InputError, match="no column beside 'smiles', 'name': add the targets"):
+        read_table(write(tmp_path, records(chem, [("1", "CCO", {})])))
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is empty: give an SDF with molecules"):
+        read_sdf(write(tmp_path, ["\n"]))
+    with pytest.raises(InputError, match=r"there is no file .*none\.sdf"):
+        read_sdf(tmp_path / "none.sdf")
+    (bad := tmp_path / "bad.sdf").write_bytes(b"a\n\xff\n$$$$\n")
+    with pytest.raises(InputError, match="row 2 is not UTF-8 text"):
+        read_sdf(bad)
