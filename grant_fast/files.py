@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import secrets
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -89,6 +90,34 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write {target}: you may not write to {folder}; give another one")
     return target
+
+
+@contextmanager
+def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep a folder from other processes that ask for the same, where the system can: Windows and
+    some network drives cannot. Nothing is left behind, whatever ends the process.
+
+    Raises:
+        InputError: another process has the folder.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a drive without locks
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(
+                    f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
+                    "give another folder with -o"
+                ) from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def check_apart(source: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:

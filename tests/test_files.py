@@ -2,11 +2,12 @@
 
 import errno
 import os
+import sys
 
 import pytest
 
 from grant_fast.errors import InputError, MissingExtraError, require
-from grant_fast.files import atomic_path, atomic_write_text
+from grant_fast.files import alone_in, atomic_path, atomic_write_text
 
 
 def test_text_is_written_with_ordinary_permissions(tmp_path):
@@ -89,3 +90,27 @@ def test_a_pipe_or_device_is_never_replaced(tmp_path):
     with pytest.raises(InputError, match="pipe: it is not an ordinary file"):
         atomic_write_text(tmp_path / "pipe", "")
     assert (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+def test_a_folder_belongs_to_one_at_a_time(tmp_path):
+    taken = pytest.raises(InputError, match=r"another process is writing to .*: wait until it ends")
+    with alone_in(tmp_path):
+        with taken, alone_in(tmp_path):
+            pass
+        with alone_in(tmp_path.parent):
+            pass
+    with pytest.raises(KeyError), alone_in(tmp_path):
+        raise KeyError
+    with alone_in(tmp_path):
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+def test_a_drive_without_locks_is_used_without(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with alone_in(tmp_path):
+        (tmp_path / "a").touch()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..data.dataset import Dataset
 from ..errors import InputError
+from ..files import alone_in
 from ..teaching.schedules import Curriculum, share_size
 from ..training.config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
 from ..training.folder import clear_folder, load_state, make_folder, remove_files
@@ -78,17 +79,18 @@ def compare(
     if not resume:
         _warm_up(dataset, config)  # what cannot be trained leaves an earlier comparison as it was
     make_folder(folder)
-    if not resume:
-        _clear(folder)
-    done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
-    if resume and not all(done):
-        _warm_up(dataset, config)
-    observer = observer or Observer()
-    for (run_dir, run), is_done in zip(plan, done, strict=True):
-        if is_done:
-            observer.kept()
-        else:
-            Trainer(dataset, run, run_dir, resume=resume).fit(observer)
+    with alone_in(folder):
+        if not resume:
+            _clear(folder)
+        done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
+        if resume and not all(done):
+            _warm_up(dataset, config)
+        observer = observer or Observer()
+        for (run_dir, run), is_done in zip(plan, done, strict=True):
+            if is_done:
+                observer.kept()
+            else:
+                Trainer(dataset, run, run_dir, resume=resume).fit(observer)
     last = config.seed + seeds
     return [
         read_run(run_folder(folder, name, seed))

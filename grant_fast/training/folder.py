@@ -20,12 +20,11 @@ _FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, SPLIT_FILE, TEST_FILE
 
 
 def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
-    """Make the folder, empty it of an earlier run if `fresh`, and write the config into it.
+    """Empty a folder of an earlier run if `fresh`, and write the config into it.
 
     Raises:
-        InputError: it cannot be made or written.
+        InputError: it cannot be written.
     """
-    make_folder(run_dir)
     if fresh:
         clear_folder(run_dir)
     atomic_write_text(run_dir / CONFIG_FILE, config.to_json())

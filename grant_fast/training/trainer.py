@@ -16,6 +16,7 @@ from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..devices import clock
 from ..errors import InputError
+from ..files import alone_in
 from ..graphs import PackedGraphs
 from ..indexing import upload
 from ..tasks import Task, measured
@@ -25,7 +26,7 @@ from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
 from .config import INFOBATCH, ON_REQUEST, PROPORTIONAL, RunConfig
 from .evaluation import Evaluator
-from .folder import BEST_FILE, LAST_FILE, load_state, prepare_folder, save_state
+from .folder import BEST_FILE, LAST_FILE, load_state, make_folder, prepare_folder, save_state
 from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
@@ -147,12 +148,14 @@ class Trainer:
         folder and raises `KeyboardInterrupt`; resuming gives the very result of an unbroken run.
 
         Raises:
-            InputError: the loss is no longer finite, or the folder cannot be written.
+            InputError: the loss is no longer finite, or the folder cannot be written or is being
+                written by another process.
         """
         observer = observer or Observer()
-        prepare_folder(self.run_dir, self.config, fresh=self.epoch == 0)
-        observer.started(self.config, self.run_dir, self.epoch)
-        with self._random_stream():
+        make_folder(self.run_dir)
+        with alone_in(self.run_dir), self._random_stream():
+            prepare_folder(self.run_dir, self.config, fresh=self.epoch == 0)
+            observer.started(self.config, self.run_dir, self.epoch)
             boundary = self._state()
             saved = time.monotonic()
             try:

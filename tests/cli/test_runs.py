@@ -2,12 +2,14 @@
 
 import csv
 import json
+import sys
 from dataclasses import replace
 
 import pytest
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.files import alone_in
 from tests.cli.runs import SMALL, fails, run
 
 
@@ -78,3 +80,26 @@ def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_pa
     assert "without its last.pt: restore that" in fails("train", "--resume", "-o", trained)
     assert sorted(trained.iterdir()) == before
     assert run(*words).exit_code == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+def test_what_another_process_is_writing_stays_as_it_is(trained, tmp_path):
+    words = [
+        "compare",
+        *SMALL,
+        "--epochs",
+        1,
+        "--arm",
+        "full",
+        "--seeds",
+        1,
+        "-o",
+        tmp_path / "all",
+    ]
+    assert run(*words).exit_code == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with alone_in(trained), alone_in(tmp_path / "all"):
+        line = fails("train", *SMALL, "--epochs", 1, "-o", trained, "--overwrite")
+        assert f"another process is writing to {trained}: wait until it ends" in line
+        assert f"another process is writing to {tmp_path / 'all'}" in fails(*words, "--overwrite")
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
