@@ -1,5 +1,6 @@
 """The `grant-fast` command."""
 
-from .commands import app, main
+from . import commands
+from .entry import app, main
 
-__all__ = ["app", "main"]
+__all__ = ["app", "commands", "main"]

@@ -93,13 +93,3 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
-
-
-def config_of(given: dict[str, Any], dataset: Any = None) -> RunConfig:
-    """What the user gave, and for the rest what suits the source, or better the data in it."""
-    layers = len(given["orders"]) if "orders" in given else None
-    if dataset is None:
-        suits = defaults_for(given["source"], layers=layers)
-    else:
-        suits = defaults_for(dataset.name, len(dataset.graphs), layers)
-    return RunConfig(**{**suits, **given})

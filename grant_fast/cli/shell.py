@@ -40,21 +40,10 @@ def use_fitting_threads(config: RunConfig) -> None:
 
 def load(config: RunConfig) -> Any:
     """The data set that a config names; what was left out of it is said."""
-    from ..data.load import load_dataset
+    from ..training.source import dataset_of
     from ..workers import cores
 
-    dataset = load_dataset(
-        config.source,
-        smiles_column=config.smiles_column,
-        target=list(config.target) or None,
-        task=None if config.task == "auto" else config.task,  # type: ignore[arg-type]
-        split=config.split,  # type: ignore[arg-type]
-        split_column=config.split_column,
-        num_graphs=config.graphs,
-        seed=config.data_seed,
-        strict=config.strict,
-        workers=cores(),
-    )
+    dataset = dataset_of(config, workers=cores(), progress=True)
     report_skipped(dataset.skipped, config.source, "skipped")
     if dataset.unlabelled:
         several = "s" * (dataset.unlabelled != 1)
@@ -223,13 +212,3 @@ def check_flags(resume: bool, overwrite: bool) -> None:
     """Refuse what contradicts itself."""
     if resume and overwrite:
         raise InputError("--resume and --overwrite exclude each other: give one of them")
-
-
-def check_free(out: Path, resume: bool, overwrite: bool) -> None:
-    """Never write over a run unasked."""
-    if out.is_file():
-        raise InputError(f"{out} is a file: give a folder with -o")
-    if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
-        raise InputError(
-            f"{out} is not empty: give --resume, --overwrite or another folder with -o"
-        )

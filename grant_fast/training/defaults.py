@@ -6,7 +6,12 @@ epoch, fewer epochs at a larger rate learn more, and on the graphon sets a run s
 user is watching.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .config import RunConfig
+
+if TYPE_CHECKING:
+    from ..data.dataset import Dataset
 
 _GRAPHONS: dict[str, Any] = {
     "hidden_channels": (10,),
@@ -58,3 +63,21 @@ def _defaults_for(source: str, num_graphs: int | None) -> dict[str, Any]:
     if num_graphs is not None and num_graphs < _SMALL_SET:
         return {**_MOLECULES, "batch_size": 32, "lr": 0.003, "epochs": 100}
     return dict(_MOLECULES)
+
+
+def config_of(given: dict[str, Any], dataset: "Dataset | None" = None) -> RunConfig:
+    """What the user gave, and for the rest what suits the source, or better the data in it.
+
+    Args:
+        given: fields of `RunConfig`; `source` among them where there is no data set.
+        dataset: the data, where they were read.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+    layers = len(given["orders"]) if "orders" in given else None
+    if dataset is None:
+        suits = defaults_for(given["source"], layers=layers)
+    else:
+        suits = defaults_for(dataset.name, len(dataset.graphs), layers)
+    return RunConfig(**{**suits, **given})

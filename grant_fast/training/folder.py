@@ -56,6 +56,16 @@ def check_spares(run_dir: Path, out: Path) -> None:
         raise InputError(f"cannot write {out}: it is the run's own; give another name with -o")
 
 
+def check_free(out: Path, resume: bool, overwrite: bool) -> None:
+    """Never write over a run unasked."""
+    if out.is_file():
+        raise InputError(f"{out} is a file: give a folder with -o")
+    if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
+        raise InputError(
+            f"{out} is not empty: give --resume, --overwrite or another folder with -o"
+        )
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and its parents, or say why not (InputError)."""
     try:

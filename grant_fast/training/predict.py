@@ -34,6 +34,7 @@ from .folder import (
 )
 from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
 from .records import is_finished
+from .source import dataset_of
 from .targets import targets_of, with_targets
 
 
@@ -42,8 +43,9 @@ class Predictor:
     """A trained network with what turns its outputs into answers, in the targets' own units.
 
     Args:
-        model: the network. Its own outputs are logits of classes; of a regression they are of
-            standardised targets, not to be compared with the targets as they are: `score` does it.
+        model: the network, in evaluation mode. Its own outputs are logits of classes; of a
+            regression they are of standardised targets, not to be compared with the targets as they
+            are (`spec.decode` takes them to the targets' units): `score` does it.
         config: the settings of the run.
         spec: the task, and how the network's outputs relate to the targets.
     """
@@ -66,6 +68,15 @@ class Predictor:
         if self.spec.task.kind == "multiclass":
             return pred.softmax(dim=1).cpu()
         return pred.sigmoid().cpu()
+
+    def dataset(self, progress: bool = False) -> Dataset:
+        """The data set that the run learned from and was tested on, with its split, read anew from
+        where the command found it.
+
+        Raises:
+            InputError: as `load_dataset`; the data have moved, say.
+        """
+        return dataset_of(self.config, progress=progress)
 
     def score(self, graphs: PackedGraphs, ids: Positions | None = None) -> Tensor:
         """The teacher's score of each graph, float32 [len(ids)] on the CPU: its error, as
@@ -129,7 +140,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     spec = ModelSpec.from_dict(state["spec"])
     model = build_model(config, spec)
     load_weights(model, state["model"], path)
-    return Predictor(model.to(resolve_device(device)), config, spec)
+    return Predictor(model.to(resolve_device(device)).eval(), config, spec)
 
 
 def _without_weights(folder: Path, name: str) -> str:

@@ -60,7 +60,7 @@ def ends(monkeypatch):
             for _ in range(2000):
                 time.sleep(0.01)
 
-        monkeypatch.setattr(cli.commands, "app", command)
+        monkeypatch.setattr(cli.entry, "app", command)
         began = time.monotonic()
         with pytest.raises(SystemExit) as end:
             cli.main()

@@ -1,0 +1,35 @@
+"""`grant-fast doctor`."""
+
+from typing import Annotated
+
+import typer
+
+from ..entry import app
+from ..terminal import readable
+
+
+@app.command()
+@readable
+def doctor(
+    compile_kernels: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Also compile the Triton kernels for NVIDIA and AMD targets; needs no GPU.",
+        ),
+    ] = False,
+) -> None:
+    """Show what is installed, what works here, and what computes a typical model."""
+    from ..doctor import compiled_kernels, examine
+
+    checks = examine()
+    for check in checks:
+        print(f"{ {None: ' ', True: '✓', False: '✗'}[check.ok] } {check.name:<28} {check.detail}")
+    sound = all(check.ok is not False for check in checks)
+    if compile_kernels:
+        print()
+        for line, passed in compiled_kernels():
+            print(line, flush=True)
+            sound &= passed
+    if not sound:
+        raise typer.Exit(1)

@@ -1,0 +1,110 @@
+"""`grant-fast reproduce`."""
+
+import dataclasses
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..entry import Overwrite, Resume, app
+from ..options import with_settings
+from ..shell import (
+    again,
+    check_flags,
+    holds_runs,
+    interrupted,
+    load,
+    show_results,
+    use_fitting_threads,
+)
+from ..terminal import readable, stderr
+
+
+@app.command()
+@readable
+@with_settings(only=("smiles_column", "target"))
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(help="QM9, ZINC, ogbg-molhiv, ogbg-molpcba, gen-reg, gen-cls, or a *.json."),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Data to use instead of the recipe's: hiv.csv for ogbg-molhiv, a *.smi for ZINC; "
+            "or, for timing only, noise in the shape of a data set: twin:QM9, twin:ZINC, "
+            "twin:ogbg-molpcba."
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
+    graphs: Annotated[int | None, typer.Option(help="Use only this many graphs.")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
+    baselines: Annotated[
+        bool, typer.Option("--baselines", help="Also run GCN, GCN + virtual node and InfoBatch.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/reproduce-NAME.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    pass_size: Annotated[
+        int | None,
+        typer.Option(
+            help="How many graphs batch norm normalises together. Default: a batch, as published."
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")] = "auto",
+    **given: Any,
+) -> None:
+    """Run a benchmark of the paper: full, random, (B) and (S), beside the published figures."""
+    from ...studies.compare import check_seeds
+    from ...studies.curves import draw_curves
+    from ...studies.paper_table import cells, known_differences, terminal_table, write_reproduction
+    from ...studies.recipe import load_recipe
+    from ...studies.report import title_of
+    from ...studies.reproduce import ARMS, BASELINES
+    from ...studies.reproduce import reproduce as run_all
+    from ...training.console import ConsoleObserver
+    from ...training.folder import check_free
+    from ...training.model import resolve_device
+
+    recipe = load_recipe(name)
+    check_seeds(seeds)
+    out = out or Path("runs") / f"reproduce-{recipe.name}"
+    check_flags(resume, overwrite)
+    config = dataclasses.replace(
+        recipe.config,
+        source=data or recipe.source,
+        epochs=recipe.config.epochs if epochs is None else epochs,
+        graphs=graphs,
+        pass_size=recipe.config.pass_size if pass_size is None else pass_size,
+        device=device,
+        **given,
+    )
+    use_fitting_threads(config)
+    check_free(out, resume, overwrite)
+    dataset = load(config)
+    try:
+        num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
+        with ConsoleObserver(stderr(), seeds * num_arms) as shown:
+            runs, rows = run_all(
+                recipe,
+                dataset,
+                config,
+                out,
+                baselines=baselines,
+                seeds=seeds,
+                resume=resume,
+                observer=shown,
+            )
+    except KeyboardInterrupt:
+        raise interrupted(holds_runs(out), again()) from None
+    title = f"{recipe.name}: {title_of(dataset)}"
+    differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
+    command = shlex.join(["grant-fast", *sys.argv[1:]])
+    write_reproduction(out, recipe, config, rows, title, differences, command)
+    draw_curves(out / "curves.png", runs, title)
+    table = terminal_table(cells(recipe, config, rows), title)
+    show_results(out, table, [f"- {sentence}" for sentence in differences], width=120)

@@ -1,0 +1,98 @@
+"""`grant-fast train`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import InputError
+from ...files import unzipped_name
+from ...training.defaults import config_of
+from ..entry import SOURCES, Board, Overwrite, Resume, app
+from ..options import with_settings
+from ..shell import (
+    check_flags,
+    described,
+    described_share,
+    described_test,
+    holds_run,
+    interrupted,
+    load,
+    saved_config,
+    use_fitting_threads,
+)
+from ..terminal import readable, stderr
+
+
+@app.command()
+@readable
+@with_settings()
+def train(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"{SOURCES} With --resume and -o, give it only if the data have moved."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Run folder. Default: runs/NAME-ARM.")
+    ] = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    tensorboard: Board = False,
+    **given: Any,
+) -> None:
+    """Train one network and test it.
+
+    The folder gets the weights, the metrics, which part of the split each
+    graph was in (split.csv), and the predictions for the test graphs (test.csv;
+    not written where each node has a target).
+    """
+    from ...training.console import ConsoleObserver
+    from ...training.folder import CONFIG_FILE, LAST_FILE, check_free
+    from ...training.observers import Observers, TensorBoard
+    from ...training.predict import write_parts
+    from ...training.records import is_finished
+    from ...training.trainer import Trainer
+
+    check_flags(resume, overwrite)
+    changes = given if source is None else {**given, "source": source}
+    saved = saved_config(out, source, changes) if resume and out else None
+    if saved is None and source is None:
+        raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
+    config = saved or config_of(changes)  # nonsense is refused before data are read
+    out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
+    check_free(out, resume, overwrite)
+    begins = not (out / LAST_FILE).exists()
+    if resume and begins and is_finished(out):
+        raise InputError(
+            f"{out} holds the result of a run without its {LAST_FILE}: restore that, or train "
+            "again with --overwrite"
+        )
+    try:
+        dataset = load(config)
+    except InputError as error:
+        if saved is None or source is not None:
+            raise
+        raise InputError(
+            f"{error} ({config.source} is the source in {out / CONFIG_FILE}: if the data have "
+            "moved, give a SOURCE with --resume)"
+        ) from error
+    config = saved or config_of(changes, dataset)
+    use_fitting_threads(config)
+    observers: list[Any] = [TensorBoard()] if tensorboard else []
+    try:
+        about = [*described(dataset, config), *described_share(config)]
+        if resume and begins:
+            about.append(f"{out} has no {LAST_FILE} to continue from: the run starts at epoch 1")
+        with ConsoleObserver(stderr(), about=about) as shown:
+            trainer = Trainer(dataset, config, out, resume=resume)
+            result = trainer.fit(Observers([shown, *observers]))
+        write_parts(out, dataset)
+    except KeyboardInterrupt:
+        command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
+        raise interrupted(holds_run(out, config), command) from None
+    for line in described_test(result, dataset):
+        print(line)
+    print(f"run folder: {out}")

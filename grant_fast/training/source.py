@@ -1,0 +1,30 @@
+"""The data set of a run, by its config."""
+
+from ..data.dataset import Dataset
+from ..data.load import load_dataset
+from .config import RunConfig
+
+
+def dataset_of(config: RunConfig, *, workers: int | None = None, progress: bool = False) -> Dataset:
+    """The data set that a config names, read or generated anew.
+
+    Args:
+        config: a run's.
+        workers, progress: as `load_dataset` takes them.
+
+    Raises:
+        InputError: as `load_dataset`.
+    """
+    return load_dataset(
+        config.source,
+        smiles_column=config.smiles_column,
+        target=list(config.target) or None,
+        task=None if config.task == "auto" else config.task,  # type: ignore[arg-type]
+        split=config.split,  # type: ignore[arg-type]
+        split_column=config.split_column,
+        num_graphs=config.graphs,
+        seed=config.data_seed,
+        strict=config.strict,
+        workers=workers,
+        progress=progress,
+    )
