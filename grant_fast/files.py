@@ -134,8 +134,9 @@ def unzipped_name(path: str | os.PathLike[str]) -> Path:
     return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
 
-def read_text(path: Path) -> str:
-    """What a file of UTF-8 text says, without a byte order mark; of a *.gz, unzipped.
+def read_text(path: Path, line: str = "row") -> str:
+    """What a file of UTF-8 text says, without a byte order mark; of a *.gz, unzipped. Messages call
+    a `line` of it so.
 
     Raises:
         InputError: it cannot be read, is not whole, or (naming its row) is not UTF-8.
@@ -154,7 +155,7 @@ def read_text(path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         row = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} row {row} is not UTF-8 text: save it in UTF-8") from error
+        raise InputError(f"{path} {line} {row} is not UTF-8 text: save it in UTF-8") from error
 
 
 def cannot_read(path: str | os.PathLike[str], error: OSError) -> InputError:

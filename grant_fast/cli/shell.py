@@ -65,7 +65,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     words = [
         f"{Path(config.source).name}: {counted(dataset.sizes)} graphs ({dataset.splitting} split)"
     ]
-    names = (not task.class_names and task.names) or config.target
+    names = (not task.class_names and task.names) or dataset.targets
     if names:
         named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
         words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")
@@ -102,6 +102,8 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         metric = f"not measurable, because {_why_unmeasured(dataset, 'test')}"
     else:
         metric = f"{result.test_metric:.4g}"
+        others = {k: v for k, v in result.test_metrics.items() if k != result.metric}
+        metric += "".join(f", {k} {v:.4g}" for k, v in others.items() if v is not None)
     chosen = "best by valid"
     if result.valid_metric is None:
         chosen = f"the last, because {_why_unmeasured(dataset, 'valid')}"

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
-from .infer import make_task
+from .infer import check_named_classes, make_task
 from .smiles import Failure
 from .splits import PARTS
 
@@ -27,11 +27,10 @@ _METRIC: dict[Kind, str] = {
 
 def default_metric(task: Task) -> str:
     """What a task is judged by unless told otherwise; of several regressions what has no units, and
-    of two classes what is the same in whatever proportion they occur."""
+    of two classes in words what is the same in whatever proportion they occur."""
     if task.kind == "regression" and task.num_outputs > 1:
         return "r2"
-    two_classes = task.kind == "multiclass" and task.num_outputs == 2
-    return "roc_auc" if two_classes else _METRIC[task.kind]
+    return "roc_auc" if len(task.class_names) == 2 else _METRIC[task.kind]
 
 
 @dataclass
@@ -48,6 +47,7 @@ class Dataset:
         skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it; of
             an SDF (its molecules count from 1) what they are called.
         unlabelled: how many rows were left out because they hold no label.
+        targets: the columns that the targets came from, where they were chosen among columns.
         left_out: columns that target="all" left out, as not all of their cells are numbers.
         splitting: how the split was made, for people: random, scaffold, given (by a
             column), published or stored.
@@ -61,6 +61,7 @@ class Dataset:
     encoder: Literal["atom"] | None = None
     skipped: list[Failure] = field(default_factory=list)
     unlabelled: int = 0
+    targets: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     splitting: str = "random"
 
@@ -103,6 +104,7 @@ def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
         task=asdict(dataset.task),
         metric=dataset.metric,
         encoder=dataset.encoder,
+        targets=list(dataset.targets),
         split=_split_to_text(dataset.split, dataset.graphs.ids.cpu()),
     )
     dataset.graphs.save(path)
@@ -132,6 +134,8 @@ def read_packed(path: Path, kind: Kind | None) -> Dataset:
     try:
         stored = meta.get("task")
         names = tuple(stored["names"]) if stored else ()
+        if stored and stored["kind"] == "multiclass" and len(names) == stored["num_outputs"]:
+            check_named_classes(names, kind)
         if stored and kind in (None, stored["kind"]):
             task, metric = Task(**{**stored, "names": names}), meta["metric"]
         else:
@@ -142,8 +146,16 @@ def read_packed(path: Path, kind: Kind | None) -> Dataset:
         split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} has a damaged description ({error}): pack it again") from error
-    name, encoder = meta.get("name", path.stem), meta.get("encoder")
-    return Dataset(name, graphs, task, split, metric, encoder, splitting="stored")
+    return Dataset(
+        name=meta.get("name", path.stem),
+        graphs=graphs,
+        task=task,
+        split=split,
+        metric=metric,
+        encoder=meta.get("encoder"),
+        targets=tuple(meta.get("targets", ())),
+        splitting="stored",
+    )
 
 
 def first_graphs(dataset: Dataset, num_graphs: int | None) -> Dataset:

@@ -64,15 +64,38 @@ def make_class_task(
         kind: multiclass, if any.
 
     Raises:
-        InputError: another kind.
+        InputError: another kind, or no labels at all.
     """
-    if kind not in (None, "multiclass"):
-        raise InputError(
-            f"classes in words ({few(list(map(repr, classes)))}) are a multiclass task, "
-            f"not {kind}: leave the task out, or write them as numbers"
-        )
+    check_named_classes(classes, kind)
+    if bool(y.isnan().all()):
+        raise InputError("the targets hold no labels at all: choose other targets")
     labels = torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
     return Task("multiclass", level, len(classes), classes), labels
+
+
+def classes_among_numbers(y: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Targets as positions among classes, and these, of whole numbers that are no positions
+    themselves, such as 1, 2 and 3: each must occur twice or more on average. Of other targets
+    themselves, and ().
+
+    Args:
+        y: float32 `[rows, T]`, NaN for "not measured".
+    """
+    found, counts = y[~y.isnan()].unique(return_counts=True)
+    whole = bool((found == found.round()).all()) and 1 < len(found) <= int(counts.sum()) / 2
+    if y.shape[1] != 1 or not whole or torch.equal(found, torch.arange(len(found)).to(found)):
+        return y, ()
+    positions = torch.searchsorted(found, y.contiguous()).to(y).masked_fill(y.isnan(), torch.nan)
+    return positions, tuple(f"{value:.0f}" for value in found.tolist())
+
+
+def check_named_classes(classes: tuple[str, ...], kind: Kind | None) -> None:
+    """Refuse another task than multiclass for classes that have names (InputError)."""
+    if kind not in (None, "multiclass"):
+        raise InputError(
+            f"classes in words ({few(list(map(repr, classes)))}) are a multiclass task, not "
+            f"{kind}: leave the task out, or write them as numbers"
+        )
 
 
 def _count_classes(labels: Tensor) -> int:

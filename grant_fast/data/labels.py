@@ -46,6 +46,7 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
         cells, name = sheet.column(column), sheet.names[column]
         if words := _words(cells):
             raise InputError(_no_numbers(sheet, columns, name, words, cells))
+        _check_no_number_among_words(sheet, name, cells)
         values = np.array(
             [
                 _number(sheet.path, row, name, cell)
@@ -89,6 +90,19 @@ def classes_of(sheet: Sheet, column: int) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor(y, dtype=torch.float32), tuple(names)
 
 
+def _check_no_number_among_words(sheet: Sheet, name: str, cells: list[str]) -> None:
+    """Refuse a column of words with a number or a few among them, which it names (InputError)."""
+    labels = [at for at, cell in enumerate(cells) if cell.lower() not in MISSING]
+    numbers = [at for at in labels if _is_number(cells[at])]
+    words = [cell for cell in _labels(cells) if not _MEASURED.match(cell)]
+    if 0 < len(numbers) < len(words):
+        row, _ = sheet.body[numbers[0]]
+        raise InputError(
+            f"{sheet.path} row {row}, column {name!r}: {cells[numbers[0]]!r} is a number where "
+            "most cells are words: correct the cell, or empty it if the value is missing"
+        )
+
+
 def _no_numbers(
     sheet: Sheet, columns: Sequence[int], name: str, words: list[str], cells: list[str]
 ) -> str:
@@ -96,10 +110,11 @@ def _no_numbers(
     numbers = [sheet.names[i] for i in columns if is_of_numbers(sheet.column(i))]
     instead = f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
     where = f"{sheet.path} column {name!r}"
-    if any(map(_MEASURED.match, words)):
+    if measured := [word for word in words if _MEASURED.match(word)]:
         return (
-            f"{where} holds words ({listed(words, 3)}), not numbers: write plain numbers, without "
-            f"units or signs such as >, or classes as 1 and 0 (or 0, 1, 2, …), or choose {instead}"
+            f"{where} holds words that begin like numbers ({listed(measured, 3)}): write plain "
+            "numbers, without units or signs such as >, or classes whose names begin with a "
+            f"letter, or choose {instead}"
         )
     if len(words) == 1:
         return f"{where} holds no label but {words[0]!r}: add other ones, or choose {instead}"

@@ -24,7 +24,7 @@ from .dataset import (
     read_packed,
     save_dataset,
 )
-from .infer import make_class_task, make_task
+from .infer import classes_among_numbers, make_class_task, make_task
 from .logp import penalized_logp, sa_scorer
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
@@ -237,8 +237,11 @@ def _from_table(
         )
     table = table.without(skipped)
     assert table.y is not None
-    if table.classes:
-        posed, y = make_class_task(table.y, "graph", table.classes, task)
+    y, classes = table.y, table.classes
+    if task == "multiclass" and not classes:
+        y, classes = classes_among_numbers(y)
+    if classes:
+        posed, y = make_class_task(y, "graph", classes, task)
     else:
         posed, y = make_task(table.y, "graph", table.target_names, task)
     parts = {}
@@ -258,6 +261,7 @@ def _from_table(
         encoder="atom",
         skipped=skipped,
         unlabelled=unlabelled,
+        targets=table.target_names,
         left_out=table.left_out,
         splitting="scaffold" if table.parts is None else "given",
     )

@@ -5,37 +5,43 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, few
 from ..files import read_text
 from ..workers import share_out
 from .progress import track
 from .sheet import Sheet
 from .smiles import CHUNK, PIECES, import_rdkit
 
-SMILES, NAME = "smiles", "name"
 #: A data field: its name in a line that begins with >, and the lines from there to an empty one.
-_FIELD = re.compile(r"^>[^\n<]*<([^\n]+)>[^\n>]*\n((?:[^\n]*\S[^\n]*\n?)*)", re.MULTILINE)
+_FIELD = re.compile(r"^>[^\n<]*<([^\n]+)>[^\n>]*\n((?:[^\n]+\n?)*)", re.MULTILINE)
 _END = re.compile(r"^\$\$\$\$.*\n?", re.MULTILINE)
+_END_OF_STRUCTURE = re.compile(r"^M  END", re.MULTILINE)
 
 
-def read_sdf(path: Path, workers: int | None = None, progress: bool = False) -> Sheet:
-    """An SDF, or a *.gz of one: a row for each molecule, counted from 1.
+def read_sdf(
+    path: Path, workers: int | None = None, progress: bool = False
+) -> tuple[Sheet, tuple[str, ...]]:
+    """An SDF, or a *.gz of one: a row for each molecule, counted from 1; and their names.
 
     The columns are smiles (RDKit's canonical SMILES of the structure without its explicit
     hydrogens; empty where it cannot be read), name (the first line of the molecule, where any has
-    one) and the data fields of all molecules; fields called smiles or name give way to these.
+    one) and the data fields of all molecules. Where a field is called smiles or name, that column
+    is sdf_smiles or sdf_name.
 
     Args:
         path: the file, of UTF-8 text.
         workers: processes to share the work, at most; see `grant_fast.workers.share_out`.
         progress: show a progress bar.
 
+    Returns:
+        The sheet, and what its second column says; () where there is none of names.
+
     Raises:
-        InputError: the file is missing, empty or not UTF-8 text.
+        InputError: the file is missing, empty, not UTF-8 text, or no structure in it can be read.
         MissingExtraError: rdkit is not installed.
     """
     import_rdkit()  # a missing package is reported once, here, and not by every worker
-    texts = _END.split(re.sub("\r\n?", "\n", read_text(path)))
+    texts = _END.split(re.sub("\r\n?", "\n", read_text(path, "line")))
     if not texts[-1].strip():  # behind the last mark
         texts.pop()
     if not texts:
@@ -43,27 +49,32 @@ def read_sdf(path: Path, workers: int | None = None, progress: bool = False) -> 
     pieces = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
     some = max(1, min(workers or 1, len(pieces) // PIECES))
     read = share_out(some, _read_structures, pieces)
-    fields = list(chain.from_iterable(track(read, "reading structures", len(pieces), progress)))
-    names = [text.split("\n", 1)[0].strip() for text in texts]
-    rows = [
-        {SMILES: "", **found, NAME: name or found.get(NAME, "")}
-        for name, found in zip(names, fields, strict=True)
+    found = list(chain.from_iterable(track(read, "reading structures", len(pieces), progress)))
+    names = tuple(text.split("\n", 1)[0].strip() for text in texts)
+    if not any(smiles for smiles, _ in found):
+        shown = few([repr(name[:30]) for name in names])
+        raise InputError(f"{path} holds no valid structure ({shown}): give an SDF RDKit can read")
+    fields = list(dict.fromkeys(chain.from_iterable(values for _, values in found)))
+    own = ("smiles", "name") if any(names) else ("smiles",)
+    header = [*(f"sdf_{column}" if column in fields else column for column in own), *fields]
+    body = [
+        (row, [*(smiles, name)[: len(own)], *(values.get(field, "") for field in fields)])
+        for row, (name, (smiles, values)) in enumerate(zip(names, found, strict=True), 1)
     ]
-    header = list(dict.fromkeys(chain([SMILES, NAME], *rows)))
-    if not any(row[NAME] for row in rows):
-        header.remove(NAME)
-    cells = [[row.get(column, "") for column in header] for row in rows]
-    return Sheet(path, "", header, header, list(enumerate(cells, 1)))
+    return Sheet(path, ",", header, header, body), names if any(names) else ()
 
 
-def _read_structures(texts: Iterable[str]) -> list[dict[str, str]]:
-    """Of each molecule's text its data fields and its SMILES, empty where there is none."""
+def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
+    """Of each molecule's text its SMILES, empty where there is none, and its data fields."""
     chem, rd_base = import_rdkit()
-    found = []
+    found: list[tuple[str, dict[str, str]]] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for text in texts:
+            if len(_END_OF_STRUCTURE.findall(text)) > 1:  # $$$$ is missing: whose fields are these?
+                found.append(("", {}))
+                continue
             molecule = chem.MolFromMolBlock(text)
-            fields = {name: value.strip() for name, value in _FIELD.findall(text)}
             smiles = "" if molecule is None else chem.MolToSmiles(molecule)
-            found.append({**fields, SMILES: smiles})
+            fields = {name.strip(): value.strip() for name, value in _FIELD.findall(text)}
+            found.append((smiles, fields))
     return found

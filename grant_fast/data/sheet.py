@@ -26,8 +26,9 @@ Record = tuple[int, list[str]]
 
 
 class Sheet(NamedTuple):
-    """A file as it was read: what stands between its cells, the columns' names as they are written
-    and without spaces around them, and the records below, numbered."""
+    """A file as it was read: what stands between its cells (of an SDF, as if a comma did), the
+    columns' names as they are written and without spaces around them, and the records below them,
+    numbered."""
 
     path: Path
     mark: str
@@ -60,7 +61,7 @@ class Sheet(NamedTuple):
 
     def column(self, at: int) -> list[str]:
         """A column's cells, its labels as Python writes numbers."""
-        found = [_plain(cells[at].strip()) for _, cells in self.body]
+        found = [_plain(" ".join(cells[at].split())) for _, cells in self.body]
         # Commas beside points, or with three digits behind every one, may set thousands apart.
         if self.mark == "," or any("." in cell for cell in found):
             return found

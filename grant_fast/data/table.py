@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..files import read_text, unzipped_name
 from .labels import classes_of, is_of_classes, is_of_numbers, numbers_of
-from .sdf import NAME, read_sdf
+from .sdf import read_sdf
 from .sheet import Sheet, listed, read_sheet
 from .smiles import Failure
 from .splits import PARTS
@@ -151,15 +152,13 @@ def read_table(
     if table_kind(path) == ".sdf":
         if smiles_column is not None:
             raise InputError(f"{path} holds structures, no SMILES: leave out --smiles-column")
-        sheet, smiles_at = read_sdf(path, workers, progress), 0
+        (sheet, titles), smiles_at = read_sdf(path, workers, progress), 0
+        taken = {0: "SMILES", **({1: "name"} if titles else {})}
     else:
-        sheet = read_sheet(path, smiles_column or "smiles")
+        sheet, titles = read_sheet(path, smiles_column or "smiles"), ()
         smiles_at = _smiles_position(sheet, smiles_column)
         sheet.check_rows()
-    taken = {smiles_at: "SMILES"}
-    titled = table_kind(path) == ".sdf" and sheet.names[1:2] == [NAME]
-    if titled:
-        taken[1] = "name"
+        taken = {smiles_at: "SMILES"}
     split_at = None if split_column is None else sheet.position(split_column, "--split-column")
     if split_at is not None:
         taken[split_at] = "split"
@@ -177,7 +176,7 @@ def read_table(
         parts=None if split_at is None else _parts(sheet, split_at),
         left_out=tuple(sheet.names[i] for i in left_out),
         classes=classes,
-        titles=tuple(cells[1] for _, cells in sheet.body) if titled else (),
+        titles=titles,
     )
 
 
@@ -277,6 +276,13 @@ def _target_positions(
         either = [i for i in others if i in numbers or is_of_classes(sheet.column(i))]
         if not either:
             raise InputError(_no_targets(sheet, others, beside))
+        if len(either) == 1:
+            (only,) = either
+            rest = listed([names[i] for i in others if i != only], 3)
+            raise InputError(
+                f"{path} has several columns {beside}: give --target {shlex.quote(names[only])} "
+                f"(the cells of {rest} are neither all numbers nor classes)"
+            )
         every = f" (or --target {ALL_COLUMNS} for all that hold numbers)" if numbers else ""
         raise InputError(
             f"{path} has several columns {beside}: choose with --target among "
@@ -287,7 +293,7 @@ def _target_positions(
 
 def _of_numbers(sheet: Sheet, columns: list[int], beside: str) -> list[int]:
     """Those of the columns that hold numbers alone; InputError where none does."""
-    if len(columns) == 1:
+    if len(columns) == 1 and not is_of_classes(sheet.column(columns[0])):
         return columns  # what is wrong with its cells is said by their rows
     numbers = [i for i in columns if is_of_numbers(sheet.column(i))]
     if not numbers:

@@ -1,5 +1,6 @@
 """What in a data set may be other than its user thinks: each doubt in a line."""
 
+import math
 import re
 
 import numpy as np
@@ -90,8 +91,8 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
         return []
     which = (task.class_names or tuple(map(str, range(len(counts)))))[int(counts.argmax())]
     return [
-        f"{share:.0%} of the labels in training are of class {which}, so accuracy says little: "
-        "--metric roc_auc weighs the classes alike"
+        f"{math.floor(100 * share)}% of the labels in training are of class {which}, so accuracy "
+        "says little: --metric roc_auc weighs the classes alike"
     ]
 
 

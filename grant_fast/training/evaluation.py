@@ -11,7 +11,7 @@ from ..graphs import PackedGraphs
 from ..tasks import measured
 from ..teaching.residuals import loss
 from ..teaching.scoring import evaluating
-from .metrics import evaluate, evaluate_each
+from .metrics import evaluate, evaluate_each, metrics_for
 from .model import ModelSpec, batches_of, fitting_size, outputs
 from .recording import Recorder
 from .targets import constant_prediction
@@ -55,18 +55,21 @@ class Evaluator:
         pred = self._outputs(model, part)
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
 
-    def each_target(self, model: nn.Module, part: str) -> dict[str, float]:
-        """The metric of each target over a split, NaN without labels; none where there is one.
+    def details(self, model: nn.Module, part: str) -> tuple[dict[str, float], dict[str, float]]:
+        """All metrics that fit the task, by name, over a split; and, where there are several
+        targets, the evaluator's own metric of each. NaN without labels.
 
         Raises:
             InputError: as of a call.
         """
         y, task = self._y[part], self._spec.task
-        if task.kind == "multiclass" or task.num_outputs == 1:
-            return {}
-        names = task.names if len(task.names) == task.num_outputs else map(str, range(y.shape[1]))
         pred = self._spec.decode(self._outputs(model, part))
-        return dict(zip(names, evaluate_each(self._metric, pred, y, task), strict=True))
+        metrics = {name: evaluate(name, pred, y, task) for name in metrics_for(task)}
+        if task.kind == "multiclass" or task.num_outputs == 1:
+            return metrics, {}
+        names = task.names if len(task.names) == task.num_outputs else map(str, range(y.shape[1]))
+        each = evaluate_each(self._metric, pred, y, task)
+        return metrics, dict(zip(names, each, strict=True))
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(part)

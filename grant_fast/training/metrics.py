@@ -30,11 +30,16 @@ def higher_is_better(name: str) -> bool:
     return _METRICS[name].higher_is_better
 
 
+def metrics_for(task: Task) -> list[str]:
+    """The names of all metrics that fit the kind of task."""
+    return [name for name, metric in _METRICS.items() if task.kind in metric.kinds]
+
+
 def check_metric(name: str, task: Task) -> None:
     """Refuse a metric that is unknown or does not fit the kind of task (InputError)."""
     higher_is_better(name)
     if task.kind not in _METRICS[name].kinds:
-        fitting = ", ".join(own for own, metric in _METRICS.items() if task.kind in metric.kinds)
+        fitting = ", ".join(metrics_for(task))
         raise InputError(
             f"metric {name!r} does not fit a {task.kind} task: choose one of {fitting}"
         )

@@ -58,6 +58,7 @@ class RunResult:
             `EpochRecord`.
         constant_loss: validation loss of always predicting the training mean (or base rate): what
             a model that has learned nothing reaches.
+        test_metrics: all metrics that fit the task, of the weights that were best by validation.
         test_metric_each: where there are several targets, the one of each, of which `test_metric`
             is the mean over those that could be measured.
     """
@@ -77,6 +78,7 @@ class RunResult:
     selection_seconds: float
     valid_seconds: float
     constant_loss: float | None
+    test_metrics: dict[str, float | None] = field(default_factory=dict)
     test_metric_each: dict[str, float | None] = field(default_factory=dict)
 
 

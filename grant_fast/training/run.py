@@ -5,11 +5,11 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..errors import InputError
+from .answers import write_parts
 from .config import RunConfig
 from .defaults import config_of
 from .folder import check_free
 from .observers import Observer
-from .predict import write_parts
 from .records import RunResult
 from .trainer import Trainer
 

@@ -307,7 +307,7 @@ class Trainer:
         _, test_metric_last = self._evaluate("test")
         load_weights(self.model, self._best.weights, BEST_FILE)
         test_loss, test_metric = self._evaluate("test")
-        each = self._evaluator.each_target(self.model, "test")
+        metrics, each = self._evaluator.details(self.model, "test")
         load_weights(self.model, last, LAST_FILE)
         result = RunResult(
             arm=self.config.label,
@@ -325,6 +325,7 @@ class Trainer:
             selection_seconds=self._totals.selection_seconds,
             valid_seconds=self._totals.valid_seconds,
             constant_loss=known(self._evaluator.constant_loss("valid")),
+            test_metrics={name: known(value) for name, value in metrics.items()},
             test_metric_each={name: known(value) for name, value in each.items()},
         )
         write_result(self.run_dir, result)

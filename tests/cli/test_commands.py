@@ -153,7 +153,9 @@ def test_tiny_and_huge_values_keep_their_digits(tmp_path):
     lines = [f"{smiles},{row}e-30" for row, smiles in enumerate(SMILES * 2)]
     table.write_text("\n".join(["smiles,y", *lines]))
     words = ["--split", "random", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
-    assert re.search(r"test mae: \d\.\d+e-\d\d ", run("train", table, *words).stdout)
+    assert re.search(
+        r"test mae: \d\.\d+e-\d\d, rmse \d\.\d+e-\d\d, r2 ", run("train", table, *words).stdout
+    )
 
 
 def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():

@@ -27,7 +27,7 @@ def of_words(tmp_path):
 
 def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "out.csv"
-    result = run("train", of_words, "--target", "effect", *QUICK, "-o", folder)
+    result = run("train", of_words, *QUICK, "-o", folder)
     assert result.exit_code == 0, result.output
     assert "skipped 2 rows without any label" in result.stderr
     assert "target effect, multiclass, 3 classes (active: " in result.stderr
@@ -52,6 +52,11 @@ def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, t
     out = tmp_path / "out.csv"
     assert run("predict", folder / "full" / "seed-0", packed, "-o", out).exit_code == 0
     assert lines_of(out)[0] == ["graph", "active", "in between", "inactive"]
+    assert (
+        run("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run").exit_code
+        == 0
+    )
+    assert lines_of(tmp_path / "run" / "test.csv")[0][:3] == ["graph", "effect", "active"]
 
 
 def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
@@ -70,6 +75,23 @@ def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
     _, first, *rest = lines_of(tmp_path / "run" / "test.csv")
     assert first[:2] == [str(int(data.graphs.ids[missing])), ""]
     assert all(row[1] for row in rest)
+
+
+def test_classes_may_be_any_whole_numbers(molecules, tmp_path):
+    rows = molecules.read_text().splitlines()[1:]
+    lines = [f"{row.split(',')[0]},{(-1, 2, 3, 3)[i % 4]}" for i, row in enumerate(rows)]
+    molecules.write_text("smiles,grade\n" + "\n".join(lines))
+    result = run("train", molecules, "--task", "multiclass", *QUICK, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert "target grade, multiclass, 3 classes (-1: " in result.stderr
+    header, *rows = lines_of(tmp_path / "run" / "test.csv")
+    assert header == ["graph", "grade", "-1", "2", "3"]
+    assert [row[1] for row in rows] == [lines[int(row[0]) - 2].split(",")[1] for row in rows]
+
+
+def test_all_targets_are_no_words(of_words):
+    line = fails("train", of_words, "--target", "all")
+    assert "no column of numbers beside 'smiles': choose one of 'effect' as --target" in line
 
 
 def test_words_are_no_task_but_classes(of_words):
@@ -128,4 +150,4 @@ def test_an_sdf_is_predicted_with_its_fields_whatever_the_run_learned_from(
 def test_an_sdf_without_a_structure_is_refused(of_molecules, tmp_path):
     (bad := tmp_path / "bad.sdf").write_text("smiles,y\nCCO,1\n")
     line = fails("predict", of_molecules, bad, "-o", tmp_path / "out.csv")
-    assert "bad.sdf holds no valid structure ('smiles,y'): give an SDF that RDKit can read" in line
+    assert "bad.sdf holds no valid structure ('smiles,y'): give an SDF RDKit can read" in line

@@ -53,7 +53,7 @@ def test_the_names_of_classes_are_no_targets(classes, tmp_path):
     save_dataset(data, tmp_path / "named.gfast")
     words = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
     result = run("train", tmp_path / "named.gfast", *words)
-    assert "split), multiclass, 3 classes" in result.stderr
+    assert "split), target colour, multiclass, 3 classes (low: " in result.stderr
     assert header_of(tmp_path / "run" / "test.csv")[-3:] == ["low", "mid", "high"]
 
 

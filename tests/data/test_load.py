@@ -228,13 +228,21 @@ class TestPacked:
         save_dataset(load_dataset("gen-cls", num_graphs=20, progress=False), tmp_path / "a.gfast")
         return tmp_path / "a.gfast"
 
-    @pytest.mark.parametrize("names", [(), ("class",), tuple(map(str, range(10)))])
+    def test_classes_with_names_are_no_other_task(self, packed: Path) -> None:
+        dataset = load_dataset(packed)
+        named = replace(dataset, task=replace(dataset.task, names=tuple("abcdefghij")))
+        save_dataset(named, packed)
+        with pytest.raises(
+            InputError, match=r"\('a', 'b', 'c', …\) are a multiclass task, not reg"
+        ):
+            load_dataset(packed, task="regression")
+
+    @pytest.mark.parametrize("names", [(), ("class",)])
     def test_another_task_keeps_the_name_of_the_target(self, packed: Path, names) -> None:
         dataset = load_dataset(packed)
         save_dataset(replace(dataset, task=replace(dataset.task, names=names)), packed)
         assert load_dataset(packed).task.names == names
-        kept = names if len(names) == 1 else ()  # not those of classes
-        assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, kept)
+        assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, names)
 
     def test_everything_is_restored(self, packed: Path) -> None:
         original = load_dataset("gen-cls", num_graphs=20, progress=False)

@@ -39,20 +39,24 @@ def write(folder: Path, texts: list[str]) -> Path:
 
 
 def test_structures_names_and_fields_become_columns(tmp_path: Path, chem) -> None:
-    sheet = read_sdf(write(tmp_path, records(chem)))
-    assert sheet.names == ["smiles", "name", "y", "note"]
+    sheet, names = read_sdf(write(tmp_path, records(chem)))
+    assert sheet.names == ["sdf_smiles", "name", "y", "note", "smiles"]
     assert sheet.body == [
-        (1, ["CCO", "ethanol", "1.5", "two\nlines"]),
-        (2, ["C[C@H](N)C(=O)O", "", "", ""]),
-        (3, ["[Cl-].[Na+]", "salt", "-2", ""]),
+        (1, ["CCO", "ethanol", "1.5", "two\nlines", ""]),
+        (2, ["C[C@H](N)C(=O)O", "", "", "", ""]),
+        (3, ["[Cl-].[Na+]", "salt", "-2", "", "wrong"]),
     ]
+    assert names == ("ethanol", "", "salt")
 
 
 def test_without_names_there_is_no_column_of_them(tmp_path: Path, chem) -> None:
     texts = records(chem, [("", "CCO", {"y": "1"}), ("", "C", {"z": "2"})])
-    assert read_sdf(write(tmp_path, texts)).names == ["smiles", "y", "z"]
+    sheet, names = read_sdf(write(tmp_path, texts))
+    assert (sheet.names, names) == (["smiles", "y", "z"], ())
     texts = records(chem, [("", "CCO", {"name": "a"}), ("b", "C", {"name": "c"})])
-    assert [cells[1] for _, cells in read_sdf(write(tmp_path, texts)).body] == ["a", "b"]
+    sheet, names = read_sdf(write(tmp_path, texts))
+    assert sheet.names == ["smiles", "sdf_name", "name"]
+    assert [cells[1:] for _, cells in sheet.body] == [["", "a"], ["b", "c"]]
 
 
 def test_explicit_hydrogens_and_coordinates_leave_the_smiles_alone(tmp_path: Path, chem) -> None:
@@ -60,7 +64,7 @@ def test_explicit_hydrogens_and_coordinates_leave_the_smiles_alone(tmp_path: Pat
     molecule = chem.AddHs(chem.MolFromSmiles("C[C@H](N)C(=O)O"))
     all_chem.EmbedMolecule(molecule, randomSeed=1)
     path = write(tmp_path, [chem.MolToMolBlock(molecule) + "$$$$\n"])
-    assert read_sdf(path).body == [(1, ["C[C@H](N)C(=O)O"])]
+    assert read_sdf(path)[0].body == [(1, ["C[C@H](N)C(=O)O"])]
 
 
 @pytest.mark.parametrize("ending", ["\r\n", "\r", "\n"])
@@ -68,7 +72,7 @@ def test_explicit_hydrogens_and_coordinates_leave_the_smiles_alone(tmp_path: Pat
 def test_line_ends_and_what_follows_the_last_molecule(tmp_path, chem, ending, tail) -> None:
     text = "".join(records(chem))
     text = text.removesuffix("$$$$\n") if tail is None else text + tail
-    sheet = read_sdf(write(tmp_path, [text.replace("\n", ending)]))
+    sheet, _ = read_sdf(write(tmp_path, [text.replace("\n", ending)]))
     assert [cells[0] for _, cells in sheet.body] == ["CCO", "C[C@H](N)C(=O)O", "[Cl-].[Na+]"]
 
 
@@ -91,6 +95,7 @@ def test_fields_are_those_that_rdkit_reads(tmp_path: Path, chem) -> None:
             ("  <a>  (1) ", " 1 "),
             (" 25 <M.P., deg>", "> <no field>\n2"),
             (" <x<y>z>", "\ttab"),
+            (" < spaces >", "a\n \nb"),
             (" <empty>", ""),
             (" <last>", "5"),
         ]
@@ -98,19 +103,19 @@ def test_fields_are_those_that_rdkit_reads(tmp_path: Path, chem) -> None:
     path = write(tmp_path, [records(chem, [("", "CCO", {})])[0].replace("$$$$", text + "$$$$")])
     (molecule,) = chem.SDMolSupplier(str(path))
     theirs = {
-        name: value.strip()
+        name.strip(): value.strip()
         for name, value in molecule.GetPropsAsDict(False, False, autoConvertStrings=False).items()
     }
-    sheet = read_sdf(path)
+    sheet, _ = read_sdf(path)
     assert dict(zip(sheet.names[1:], sheet.body[0][1][1:], strict=True)) == theirs
 
 
 def test_a_zipped_one_is_read_and_many_molecules_in_processes_alike(tmp_path: Path, chem) -> None:
     path = write(tmp_path, records(chem))
     (zipped := tmp_path / "a.sdf.gz").write_bytes(gzip.compress(path.read_bytes()))
-    assert read_sdf(zipped).body == read_sdf(path).body
+    assert read_sdf(zipped)[0].body == read_sdf(path)[0].body
     many = write(tmp_path, records(chem)[:1] * 10_001)
-    sheet = read_sdf(many, workers=2)
+    sheet, _ = read_sdf(many, workers=2)
     assert [cells for _, cells in sheet.body] == [["CCO", "ethanol", "1.5", "two\nlines"]] * 10_001
 
 
@@ -132,5 +137,25 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no file .*none\.sdf"):
         read_sdf(tmp_path / "none.sdf")
     (bad := tmp_path / "bad.sdf").write_bytes(b"a\n\xff\n$$$$\n")
-    with pytest.raises(InputError, match="row 2 is not UTF-8 text"):
+    with pytest.raises(InputError, match="line 2 is not UTF-8 text"):
         read_sdf(bad)
+
+
+def test_molecules_that_only_a_missing_mark_parts_are_not_mixed_up(tmp_path: Path, chem) -> None:
+    first, second, third = records(chem)
+    table = read_table(
+        write(tmp_path, [first, second.removesuffix("$$$$\n"), third, first]), target="y"
+    )
+    assert table.smiles == ["CCO", "", "CCO"]
+    assert table.y is not None and table.y.nan_to_num(9).flatten().tolist() == [1.5, 9, 1.5]
+
+
+def test_a_file_without_a_structure_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no valid structure \('<html>'\): give an SDF RDK"):
+        read_table(write(tmp_path, ["<html>\n404\n</html>"]), target="y")
+
+
+def test_commas_are_no_decimal_ones(tmp_path: Path, chem) -> None:
+    path = write(tmp_path, records(chem, [("", "CCO", {"rings": "5,6"})]))
+    with pytest.raises(InputError, match="row 1, column 'rings': '5,6' is not a number"):
+        read_table(path)

@@ -157,7 +157,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles\ty\nC\n", "row 2 has 1 cells, but .* cells that contain tabs"),
         (
             "smiles,y\nC,>1\nCC,5 nM\n",
-            r"words \('>1', '5 nM'\).*plain numbers, without units or si",
+            r"words that begin like numbers \('>1', '5 nM'\): write plain numbers, without units",
         ),
         ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\), too many different ones for classes"),
         ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
@@ -226,7 +226,7 @@ def test_words_that_occur_again_are_classes(csv_file) -> None:
     ("target", "message"),
     [
         ("id", r"'id' holds words \('T0', 'T1', 'T2' and 3 more\), too many different ones"),
-        ("IC50", r"'IC50' holds words \('>0', '>1'\), not numbers: write plain numbers, without"),
+        ("IC50", r"'IC50' holds words that begin like numbers \('>0', '>1'\): write plain"),
         (
             "act,n",
             r"'act' holds classes .*, which are learned alone: choose --target act, or .* n$",
@@ -252,7 +252,14 @@ def test_classes_are_proposed_beside_numbers(csv_file) -> None:
     [
         (["on", "off", "On", "on", "off", "off"], "holds both 'On' and 'on': write each class in"),
         (["on", "on", ""], "holds no label but 'on': add other ones, or choose another --target"),
-        (["on", "on", "1", "1"], "row 4, column 'y': 'on' is not a number|row 2, column 'y': 'on'"),
+        (["on", "on", "1", "1"], "row 2, column 'y': 'on' is not a number"),
+        (["on", "", "off", "3"], "row 5, column 'y': '3' is a number where most cells are words"),
+        (["3", "on", "off"], "row 2, column 'y': '3' is a number where most cells are words"),
+        (["3", ">3", ">3"], "row 3, column 'y': '>3' is not a number"),
+        (
+            ["7TM", "GPCR"] * 2,
+            r"begin like numbers \('7TM'\): .*classes whose names begin with a l",
+        ),
     ],
 )
 def test_classes_that_cannot_be_meant_are_refused(csv_file, cells, message: str) -> None:

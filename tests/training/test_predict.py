@@ -10,7 +10,10 @@ from grant_fast.data.dataset import save_dataset
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
-from grant_fast.training.predict import load_predictor, predict_packed, write_parts
+from grant_fast.training.answers import predict_packed, write_parts
+from grant_fast.training.metrics import evaluate
+from grant_fast.training.predict import load_predictor
+from grant_fast.training.targets import targets_of
 from grant_fast.training.trainer import Trainer
 from tests.rings import NUM_GRAPHS, make_dataset
 
@@ -37,7 +40,7 @@ def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     Trainer(dataset, config(epochs=1), tmp_path).fit()
     write_parts(tmp_path, dataset)
     save_dataset(dataset, tmp_path / "a.gfast")
-    predict_packed(load_predictor(tmp_path), tmp_path / "a.gfast", tmp_path / "out.csv")
+    predict_packed([load_predictor(tmp_path)], tmp_path / "a.gfast", tmp_path / "out.csv")
     with open(tmp_path / "test.csv") as tested, open(tmp_path / "out.csv") as predicted:
         assert next(tested) == "graph,graph_target,graph_predicted\n"
         assert next(predicted) == "graph,graph_predicted\n"
@@ -87,3 +90,20 @@ def test_who_scores_with_a_predictor_is_told_of_its_own_method(tmp_path, config)
         score_graphs(predict, dataset.graphs, dataset.task)
     with pytest.raises(InputError, match="not a list: make one"):
         predict.score(["CCO"])
+
+
+def test_the_result_holds_every_metric_of_the_task_for_the_best_weights(tmp_path, config):
+    for kind, names in (
+        ("regression", ["mae", "rmse", "r2"]),
+        ("binary", ["roc_auc", "ap", "accuracy"]),
+    ):
+        data = make_dataset(kind)
+        result = Trainer(data, config(epochs=2), tmp_path / kind).fit()
+        assert sorted(result.test_metrics) == sorted(names)
+        assert result.test_metrics[result.metric] == result.test_metric
+        y = targets_of(data.graphs, data.split["test"])
+        answers = load_predictor(tmp_path / kind)(data.graphs.subset(data.split["test"]))
+        pred = answers if kind == "regression" else answers.logit()
+        for name in names:
+            expected = pytest.approx(evaluate(name, pred, y, data.task), abs=1e-5)
+            assert result.test_metrics[name] == expected

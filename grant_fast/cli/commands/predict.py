@@ -15,7 +15,9 @@ from ..terminal import readable, say
 @app.command()
 @readable
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folder; of several runs the answers' mean is taken.")
+    ],
     source: Annotated[
         str,
         typer.Argument(help="A CSV of SMILES, a *.sdf, a *.smi (or a *.gz of one), or a *.gfast."),
@@ -33,27 +35,29 @@ def predict(
     ] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")] = "auto",
 ) -> None:
-    """Predict for new graphs with the network of a run.
+    """Predict for new graphs with the network of a run, or of several.
 
     A CSV keeps its columns, an SDF its data fields. After them come values in
     the target's own units (regression), or probabilities: of class 1 (binary),
-    of each label (multilabel), of each class (multiclass). Graphs of a packed
-    file are numbered by their rows in the table that was packed (its header is
-    row 1), or from 0.
+    of each label (multilabel), of each class (multiclass); of several runs
+    their means and standard deviations. Graphs of a packed file are numbered by
+    their rows in the table that was packed (its header is row 1), or from 0.
     """
     from ...data.load import check_kind
-    from ...training.folder import check_spares
-    from ...training.predict import (
+    from ...training.answers import (
+        check_alike,
         check_answers_name,
         check_new_graphs,
-        load_predictor,
-        predict_csv,
         predict_packed,
+        predict_table,
     )
+    from ...training.folder import check_spares
+    from ...training.predict import load_predictor
     from ...training.records import is_finished
     from ...workers import cores
 
-    check_spares(run, out)
+    for run in runs:
+        check_spares(run, out)
     check_writable(out)
     check_apart(source, out)
     check_answers_name(out)
@@ -62,17 +66,19 @@ def predict(
     packed = source.lower().endswith(".gfast")
     if packed and (smiles_column is not None or strict):
         raise InputError(f"{source} holds no SMILES: leave out --smiles-column and --strict")
-    predictor = load_predictor(run, last=last, device=device)
-    if not is_finished(run):
-        say(
-            f"{run} has no result yet, because its training was stopped: train --resume -o {run} "
-            "continues it"
-        )
+    predictors = [load_predictor(run, last=last, device=device) for run in runs]
+    check_alike(runs, predictors)
+    for run in runs:
+        if not is_finished(run):
+            say(
+                f"{run} has no result yet, because its training was stopped: train --resume -o "
+                f"{run} continues it"
+            )
     if packed:
-        predict_packed(predictor, source, out)
+        predict_packed(predictors, source, out)
     else:
-        failures = predict_csv(
-            predictor,
+        failures = predict_table(
+            predictors,
             source,
             out,
             smiles_column=smiles_column,

@@ -49,10 +49,10 @@ def train(
     graph was in (split.csv), and the predictions for the test graphs (test.csv;
     not written where each node has a target).
     """
+    from ...training.answers import write_parts
     from ...training.console import ConsoleObserver
     from ...training.folder import CONFIG_FILE, LAST_FILE, check_free
     from ...training.observers import Observers, TensorBoard
-    from ...training.predict import write_parts
     from ...training.records import is_finished
     from ...training.trainer import Trainer
 
