@@ -93,7 +93,10 @@ def described_share(config: RunConfig) -> list[str]:
     last = Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
     what = "batches" if config.arm == "grant-b" else "graphs"
     share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at the end"
-    return [f"{config.arm}: {share} (--arm full takes all)"]
+    remedy = "--arm full takes all"
+    if last == config.start_ratio and config.ratio_schedule != "constant":
+        remedy = f"too few epochs for it to grow: give more, or --interval 1; {remedy}"
+    return [f"{config.arm}: {share} ({remedy})"]
 
 
 def described_test(result: "RunResult", dataset: Any) -> list[str]:

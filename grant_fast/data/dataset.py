@@ -65,6 +65,13 @@ class Dataset:
     left_out: tuple[str, ...] = ()
     splitting: str = "random"
 
+    def __repr__(self) -> str:
+        sizes = {part: len(self.split[part]) for part in PARTS if part in self.split}
+        return (
+            f"Dataset(name={self.name!r}, graphs={self.graphs}, task={self.task}, split={sizes}, "
+            f"metric={self.metric!r})"
+        )
+
     @property
     def sizes(self) -> tuple[int, ...]:
         """How many graphs train, validate and test."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -67,6 +67,7 @@ def load_dataset(
     num_graphs: int | None = None,
     seed: int = 0,
     strict: bool = False,
+    edge_attr: bool = False,
     workers: int | None = None,
     progress: bool = True,
 ) -> Dataset:
@@ -91,11 +92,13 @@ def load_dataset(
         split: by default "scaffold" for a CSV file or an SDF, the paper's own for ogbg-mol*, QM9
             and ZINC, the stored one for a packed file, and random 60/20/20 for generated graphs;
             else 80/10/10.
-        split_column: the column of a CSV file that says whether each row is train, valid or test.
+        split_column: the column (or data field) that says whether each row is train, valid or test.
         num_graphs: use only this many: generated, the first of a file, or the first of the parts of
             a published split, in proportion. Default: all; for generated sets 50,000.
         seed: for generated graphs and for random splits.
-        strict: an unparsable SMILES is an error; otherwise it is skipped and listed.
+        strict: an unparsable molecule is an error; otherwise it is skipped and listed.
+        edge_attr: keep OGB's three features of each bond, for models that use them; only of files
+            of molecules. (Packed graphs keep what they have.)
         workers: processes that read SMILES or draw 10,000 graphs or more; see
             `grant_fast.workers.share_out`.
         progress: show progress bars.
@@ -115,6 +118,7 @@ def load_dataset(
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
     _check_arguments(task, split, split_column, num_graphs, workers)
     path = Path(name)
+    reading = Reading(workers, progress, edge_attr)
     if has_columns(path):
         table = read_table(
             path,
@@ -125,7 +129,7 @@ def load_dataset(
             progress=progress,
         )
         table = table.first(num_graphs)
-        dataset = _from_table(path, table, task, split, strict, workers, progress)
+        dataset = _from_table(path, table, task, split, strict, reading)
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
@@ -134,8 +138,14 @@ def load_dataset(
         )
     if table_kind(path) == ".smi":
         table = read_smi(path).first(num_graphs)
-        dataset = _from_smi(path, table, task, split, strict, workers, progress)
+        dataset = _from_smi(path, table, task, split, strict, reading)
         return _with_split(dataset, split, seed)
+    if edge_attr:
+        check_kind(name)
+        raise InputError(
+            f"edge_attr=True is for files of molecules, not for {name!r}: leave it out, or use "
+            "PackedGraphs.from_dataset on PyG's or OGB's own data set"
+        )
     if split == "scaffold":
         check_kind(name)
         raise InputError(
@@ -202,11 +212,19 @@ def _check_arguments(
         whole_number("workers", workers)
 
 
+class Reading(NamedTuple):
+    """How molecules are read: by how many processes, with a bar, with features of bonds."""
+
+    workers: int | None
+    progress: bool
+    edge_attr: bool = False
+
+
 def molecules_of(
-    table: Table, also: Callable[[Any], T] | None, workers: int | None, progress: bool
+    table: Table, also: Callable[[Any], T] | None, reading: Reading
 ) -> tuple[GraphArrays, list[Failure], list[T]]:
     """`read_molecules` of a table; the rows that cannot be read by their numbers."""
-    arrays, failures, found = read_molecules(table.smiles, also, workers, progress)
+    arrays, failures, found = read_molecules(table.smiles, also, *reading)
     return arrays, [(table.rows[i], text or table.title(i)) for i, text in failures], found
 
 
@@ -216,8 +234,7 @@ def _from_table(
     task: Kind | None,
     split: Split | None,
     strict: bool,
-    workers: int | None,
-    progress: bool,
+    reading: Reading,
 ) -> Dataset:
     assert table.y is not None
     labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
@@ -226,7 +243,7 @@ def _from_table(
 
     by_scaffold = table.parts is None and split != "random"
     also = scaffold if by_scaffold else None
-    arrays, skipped, scaffolds = molecules_of(table, also, workers, progress)
+    arrays, skipped, scaffolds = molecules_of(table, also, reading)
     too_few = arrays.num_graphs < FEWEST
     if skipped and (strict or too_few):
         row, text = skipped[0]
@@ -273,14 +290,13 @@ def _from_smi(
     task: Kind | None,
     split: Split | None,
     strict: bool,
-    workers: int | None,
-    progress: bool,
+    reading: Reading,
 ) -> Dataset:
     """Molecules with their penalised logP, which needs no file of targets."""
     sa_scorer()  # a missing package is reported once, here, and not by every worker
     by_scaffold = split == "scaffold"
     also = _scored if by_scaffold else penalized_logp
-    arrays, skipped, found = molecules_of(table, also, workers, progress)
+    arrays, skipped, found = molecules_of(table, also, reading)
     if skipped and (strict or arrays.num_graphs == 0):
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")

@@ -99,6 +99,13 @@ def compare(
     ]
 
 
+def arms_beside(out: str | Path, runs: Sequence[Run]) -> list[str]:
+    """The arms that have runs in a comparison's folder and are not among these runs."""
+    shown = {run.result.arm for run in runs}
+    every = ("full", EQUAL_BUDGET, *ARMS[1:], *ON_REQUEST)
+    return [arm for arm in every if arm not in shown and any(Path(out, arm).glob("seed-*"))]
+
+
 def arm_config(config: RunConfig, name: str, seed: int, visits: int | None) -> RunConfig:
     """The config of one run of a comparison; `visits` is the equal budget, if there is one."""
     if name in ("full", INFOBATCH):

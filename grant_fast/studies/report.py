@@ -185,7 +185,7 @@ def rows(summaries: Sequence[ArmSummary], metric: str) -> tuple[list[str], list[
         "train s",
         "saved",
         "graphs seen",
-        "valid loss",
+        "valid loss, last weights",
         f"test {metric}",
         f"test {metric}, last weights",
         "selecting",
@@ -220,7 +220,8 @@ def terminal_table(
     table.collapse_padding = True  # a terminal of 80 columns has room for most comparisons then
     table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:BRIEF]:
-        table.add_column(heading.replace("s seen", "s\nseen"), justify="right")
+        narrow = heading.replace("s seen", "s\nseen").replace(", last weights", "\nat the end")
+        table.add_column(narrow, justify="right")
     sign = 1 if higher_is_better else -1
     scores = [sign * arm.test_metric.mean for arm in summaries]
     best = max((score for score in scores if not math.isnan(score)), default=None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..data.load import check_kind, molecules_of
+from ..data.load import Reading, check_kind, molecules_of
 from ..data.table import Table, molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError, few
 from ..files import atomic_write_csv, unzipped_name
@@ -82,7 +82,7 @@ def predict_table(
         trained_on = predictors[0].config.smiles_column if kind != ".sdf" else None
         column = smiles_column or trained_on
         table = read_table(source, column, require_target=False, workers=workers, progress=progress)
-    arrays, failed, _ = molecules_of(table, None, workers, progress)
+    arrays, failed, _ = molecules_of(table, None, Reading(workers, progress))
     if arrays.num_graphs == 0:
         raise InputError(_no_molecules(source, table, failed))
     if failed and strict:

@@ -91,7 +91,7 @@ class RunConfig:
     source: str = _setting("gen-reg", _TEXT, "gen-reg, gen-cls, a CSV of SMILES, a packed file, …")
     smiles_column: str | None = _setting(None, _TEXT, "the CSV column that holds the SMILES")
     target: tuple[str, ...] = _setting(
-        (), _TEXT, "the CSV's target columns, or 'all' for every column of numbers"
+        (), _TEXT, "the table's target columns, or 'all' for every column of numbers"
     )
     task: str = _setting(
         "auto",
@@ -105,7 +105,7 @@ class RunConfig:
         "others at random",
     )
     split_column: str | None = _setting(
-        None, _TEXT, "the CSV column that says train, valid or test (or training, val, …)"
+        None, _TEXT, "the column that says train, valid or test (or training, val, …)"
     )
     graphs: int | None = _setting(
         None,
@@ -114,7 +114,7 @@ class RunConfig:
         "generated sets: make N, default 50,000)",
     )
     data_seed: int = _setting(0, _SEED, "seed of generated data and of a random split")
-    strict: bool = _setting(False, _SWITCH, "stop at an unparsable SMILES instead of skipping it")
+    strict: bool = _setting(False, _SWITCH, "stop at an unparsable molecule instead of skipping it")
 
     network: str = _setting(
         "flex", _one_of(*NETWORKS), "the flexible GCN, or a plain one to compare it with"

@@ -101,10 +101,12 @@ def _classes_among(y: Tensor, task: Task) -> list[str]:
     only where they are yes or no, as others may count something."""
     names = task.names or tuple(map(str, range(y.shape[1])))
     if all(map(_looks_like_classes, y.T)):
-        which, remedy = "targets look", "give --task"
+        which, remedy = "targets look", "give --task multiclass"
+        if y.shape[1] > 1:
+            remedy = f"name one as --target, and {remedy}"
     elif some := [name for name, column in zip(names, y.T, strict=True) if _is_yes_or_no(column)]:
         which = f"{len(some)} of {len(names)} targets ({few(some)}) look"
-        remedy = "name those alone as --target, and give --task"
+        remedy = "name those alone as --target"
     else:
         return []
     lowest = float(y[~y.isnan()].min())

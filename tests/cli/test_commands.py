@@ -79,7 +79,7 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
     grades.write_text("\n".join(["smiles,grade", *lines]))
     text = said("train", grades)
     assert "graphs (scaffold split), target grade, regression\n" in text
-    assert "targets look like classes: for classification, give --task\n" in text
+    assert "targets look like classes: for classification, give --task multiclass\n" in text
     text = said("train", grades, "--task", "multiclass")
     assert "split), target grade, multiclass, 3 classes\n" in text and "look" not in text
     assert "targets look like" not in said("train", grades, "--task", "regression")
@@ -145,6 +145,8 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     assert (out / "random" / "seed-0" / "result.json").exists()
     line = fails(*words, "--resume", "--lr", 0.5)
     assert "the run was made with lr=0.005, not 0.5" in line
+    fewer = run(*words, "--resume", "--arm", "grant-b")
+    assert "not name them: full, grant-s, grant-global." in fewer.stdout
 
 
 def test_tiny_and_huge_values_keep_their_digits(tmp_path):
@@ -396,11 +398,12 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     [
         (
             {"arm": "grant-b", "start_ratio": 0.05, "epochs": 50},
-            "grant-b: 5% of the batches, one or more, at first, 87% at the end",
+            "grant-b: 5% of the batches, one or more, at first, 87% at the end (",
         ),
         (
             {"arm": "random", "start_ratio": 0.1, "epochs": 5},
-            "random: 10% of the graphs, one or more, at first, 10% at the end",
+            "random: 10% of the graphs, one or more, at first, 10% at the end (too few epochs for "
+            "it to grow: give more, or --interval 1; ",
         ),
         ({"arm": "grant-s", "start_ratio": 1.0}, ""),
         ({"arm": "full"}, ""),
@@ -409,7 +412,7 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
 )
 def test_a_run_on_a_share_of_the_graphs_says_so(settings, said):
     lines = shell.described_share(RunConfig(**settings))
-    assert lines == ([f"{said} (--arm full takes all)"] if said else [])
+    assert lines == ([f"{said}--arm full takes all)"] if said else [])
 
 
 @pytest.mark.parametrize(

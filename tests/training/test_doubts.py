@@ -116,13 +116,12 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
     labels = [("" if n % 5 == 4 else n % 2, n / 2) for n in range(31)]
     dataset, config = of_two_targets(tmp_path, labels)
     assert doubts(dataset, config)[0] == (
-        "1 of 2 targets (y) look like classes: for classification, name those alone as --target, "
-        "and give --task"
+        "1 of 2 targets (y) look like classes: for classification, name those alone as --target"
     )
     dataset, config = of_two_targets(tmp_path, [(n % 2, n % 3 - 1) for n in range(31)])
     assert doubts(dataset, config) == [
-        "targets look like classes: for classification, give --task; if -1 means "
-        '"not measured", empty such cells'
+        "targets look like classes: for classification, name one as --target, and give --task "
+        'multiclass; if -1 means "not measured", empty such cells'
     ]
 
 

@@ -29,7 +29,9 @@ def predict(
     smiles_column: Annotated[
         str | None, typer.Option(help="The CSV column that holds the SMILES.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at an unparsable SMILES.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at an unparsable molecule.")
+    ] = False,
     last: Annotated[
         bool, typer.Option("--last", help="Use the last weights, not the best.")
     ] = False,
@@ -41,7 +43,7 @@ def predict(
     the target's own units (regression), or probabilities: of class 1 (binary),
     of each label (multilabel), of each class (multiclass); of several runs
     their means and standard deviations. Graphs of a packed file are numbered by
-    their rows in the table that was packed (its header is row 1), or from 0.
+    their rows in the table that was packed (a CSV's header is row 1), or from 0.
     """
     from ...data.load import check_kind
     from ...training.answers import (

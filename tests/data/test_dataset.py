@@ -1,0 +1,36 @@
+"""What a data set holds of molecules, and how it is printed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from grant_fast.data.load import load_dataset
+from grant_fast.errors import InputError
+from grant_fast.graphs import PackedGraphs
+
+SMILES = ["C=C1CC1", "C=C", "C=O"] * 4
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    pytest.importorskip("rdkit")
+    pytest.importorskip("ogb")
+    path = tmp_path / "table.csv"
+    path.write_text("smiles,y\n" + "\n".join(f"{smiles},{i}.5" for i, smiles in enumerate(SMILES)))
+    return path
+
+
+def test_features_of_bonds_are_kept_where_asked_for(table: Path) -> None:
+    assert load_dataset(table, split="random", progress=False).graphs.edge_attr is None
+    data = load_dataset(table, edge_attr=True, split="random", progress=False)
+    theirs = PackedGraphs.from_smiles(SMILES, edge_attr=True)
+    assert torch.equal(data.graphs.edge_attr, theirs.edge_attr)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="edge_attr=True is for files of molecules, not for"):
+        load_dataset("gen-reg", edge_attr=True)
+
+
+def test_it_is_printed_in_a_few_words(table: Path) -> None:
+    text = repr(load_dataset(table, split="random", progress=False))
+    assert "split={'train': 9, 'valid': 1, 'test': 2}, metric='mae')" in text
+    assert len(text) < 400
