@@ -24,6 +24,7 @@ _HOME = {
     "load_predictor": "training.predict",
     "score_graphs": "teaching",
     "select_graphs": "teaching",
+    "train": "training.run",
 }
 __all__ = [
     "AtomEncoder",
@@ -40,6 +41,7 @@ __all__ = [
     "load_predictor",
     "score_graphs",
     "select_graphs",
+    "train",
 ]
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from .tasks import Task
     from .teaching import GraNTSampler, score_graphs, select_graphs
     from .training.predict import load_predictor
+    from .training.run import train
 
 
 def __getattr__(name: str) -> Any:

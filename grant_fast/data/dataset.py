@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from .infer import check_named_classes, make_task
@@ -86,6 +86,30 @@ class Dataset:
             if tensor is not None:
                 crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
         return crc
+
+    def folds(self, count: int = 5, seed: int = 0) -> list["Dataset"]:
+        """The same graphs split in `count` ways, for cross-validation: at random into `count` parts
+        of one size, each of which is "test" once while the one before it is "valid".
+
+        Args:
+            count: of the folds, 3 or more.
+            seed: for the parts.
+
+        Raises:
+            InputError: there are fewer folds than 3, or graphs than folds.
+        """
+        whole_number("count", count, least=3)
+        total = self.graphs.num_graphs
+        if total < count:
+            raise InputError(f"{total} graphs cannot be in {count} folds: ask for fewer")
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
+        parts = [part.sort().values for part in order.tensor_split(count)]
+        found = []
+        for at, test in enumerate(parts):
+            rest = torch.cat([p for i, p in enumerate(parts) if i not in (at, (at - 1) % count)])
+            split = {"train": rest.sort().values, "valid": parts[at - 1], "test": test}
+            found.append(replace(self, split=split, splitting="random"))
+        return found
 
     def grouped(self) -> "Dataset":
         """The same data with the graphs of each part side by side, so that a pass over a part reads

@@ -34,3 +34,20 @@ def test_it_is_printed_in_a_few_words(table: Path) -> None:
     text = repr(load_dataset(table, split="random", progress=False))
     assert "split={'train': 9, 'valid': 1, 'test': 2}, metric='mae')" in text
     assert len(text) < 400
+
+
+def test_folds_test_each_graph_once_and_share_none(table: Path) -> None:
+    data = load_dataset(table, split="random", progress=False)
+    folds = data.folds(5, seed=1)
+    tested = torch.cat([fold.split["test"] for fold in folds])
+    assert tested.sort().values.tolist() == list(range(12))
+    for fold in folds:
+        together = torch.cat(list(fold.split.values()))
+        assert together.sort().values.tolist() == list(range(12))
+        assert all(torch.equal(ids, ids.sort().values) for ids in fold.split.values())
+        assert fold.graphs is data.graphs and min(fold.sizes) >= 2
+    assert torch.equal(folds[0].split["valid"], folds[-1].split["test"])
+    assert not torch.equal(data.folds(5)[0].split["test"], folds[0].split["test"])
+    for count, message in ((2, "count=2: give a whole number of at least 3"), (13, "12 graphs")):
+        with pytest.raises(InputError, match=message):
+            data.folds(count)

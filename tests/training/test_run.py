@@ -1,0 +1,56 @@
+"""A whole run in one call, and what it leaves."""
+
+import json
+
+import pytest
+import torch
+
+from grant_fast.errors import InputError
+from grant_fast.training.predict import load_predictor
+from grant_fast.training.run import train
+from tests.rings import make_dataset
+
+TINY = {"epochs": 3, "batch_size": 5, "hidden_channels": [4], "orders": [2, 2], "device": "cpu"}
+
+
+def test_it_leaves_the_folder_that_the_command_leaves(tmp_path):
+    data = make_dataset("binary")
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    result = train(data, tmp_path / "run", **TINY, arm="full")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (result.arm, result.epochs) == ("full", 3)
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    wanted = {"best.pt", "last.pt", "config.json", "metrics.csv", "result.json", "split.csv"}
+    assert files == wanted | {"test.csv"}
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["arm"] == "full"
+    assert load_predictor(tmp_path / "run")(data.graphs).shape == (len(data.graphs), 1)
+
+
+def test_a_run_is_neither_replaced_nor_gone_on_with_unasked(tmp_path):
+    data = make_dataset("binary")
+    first = train(data, tmp_path, **TINY)
+    with pytest.raises(InputError, match="is not empty"):
+        train(data, tmp_path, **TINY)
+    assert train(data, tmp_path, **TINY, resume=True).test_metric == first.test_metric
+    with pytest.raises(InputError, match="the run was made with epochs=3, not 4"):
+        train(data, tmp_path, **{**TINY, "epochs": 4}, resume=True)
+    assert train(data, tmp_path, **{**TINY, "epochs": 4}, overwrite=True).epochs == 4
+
+
+def test_a_setting_that_is_none_is_named(tmp_path):
+    with pytest.raises(InputError, match="there is no setting epoch: "):
+        train(make_dataset(), tmp_path / "run", epoch=3)
+    with pytest.raises(InputError, match="epochs=0 cannot be used: give a whole number"):
+        train(make_dataset(), tmp_path / "run", epochs=0)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loaded_network_stays_as_it_was_loaded(tmp_path):
+    data = make_dataset("binary")
+    train(data, tmp_path, **TINY, norm="batch_norm")
+    predict = load_predictor(tmp_path)
+    before = predict(data.graphs)
+    with torch.no_grad():
+        assert torch.equal(predict.model(data.graphs.batch(slice(None))).sigmoid(), before)
+    assert torch.equal(predict(data.graphs), before)
