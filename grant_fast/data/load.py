@@ -29,7 +29,7 @@ from .logp import penalized_logp, sa_scorer
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
 from .smiles import Failure, T, read_molecules
-from .splits import FEWEST, PARTS, random_split, scaffold, split_by_scaffold
+from .splits import FEWEST, PARTS, draw_valid, random_split, scaffold, split_by_scaffold
 from .stream import Part
 from .table import Table, has_columns, molecules_in, read_smi, read_table, table_kind
 
@@ -93,9 +93,10 @@ def load_dataset(
             and ZINC, the stored one for a packed file, and random 60/20/20 for generated graphs;
             else 80/10/10.
         split_column: the column (or data field) that says whether each row is train, valid or test.
+            Where no row is valid, a tenth of train is drawn for it.
         num_graphs: use only this many: generated, the first of a file, or the first of the parts of
             a published split, in proportion. Default: all; for generated sets 50,000.
-        seed: for generated graphs and for random splits.
+        seed: for generated graphs, random splits and what is drawn for valid.
         strict: an unparsable molecule is an error; otherwise it is skipped and listed.
         edge_attr: keep OGB's three features of each bond, for models that use them; only of files
             of molecules. (Packed graphs keep what they have.)
@@ -129,7 +130,7 @@ def load_dataset(
             progress=progress,
         )
         table = table.first(num_graphs)
-        dataset = _from_table(path, table, task, split, strict, reading)
+        dataset = _from_table(path, table, task, split, seed, strict, reading)
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
@@ -233,10 +234,14 @@ def _from_table(
     table: Table,
     task: Kind | None,
     split: Split | None,
+    seed: int,
     strict: bool,
     reading: Reading,
 ) -> Dataset:
     assert table.y is not None
+    splitting = "scaffold" if table.parts is None else "given"
+    if table.parts is not None and "valid" not in table.parts:
+        splitting = "given train/test"
     labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
     unlabelled = len(table) - len(labelled)
     table = table.take(labelled)
@@ -265,6 +270,8 @@ def _from_table(
     if table.parts is not None:
         found = np.array(table.parts)
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
+        if splitting == "given train/test" and len(parts["train"]) > 1:
+            parts = draw_valid(parts, seed)
     elif by_scaffold:
         parts = split_by_scaffold(scaffolds)
     return Dataset(
@@ -280,7 +287,7 @@ def _from_table(
         unlabelled=unlabelled,
         targets=table.target_names,
         left_out=table.left_out,
-        splitting="scaffold" if table.parts is None else "given",
+        splitting=splitting,
     )
 
 

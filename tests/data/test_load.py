@@ -1,31 +1,21 @@
 """From a name or file to a data set that can be trained on."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
 
-from grant_fast.data.dataset import Dataset, default_metric, save_dataset
+from grant_fast.data.dataset import default_metric, save_dataset
 from grant_fast.data.graphon import generate
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
-from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Kind, Task
 from grant_fast.training.metrics import check_metric
+from tests.data.parts import assert_covers, parts
 
 RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1", "C1CCCC1"]
-
-
-def parts(dataset: Dataset) -> dict[str, list[int]]:
-    return {part: positions.tolist() for part, positions in dataset.split.items()}
-
-
-def assert_covers(dataset: Dataset) -> None:
-    together = torch.cat(list(dataset.split.values())).sort().values
-    assert together.tolist() == list(range(dataset.graphs.num_graphs))
 
 
 class TestMolecules:
@@ -68,6 +58,20 @@ class TestMolecules:
         again = load_dataset(path, split="random", seed=1, progress=False)
         assert parts(dataset) == parts(again)
 
+    def test_a_column_of_two_parts_has_valid_drawn_from_train(self, csv_file: Callable) -> None:
+        rows = [f"{'C' * (i % 9 + 1)}O,{'test' if i % 4 == 0 else 'train'},{i}" for i in range(40)]
+        path = csv_file(rows, header="smiles,fold,y")
+        first, again, other = (
+            load_dataset(path, split_column="fold", seed=seed, progress=False) for seed in (0, 0, 1)
+        )
+        assert (first.sizes, first.splitting) == ((27, 3, 10), "given train/test")
+        assert_covers(first)
+        assert parts(first)["test"] == list(range(0, 40, 4))
+        assert parts(first) == parts(again) != parts(other)
+        lone = csv_file(["C,train,1", "CC,test,2", "CCC,test,3"], header="smiles,fold,y")
+        with pytest.raises(InputError, match="is in valid: mark some rows 'valid' in the column"):
+            load_dataset(lone, split_column="fold", progress=False)
+
     def test_a_column_may_say_which_part_a_row_is_in(self, csv_file: Callable) -> None:
         said = ["Train", "test", "val", "Training ", "validation", "dev", " testing", "train"]
         rows = [f"{'C' * i},{part},{i}" for i, part in enumerate(said, 1)]
@@ -83,13 +87,13 @@ class TestMolecules:
         with pytest.raises(InputError, match=r"row 2, column 'fold': the cell is empty: .* or del"):
             empty = csv_file(["C,,1", "CC,test,2"], header="smiles,fold,y")
             load_dataset(empty, split_column="fold", progress=False)
-        message = "none of the 6 graphs of rings is in valid: mark some rows 'valid' in the column"
+        message = "none of the 6 graphs of rings is in test: mark some rows 'test' in the column"
         with pytest.raises(InputError, match=message):
             hollow = csv_file(
-                [f"{'C' * i},{said[i % 2]},{i}" for i in range(1, 7)], "smiles,fold,y"
+                [f"{'C' * i},{said[i % 2 * 2]},{i}" for i in range(1, 7)], "smiles,fold,y"
             )
             load_dataset(hollow, split_column="fold", progress=False)
-        with pytest.raises(InputError, match="is in valid: take more of them, or use split="):
+        with pytest.raises(InputError, match="is in test: take more of them, or use split="):
             load_dataset(hollow, split_column="fold", num_graphs=4, progress=False)
         rows = ["C,train,1", "CC,train,2", "CO,test,3", "CC,valid,", "X,valid,1"]
         left_out = r"valid \(2 without a label or a valid SMILES are left out\).* column 'fold'"
@@ -220,139 +224,6 @@ class TestGenerated:
     def test_task_cannot_be_another(self) -> None:
         with pytest.raises(InputError, match="gen-cls is a multiclass task, not regression"):
             load_dataset("gen-cls", num_graphs=5, task="regression", progress=False)
-
-
-class TestPacked:
-    @pytest.fixture
-    def packed(self, tmp_path: Path) -> Path:
-        save_dataset(load_dataset("gen-cls", num_graphs=20, progress=False), tmp_path / "a.gfast")
-        return tmp_path / "a.gfast"
-
-    def test_classes_with_names_are_no_other_task(self, packed: Path) -> None:
-        dataset = load_dataset(packed)
-        named = replace(dataset, task=replace(dataset.task, names=tuple("abcdefghij")))
-        save_dataset(named, packed)
-        with pytest.raises(
-            InputError, match=r"\('a', 'b', 'c', …\) are a multiclass task, not reg"
-        ):
-            load_dataset(packed, task="regression")
-
-    @pytest.mark.parametrize("names", [(), ("class",)])
-    def test_another_task_keeps_the_name_of_the_target(self, packed: Path, names) -> None:
-        dataset = load_dataset(packed)
-        save_dataset(replace(dataset, task=replace(dataset.task, names=names)), packed)
-        assert load_dataset(packed).task.names == names
-        assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, names)
-
-    def test_everything_is_restored(self, packed: Path) -> None:
-        original = load_dataset("gen-cls", num_graphs=20, progress=False)
-        dataset = load_dataset(packed)
-        assert dataset.name == "gen-cls"
-        assert dataset.task == original.task
-        assert parts(dataset) == parts(original)
-        assert torch.equal(dataset.graphs.y, original.graphs.y)  # type: ignore[arg-type]
-
-    def test_only_the_first_graphs(self, packed: Path) -> None:
-        whole, dataset = load_dataset(packed), load_dataset(packed, num_graphs=15)
-        assert dataset.graphs.num_graphs == 15
-        assert parts(dataset) == {
-            part: [i for i in ids if i < 15] for part, ids in parts(whole).items()
-        }
-
-    def test_a_new_random_split(self, packed: Path) -> None:
-        dataset = load_dataset(packed, split="random", seed=9)
-        assert len(dataset.split["train"]) == 16
-        assert parts(dataset) != parts(load_dataset(packed, split="random", seed=10))
-
-    def test_split_survives_taking_a_subset(self, packed: Path, tmp_path: Path) -> None:
-        dataset = load_dataset(packed)
-        some = torch.cat([positions[-2:] for positions in dataset.split.values()]).flip(0)
-        dataset.graphs.subset(some).save(tmp_path / "b.gfast")
-        restored = load_dataset(tmp_path / "b.gfast")
-        assert restored.graphs.num_graphs == 6
-        for part, positions in restored.split.items():
-            assert (
-                restored.graphs.ids[positions].sort().values.tolist() == parts(dataset)[part][-2:]
-            )
-
-    @pytest.mark.parametrize("joins", ["its own parts", "some twice", "another's"])
-    def test_a_split_is_joined_where_it_holds(
-        self, joins: str, packed: Path, tmp_path: Path
-    ) -> None:
-        """It says where each id belongs: numbered anew, graphs were in the parts of others."""
-        graphs = PackedGraphs.load(packed)
-        first, second = graphs[:12], graphs[12:]
-        if joins == "some twice":
-            first, second = graphs[:6], graphs[4:8]
-        elif joins == "another's":
-            second.meta["split"] = second.meta["split"].translate(str.maketrans("te", "et"))
-        PackedGraphs.concat([first, second]).save(tmp_path / "b.gfast")
-        joined = load_dataset(tmp_path / "b.gfast")
-        assert_covers(joined)
-        kept = joins == "its own parts"
-        assert joined.splitting == ("stored" if kept else "random")
-        assert (parts(joined) == parts(load_dataset(packed))) == kept
-        assert graphs.meta["split"]
-
-    def test_a_graph_in_two_parts_is_not_saved(self, packed: Path, tmp_path: Path) -> None:
-        """A part of the split is stored for each id, and so the last one for all that share it."""
-        dataset = load_dataset(packed)
-        train, valid, test = torch.arange(20).split([15, 2, 3])
-        drawn = dataset.graphs[[*range(19), 0]]
-        again = replace(dataset, graphs=drawn, split={"train": train, "valid": valid, "test": test})
-        with pytest.raises(
-            InputError, match=r"graphs with id 0 are in test and in another.*concat"
-        ):
-            save_dataset(again, tmp_path / "b.gfast")
-        assert not (tmp_path / "b.gfast").exists()
-        again = replace(again, graphs=PackedGraphs.concat([drawn]))
-        save_dataset(again, tmp_path / "b.gfast")
-        assert parts(load_dataset(tmp_path / "b.gfast")) == parts(again)
-
-    def test_a_part_that_is_gone_is_named(self, packed: Path, tmp_path: Path) -> None:
-        dataset = load_dataset(packed)
-        dataset.graphs.subset(dataset.split["train"]).save(tmp_path / "b.gfast")
-        with pytest.raises(InputError, match=r'of gen-cls is in valid.*split="random"'):
-            load_dataset(tmp_path / "b.gfast")
-
-    def test_graphs_saved_without_description(self, tmp_path: Path) -> None:
-        graphs = PackedGraphs.from_arrays(
-            x=torch.ones(12, 2),
-            edge_index=torch.empty(2, 0, dtype=torch.int64),
-            batch=torch.arange(12),
-            y=torch.arange(12) % 2,
-            y_level="graph",
-        )
-        graphs.save(tmp_path / "mine.gfast")
-        dataset = load_dataset(tmp_path / "mine.gfast")
-        assert dataset.name == "mine"
-        assert dataset.task == Task("binary", "graph", 1)
-        assert (dataset.metric, dataset.encoder) == ("roc_auc", None)
-        assert_covers(dataset)
-        regression = load_dataset(tmp_path / "mine.gfast", task="regression")
-        assert (regression.task.kind, regression.metric) == ("regression", "mae")
-
-    def test_graphs_without_targets_are_refused(self, tmp_path: Path) -> None:
-        PackedGraphs.from_arrays(
-            torch.ones(4, 2), torch.empty(2, 0, dtype=torch.int64), torch.arange(4)
-        ).save(tmp_path / "bare.gfast")
-        with pytest.raises(InputError, match=r"bare.gfast holds no targets"):
-            load_dataset(tmp_path / "bare.gfast")
-
-    @pytest.mark.parametrize(
-        "damage", [{"task": {"kind": "multiclass"}}, {"task": 3}, {"split": "t"}, {"split": 4}]
-    )
-    def test_a_damaged_description_is_named(self, packed: Path, damage: dict) -> None:
-        graphs = PackedGraphs.load(packed)
-        graphs.meta.update(damage)
-        graphs.save(packed)
-        with pytest.raises(InputError, match=r"a.gfast has a damaged description"):
-            load_dataset(packed)
-
-    def test_only_gfast_files_are_written(self, packed: Path, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"cannot pack into .*a.csv.*ends in .gfast"):
-            save_dataset(load_dataset(packed), tmp_path / "a.csv")
-        assert not (tmp_path / "a.csv").exists()
 
 
 class TestOGB:

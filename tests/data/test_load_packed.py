@@ -1,0 +1,147 @@
+"""From a packed file to a data set that can be trained on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grant_fast.data.dataset import save_dataset
+from grant_fast.data.load import load_dataset
+from grant_fast.errors import InputError
+from grant_fast.graphs import PackedGraphs
+from grant_fast.tasks import Task
+from tests.data.parts import assert_covers, parts
+
+
+class TestPacked:
+    @pytest.fixture
+    def packed(self, tmp_path: Path) -> Path:
+        save_dataset(load_dataset("gen-cls", num_graphs=20, progress=False), tmp_path / "a.gfast")
+        return tmp_path / "a.gfast"
+
+    def test_classes_with_names_are_no_other_task(self, packed: Path) -> None:
+        dataset = load_dataset(packed)
+        named = replace(dataset, task=replace(dataset.task, names=tuple("abcdefghij")))
+        save_dataset(named, packed)
+        with pytest.raises(
+            InputError, match=r"\('a', 'b', 'c', …\) are a multiclass task, not reg"
+        ):
+            load_dataset(packed, task="regression")
+
+    @pytest.mark.parametrize("names", [(), ("class",)])
+    def test_another_task_keeps_the_name_of_the_target(self, packed: Path, names) -> None:
+        dataset = load_dataset(packed)
+        save_dataset(replace(dataset, task=replace(dataset.task, names=names)), packed)
+        assert load_dataset(packed).task.names == names
+        assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, names)
+
+    def test_everything_is_restored(self, packed: Path) -> None:
+        original = load_dataset("gen-cls", num_graphs=20, progress=False)
+        dataset = load_dataset(packed)
+        assert dataset.name == "gen-cls"
+        assert dataset.task == original.task
+        assert parts(dataset) == parts(original)
+        assert torch.equal(dataset.graphs.y, original.graphs.y)  # type: ignore[arg-type]
+
+    def test_only_the_first_graphs(self, packed: Path) -> None:
+        whole, dataset = load_dataset(packed), load_dataset(packed, num_graphs=15)
+        assert dataset.graphs.num_graphs == 15
+        assert parts(dataset) == {
+            part: [i for i in ids if i < 15] for part, ids in parts(whole).items()
+        }
+
+    def test_a_new_random_split(self, packed: Path) -> None:
+        dataset = load_dataset(packed, split="random", seed=9)
+        assert len(dataset.split["train"]) == 16
+        assert parts(dataset) != parts(load_dataset(packed, split="random", seed=10))
+
+    def test_split_survives_taking_a_subset(self, packed: Path, tmp_path: Path) -> None:
+        dataset = load_dataset(packed)
+        some = torch.cat([positions[-2:] for positions in dataset.split.values()]).flip(0)
+        dataset.graphs.subset(some).save(tmp_path / "b.gfast")
+        restored = load_dataset(tmp_path / "b.gfast")
+        assert restored.graphs.num_graphs == 6
+        for part, positions in restored.split.items():
+            assert (
+                restored.graphs.ids[positions].sort().values.tolist() == parts(dataset)[part][-2:]
+            )
+
+    @pytest.mark.parametrize("joins", ["its own parts", "some twice", "another's"])
+    def test_a_split_is_joined_where_it_holds(
+        self, joins: str, packed: Path, tmp_path: Path
+    ) -> None:
+        """It says where each id belongs: numbered anew, graphs were in the parts of others."""
+        graphs = PackedGraphs.load(packed)
+        first, second = graphs[:12], graphs[12:]
+        if joins == "some twice":
+            first, second = graphs[:6], graphs[4:8]
+        elif joins == "another's":
+            second.meta["split"] = second.meta["split"].translate(str.maketrans("te", "et"))
+        PackedGraphs.concat([first, second]).save(tmp_path / "b.gfast")
+        joined = load_dataset(tmp_path / "b.gfast")
+        assert_covers(joined)
+        kept = joins == "its own parts"
+        assert joined.splitting == ("stored" if kept else "random")
+        assert (parts(joined) == parts(load_dataset(packed))) == kept
+        assert graphs.meta["split"]
+
+    def test_a_graph_in_two_parts_is_not_saved(self, packed: Path, tmp_path: Path) -> None:
+        """A part of the split is stored for each id, and so the last one for all that share it."""
+        dataset = load_dataset(packed)
+        train, valid, test = torch.arange(20).split([15, 2, 3])
+        drawn = dataset.graphs[[*range(19), 0]]
+        again = replace(dataset, graphs=drawn, split={"train": train, "valid": valid, "test": test})
+        with pytest.raises(
+            InputError, match=r"graphs with id 0 are in test and in another.*concat"
+        ):
+            save_dataset(again, tmp_path / "b.gfast")
+        assert not (tmp_path / "b.gfast").exists()
+        again = replace(again, graphs=PackedGraphs.concat([drawn]))
+        save_dataset(again, tmp_path / "b.gfast")
+        assert parts(load_dataset(tmp_path / "b.gfast")) == parts(again)
+
+    def test_a_part_that_is_gone_is_named(self, packed: Path, tmp_path: Path) -> None:
+        dataset = load_dataset(packed)
+        dataset.graphs.subset(dataset.split["train"]).save(tmp_path / "b.gfast")
+        with pytest.raises(InputError, match=r'of gen-cls is in valid.*split="random"'):
+            load_dataset(tmp_path / "b.gfast")
+
+    def test_graphs_saved_without_description(self, tmp_path: Path) -> None:
+        graphs = PackedGraphs.from_arrays(
+            x=torch.ones(12, 2),
+            edge_index=torch.empty(2, 0, dtype=torch.int64),
+            batch=torch.arange(12),
+            y=torch.arange(12) % 2,
+            y_level="graph",
+        )
+        graphs.save(tmp_path / "mine.gfast")
+        dataset = load_dataset(tmp_path / "mine.gfast")
+        assert dataset.name == "mine"
+        assert dataset.task == Task("binary", "graph", 1)
+        assert (dataset.metric, dataset.encoder) == ("roc_auc", None)
+        assert_covers(dataset)
+        regression = load_dataset(tmp_path / "mine.gfast", task="regression")
+        assert (regression.task.kind, regression.metric) == ("regression", "mae")
+
+    def test_graphs_without_targets_are_refused(self, tmp_path: Path) -> None:
+        PackedGraphs.from_arrays(
+            torch.ones(4, 2), torch.empty(2, 0, dtype=torch.int64), torch.arange(4)
+        ).save(tmp_path / "bare.gfast")
+        with pytest.raises(InputError, match=r"bare.gfast holds no targets"):
+            load_dataset(tmp_path / "bare.gfast")
+
+    @pytest.mark.parametrize(
+        "damage", [{"task": {"kind": "multiclass"}}, {"task": 3}, {"split": "t"}, {"split": 4}]
+    )
+    def test_a_damaged_description_is_named(self, packed: Path, damage: dict) -> None:
+        graphs = PackedGraphs.load(packed)
+        graphs.meta.update(damage)
+        graphs.save(packed)
+        with pytest.raises(InputError, match=r"a.gfast has a damaged description"):
+            load_dataset(packed)
+
+    def test_only_gfast_files_are_written(self, packed: Path, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"cannot pack into .*a.csv.*ends in .gfast"):
+            save_dataset(load_dataset(packed), tmp_path / "a.csv")
+        assert not (tmp_path / "a.csv").exists()
