@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InputError
 from .sheet import Sheet, listed
 
-MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null"})
+MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none"})
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
@@ -46,13 +46,12 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
         cells, name = sheet.column(column), sheet.names[column]
         if words := _words(cells):
             raise InputError(_no_numbers(sheet, columns, name, words, cells))
-        _check_no_number_among_words(sheet, name, cells)
-        values = np.array(
-            [
-                _number(sheet.path, row, name, cell)
-                for (row, _), cell in zip(sheet.body, cells, strict=True)
-            ]
-        )
+        values = np.array([_value(cell) for cell in cells])
+        doubtful = np.flatnonzero(~(np.abs(values) <= _LARGEST))
+        if any(cells[at].lower() not in MISSING for at in doubtful):
+            _check_no_number_among_words(sheet, column)
+            for (row, _), cell in zip(sheet.body, cells, strict=True):
+                _check_number(sheet.path, row, name, cell)
         if np.isnan(values).all():
             raise InputError(
                 f"{sheet.path} column {name!r} holds no labels at all: "
@@ -90,16 +89,17 @@ def classes_of(sheet: Sheet, column: int) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor(y, dtype=torch.float32), tuple(names)
 
 
-def _check_no_number_among_words(sheet: Sheet, name: str, cells: list[str]) -> None:
+def _check_no_number_among_words(sheet: Sheet, column: int) -> None:
     """Refuse a column of words with a number or a few among them, which it names (InputError)."""
+    cells = sheet.column(column)
     labels = [at for at, cell in enumerate(cells) if cell.lower() not in MISSING]
     numbers = [at for at in labels if _is_number(cells[at])]
     words = [cell for cell in _labels(cells) if not _MEASURED.match(cell)]
     if 0 < len(numbers) < len(words):
-        row, _ = sheet.body[numbers[0]]
+        row, record = sheet.body[numbers[0]]
         raise InputError(
-            f"{sheet.path} row {row}, column {name!r}: {cells[numbers[0]]!r} is a number where "
-            "most cells are words: correct the cell, or empty it if the value is missing"
+            f"{sheet.path} row {row}, column {sheet.names[column]!r}: {record[column].strip()!r} "
+            "is among words: correct the cell, or empty it if the value is missing"
         )
 
 
@@ -159,12 +159,11 @@ def _value(cell: str) -> float:
         return math.nan
 
 
-def _number(path: Path, row: int, column: str, text: str) -> float:
-    if text.lower() in MISSING:
-        return math.nan
+def _check_number(path: Path, row: int, column: str, text: str) -> None:
+    """Refuse a cell that is neither missing nor a number (InputError)."""
     value = _value(text)
-    if abs(value) <= _LARGEST:
-        return value
+    if abs(value) <= _LARGEST or text.lower() in MISSING:
+        return
     problem = "not a number" if math.isnan(value) else "not finite in float32"
     if "," in text:
         problem += ", as decimals take a point and thousands nothing"

@@ -24,7 +24,7 @@ from .dataset import (
     read_packed,
     save_dataset,
 )
-from .infer import classes_among_numbers, make_class_task, make_task
+from .infer import make_task
 from .logp import penalized_logp, sa_scorer
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
@@ -87,7 +87,7 @@ def load_dataset(
             column of numbers (`left_out` of the data set names the others). By default the only
             other column.
         task: by default binary or multilabel where all labels are 0 or 1, multiclass where a single
-            target holds words, else regression. For classes that are numbers from 0 "multiclass"
+            target holds words, else regression. For classes that are whole numbers "multiclass"
             must be asked for. (Packed graphs whose y holds integers beyond 1 are taken as such.)
         split: by default "scaffold" for a CSV file or an SDF, the paper's own for ogbg-mol*, QM9
             and ZINC, the stored one for a packed file, and random 60/20/20 for generated graphs;
@@ -129,8 +129,11 @@ def load_dataset(
             workers=workers,
             progress=progress,
         )
+        two_parts = table.parts is not None and "valid" not in table.parts
         table = table.first(num_graphs)
-        dataset = _from_table(path, table, task, split, seed, strict, reading)
+        dataset = _from_table(path, table, task, split, strict, reading)
+        if two_parts:
+            dataset = _with_valid(dataset, seed)
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
@@ -234,14 +237,10 @@ def _from_table(
     table: Table,
     task: Kind | None,
     split: Split | None,
-    seed: int,
     strict: bool,
     reading: Reading,
 ) -> Dataset:
     assert table.y is not None
-    splitting = "scaffold" if table.parts is None else "given"
-    if table.parts is not None and "valid" not in table.parts:
-        splitting = "given train/test"
     labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
     unlabelled = len(table) - len(labelled)
     table = table.take(labelled)
@@ -259,19 +258,11 @@ def _from_table(
         )
     table = table.without(skipped)
     assert table.y is not None
-    y, classes = table.y, table.classes
-    if task == "multiclass" and not classes:
-        y, classes = classes_among_numbers(y)
-    if classes:
-        posed, y = make_class_task(y, "graph", classes, task)
-    else:
-        posed, y = make_task(table.y, "graph", table.target_names, task)
+    posed, y = make_task(table.y, "graph", table.target_names, task, table.classes)
     parts = {}
     if table.parts is not None:
         found = np.array(table.parts)
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
-        if splitting == "given train/test" and len(parts["train"]) > 1:
-            parts = draw_valid(parts, seed)
     elif by_scaffold:
         parts = split_by_scaffold(scaffolds)
     return Dataset(
@@ -287,7 +278,7 @@ def _from_table(
         unlabelled=unlabelled,
         targets=table.target_names,
         left_out=table.left_out,
-        splitting=splitting,
+        splitting="scaffold" if table.parts is None else "given",
     )
 
 
@@ -391,6 +382,13 @@ def _generated(
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
         metric="mae" if kind == "regression" else "roc_auc",
     )
+
+
+def _with_valid(dataset: Dataset, seed: int) -> Dataset:
+    """With graphs of train for validation, where it has any to spare."""
+    if len(dataset.split["train"]) < 2:
+        return dataset
+    return replace(dataset, split=draw_valid(dataset.split, seed), splitting="given train/test")
 
 
 def _with_split(

@@ -136,10 +136,10 @@ def read_table(
         workers: processes that read structures, at most; see `grant_fast.workers.share_out`.
         progress: show a progress bar for these.
 
-    Cells that are empty or say nan, na, n/a, #n/a or null (any case) are missing targets. Between
-    tabs or semicolons -0,77 is -0.77, in a column without points, or where a comma has other than
-    three digits behind it. True and false (any case) are 1 and 0. A single target of words, each of
-    which occurs twice or more on average, holds classes.
+    Cells that are empty or say nan, na, n/a, #n/a, null or none (any case) are missing targets.
+    Between tabs or semicolons -0,77 is -0.77, in a column without points, or where a comma has
+    other than three digits behind it. True and false (any case) are 1 and 0. A single target of
+    words, each of which occurs twice or more on average, holds classes.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is

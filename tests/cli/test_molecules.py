@@ -96,7 +96,7 @@ def test_all_targets_are_no_words(of_words):
 
 def test_words_are_no_task_but_classes(of_words):
     line = fails("train", of_words, "--task", "regression")
-    assert "classes in words ('active', 'in between', 'inactive') are a multiclass task" in line
+    assert "classes with names ('active', 'in between', 'inactive') are a multiclass task" in line
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 
 from grant_fast.data.infer import make_task
 from grant_fast.errors import InputError
+from grant_fast.tasks import Task
 
 NAN = math.nan
 
@@ -41,6 +42,24 @@ def test_class_numbers() -> None:
     assert y.tolist() == [2, 0, -100, 1]
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+def test_other_whole_numbers_are_the_names_of_classes(kind: torch.dtype) -> None:
+    y = torch.tensor([[3], [-2], [3], [7], [-2], [7]], dtype=kind)
+    y = y if y.is_floating_point() else y[:, 0]
+    task, positions = make_task(y, "graph", ("grade",), kind="multiclass")
+    assert task == Task("multiclass", "graph", 3, ("-2", "3", "7"))
+    assert (positions.dtype, positions.tolist()) == (torch.int64, [1, 0, 1, 2, 0, 2])
+
+
+def test_classes_with_names_are_all_there_and_no_other_task() -> None:
+    y = torch.tensor([[2.0], [NAN], [0.0]])
+    task, positions = make_task(y, "graph", ("effect",), classes=("a", "b", "c"))
+    assert task == Task("multiclass", "graph", 3, ("a", "b", "c"))
+    assert positions.tolist() == [2, -100, 0]
+    with pytest.raises(InputError, match=r"names \('a', 'b', 'c'\) are a multiclass task, not bin"):
+        make_task(y, "graph", kind="binary", classes=("a", "b", "c"))
+
+
 def test_integer_targets_are_classes() -> None:
     task, y = make_task(torch.tensor([2, -100, 0, 1]), "graph")
     assert (task.kind, task.num_outputs) == ("multiclass", 3)
@@ -61,11 +80,10 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[0.0, -1.0]], "multilabel", "needs labels 0 and 1, found -1: use those"),
         ([[0.0, 1.0]], "binary", "binary task has one target, not 2"),
         ([[0.0, 1.0]], "multiclass", "multiclass task has one target, not 2"),
-        ([[0.0], [1.5]], "multiclass", "must be whole numbers from 0, found 1.5: renumber"),
-        ([[2.0], [1.0]], "multiclass", "must start at 0; the smallest here is 1: renumber"),
-        ([[0.0], [1.0], [3.0]], "multiclass", "without gaps, found 3"),
-        ([[-1.0], [0.0]], "multiclass", "start at 0; the smallest here is -1"),
-        ([[0.0], [0.0]], "multiclass", "needs two classes: choose another target"),
+        ([[0.0], [1.5]], "multiclass", "must be whole numbers, found 1.5: correct it"),
+        ([[2.0], [1.0], [1.0]], "multiclass", "2 different whole numbers among 3 labels are too m"),
+        ([[0.0], [0.0]], "multiclass", "all labels are 0, .*needs two classes: choose another ta"),
+        ([[3.0], [NAN]], "multiclass", "all labels are 3, .*needs two classes"),
     ],
 )
 def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:

@@ -68,6 +68,11 @@ class TestMolecules:
         assert_covers(first)
         assert parts(first)["test"] == list(range(0, 40, 4))
         assert parts(first) == parts(again) != parts(other)
+        few = load_dataset(path, split_column="fold", num_graphs=8, progress=False)
+        assert few.sizes == (5, 1, 2)
+        late = csv_file([*rows, "CCS,valid,1"], header="smiles,fold,y")
+        with pytest.raises(InputError, match="is in valid: take more of them"):
+            load_dataset(late, split_column="fold", num_graphs=8, progress=False)
         lone = csv_file(["C,train,1", "CC,test,2", "CCC,test,3"], header="smiles,fold,y")
         with pytest.raises(InputError, match="is in valid: mark some rows 'valid' in the column"):
             load_dataset(lone, split_column="fold", progress=False)

@@ -253,8 +253,8 @@ def test_classes_are_proposed_beside_numbers(csv_file) -> None:
         (["on", "off", "On", "on", "off", "off"], "holds both 'On' and 'on': write each class in"),
         (["on", "on", ""], "holds no label but 'on': add other ones, or choose another --target"),
         (["on", "on", "1", "1"], "row 2, column 'y': 'on' is not a number"),
-        (["on", "", "off", "3"], "row 5, column 'y': '3' is a number where most cells are words"),
-        (["3", "on", "off"], "row 2, column 'y': '3' is a number where most cells are words"),
+        (["on", "", "off", "3"], "row 5, column 'y': '3' is among words"),
+        (["3", "on", "off"], "row 2, column 'y': '3' is among words"),
         (["3", ">3", ">3"], "row 3, column 'y': '>3' is not a number"),
         (
             ["7TM", "GPCR"] * 2,
