@@ -94,7 +94,8 @@ def described_share(config: RunConfig) -> list[str]:
     what = "batches" if config.arm == "grant-b" else "graphs"
     share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at the end"
     remedy = "--arm full takes all"
-    if last == config.start_ratio and config.ratio_schedule != "constant":
+    curriculum = config.interval == "curriculum" and config.ratio_schedule != "constant"
+    if last == config.start_ratio and curriculum and config.epochs > 1:
         remedy = f"too few epochs for it to grow: give more, or --interval 1; {remedy}"
     return [f"{config.arm}: {share} ({remedy})"]
 
@@ -112,14 +113,14 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         chosen = f"the last, because {_why_unmeasured(dataset, 'valid')}"
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
     if result.test_metric is not None and result.test_metric_each:
-        lines.append(_described_each(result.test_metric_each))
+        lines.append(_described_each(result.metric, result.test_metric_each))
     return lines
 
 
-def _described_each(metrics: dict[str, float | None]) -> str:
+def _described_each(metric: str, metrics: dict[str, float | None]) -> str:
     """The metric of each of several targets, of which the mean was said."""
     known = {name: value for name, value in metrics.items() if value is not None}
-    words = f"that is the mean of {len(known)} of {len(metrics)} targets"
+    words = f"this {metric} is the mean of {len(known)} of {len(metrics)} targets"
     if len(metrics) > _FEW_TARGETS:
         return f"{words}; each is in result.json"
     return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
@@ -211,9 +212,3 @@ def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) 
         what = molecules_in(source)
         several = "s" * (len(failures) > 1 and what != "SMILES")
         say(f"{len(failures)} unparsable {what}{several} {fate}: {shown}")
-
-
-def check_flags(resume: bool, overwrite: bool) -> None:
-    """Refuse what contradicts itself."""
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite exclude each other: give one of them")

@@ -87,9 +87,37 @@ class Dataset:
                 crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
         return crc
 
+    def check_split(self) -> None:
+        """Refuse a split that is none (InputError): its parts are "train", "valid" and "test", hold
+        one graph or more each, and share none."""
+        total = self.graphs.num_graphs
+        for part in PARTS:
+            ids = self.split.get(part)
+            if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.dtype != torch.int64:
+                raise InputError(
+                    f"the split of {self.name} has no int64 tensor of positions as {part!r}: give "
+                    "one, as in torch.tensor([0, 1])"
+                )
+            if len(ids) == 0:
+                raise InputError(f"no graph of {self.name} is in {part}: choose another split")
+            if int(ids.min()) < 0 or int(ids.max()) >= total:
+                raise InputError(
+                    f"a position in {part} is not one of the {total} graphs of {self.name}: give "
+                    f"positions from 0 to {total - 1}"
+                )
+        ids, counts = torch.cat([self.split[part].cpu() for part in PARTS]).unique(
+            return_counts=True
+        )
+        if len(twice := ids[counts > 1]):
+            raise InputError(
+                f"graph {int(twice[0])} of {self.name} is in two parts of the split, or twice in "
+                "one: leave it in one"
+            )
+
     def folds(self, count: int = 5, seed: int = 0) -> list["Dataset"]:
-        """The same graphs split in `count` ways, for cross-validation: at random into `count` parts
-        of one size, each of which is "test" once while the one before it is "valid".
+        """The graphs in the split, split in `count` ways for cross-validation: at random into
+        `count` parts of nearly equal size, each of which is "test" once while the one before it is
+        "valid".
 
         Args:
             count: of the folds, 3 or more.
@@ -99,11 +127,12 @@ class Dataset:
             InputError: there are fewer folds than 3, or graphs than folds.
         """
         whole_number("count", count, least=3)
-        total = self.graphs.num_graphs
-        if total < count:
-            raise InputError(f"{total} graphs cannot be in {count} folds: ask for fewer")
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
-        parts = [part.sort().values for part in order.tensor_split(count)]
+        members = torch.cat([self.split[part].cpu() for part in PARTS])
+        if len(members) < count:
+            raise InputError(f"{len(members)} graphs cannot be in {count} folds: ask for fewer")
+        members = members.sort().values
+        order = torch.randperm(len(members), generator=torch.Generator().manual_seed(seed))
+        parts = [members[part.sort().values] for part in order.tensor_split(count)]
         found = []
         for at, test in enumerate(parts):
             rest = torch.cat([p for i, p in enumerate(parts) if i not in (at, (at - 1) % count)])

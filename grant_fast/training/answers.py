@@ -135,37 +135,42 @@ def predict_packed(predictors: Sequence[Predictor], source: str | Path, out: str
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
     """Refuse runs, given by their folders, whose answers have no mean (InputError)."""
-    for run, predictor in zip(runs, predictors, strict=True):
-        one, other = predictors[0].spec, predictor.spec
-        if (one.task, one.encoder, one.num_features) != (
-            other.task,
-            other.encoder,
-            other.num_features,
-        ):
+    folders = [Path(run).resolve() for run in runs]
+    for at, (run, predictor) in enumerate(zip(runs, predictors, strict=True)):
+        if folders[at] in folders[:at]:
+            raise InputError(f"{run} is given twice: name each run once")
+        one, other = (
+            (spec.task, spec.targets, spec.encoder, spec.num_features)
+            for spec in (predictors[0].spec, predictor.spec)
+        )
+        if one != other:
             raise InputError(
-                f"{run} has learned other targets, or from other graphs, than {runs[0]}: predict "
-                "with each by itself"
+                f"{run} was trained on other targets or graphs than {runs[0]}: predict with each "
+                "by itself"
             )
 
 
 def _answers(predictors: Sequence[Predictor], graphs: PackedGraphs) -> tuple[list[str], Tensor]:
     """The columns' names, and the answers [rows, columns]: of several runs means, then spreads."""
-    each = torch.stack([_finite(predictor(graphs), predictor) for predictor in predictors])
+    each = []
+    for number, predictor in enumerate(predictors, 1):
+        which = "the run" if len(predictors) == 1 else f"run {number} of {len(predictors)}"
+        each.append(_finite(predictor(graphs), predictor, which))
     names = answer_columns(predictors[0].spec.task)
-    if len(predictors) == 1:
+    if len(each) == 1:
         return names, each[0]
-    spread = [f"{name}_std" for name in names]
-    return names + spread, torch.cat([each.mean(0), each.std(0)], dim=1)
+    std, mean = torch.std_mean(torch.stack(each), dim=0)
+    return names + [f"{name}_std" for name in names], torch.cat([mean, std], dim=1)
 
 
-def _finite(answers: Tensor, predictor: Predictor) -> Tensor:
+def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
     """The answers; InputError where one is none, which a table would show as an empty cell."""
     wrong = (~answers.isfinite()).any(1)
     if wrong.any():
         broken = any(not t.isfinite().all() for t in predictor.model.state_dict().values())
         cause = "its weights are not finite" if broken else "they overflow"
         raise InputError(
-            f"{int(wrong.sum())} of {len(wrong)} predictions of the run are NaN or infinite, "
+            f"{int(wrong.sum())} of {len(wrong)} predictions of {which} are NaN or infinite, "
             f"because {cause}: train it again with a lower --lr"
         )
     return answers

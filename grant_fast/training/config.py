@@ -23,6 +23,7 @@ ON_REQUEST = (PROPORTIONAL, INFOBATCH)  # arms that a comparison runs only where
 EQUAL_BUDGET = "full-equal-budget"  # what reports call "full" for so many visits, a control
 # The settings of how a source is read, which decide what `grant-fast pack` writes.
 DATA = ("smiles_column", "target", "task", "split", "split_column", "graphs", "data_seed", "strict")
+MEMORY = "memory:"  # what the source of a run begins with whose data no file holds
 _MOST_SHOWN = 100  # letters of a value that is refused
 # What reports call a network; the usual one goes without saying.
 NETWORKS = {"flex": "", "gcn": "GCN", "gcn-virtual-node": "GCN + virtual node"}

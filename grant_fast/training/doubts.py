@@ -92,7 +92,7 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
     which = (task.class_names or tuple(map(str, range(len(counts)))))[int(counts.argmax())]
     return [
         f"{math.floor(100 * share)}% of the labels in training are of class {which}, so accuracy "
-        "says little: --metric roc_auc weighs the classes alike"
+        "says little: --metric roc_auc weighs the classes equally"
     ]
 
 

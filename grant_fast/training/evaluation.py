@@ -56,20 +56,24 @@ class Evaluator:
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
 
     def details(self, model: nn.Module, part: str) -> tuple[dict[str, float], dict[str, float]]:
-        """All metrics that fit the task, by name, over a split; and, where there are several
-        targets, the evaluator's own metric of each. NaN without labels.
+        """All metrics that fit the task, by name, over a split (of several regressions its own and
+        R², as a mean of others mixes units); and, where there are several targets, the evaluator's
+        own metric of each. NaN without labels.
 
         Raises:
             InputError: as of a call.
         """
         y, task = self._y[part], self._spec.task
         pred = self._spec.decode(self._outputs(model, part))
-        metrics = {name: evaluate(name, pred, y, task) for name in metrics_for(task)}
+        several = task.kind == "regression" and task.num_outputs > 1
+        names = sorted({self._metric, "r2"}) if several else metrics_for(task)
+        metrics = {name: evaluate(name, pred, y, task) for name in names}
         if task.kind == "multiclass" or task.num_outputs == 1:
             return metrics, {}
-        names = task.names if len(task.names) == task.num_outputs else map(str, range(y.shape[1]))
+        named = len(task.names) == task.num_outputs
+        targets = task.names if named else map(str, range(y.shape[1]))
         each = evaluate_each(self._metric, pred, y, task)
-        return metrics, dict(zip(names, each, strict=True))
+        return metrics, dict(zip(targets, each, strict=True))
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(part)

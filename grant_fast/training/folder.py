@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..files import atomic_write_text, closest
 from .checkpoints import load_checkpoint, save_checkpoint
 from .config import RunConfig
-from .records import METRICS_FILE, RESULT_FILE, write_history
+from .records import METRICS_FILE, RESULT_FILE, is_finished, write_history
 
 CONFIG_FILE = "config.json"
 LAST_FILE = "last.pt"
@@ -56,8 +56,20 @@ def check_spares(run_dir: Path, out: Path) -> None:
         raise InputError(f"cannot write {out}: it is the run's own; give another name with -o")
 
 
+def check_flags(resume: bool, overwrite: bool) -> None:
+    """Refuse what contradicts itself."""
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other: give one of them")
+
+
 def check_free(out: Path, resume: bool, overwrite: bool) -> None:
-    """Never write over a run unasked."""
+    """Never write over a run unasked, nor over one that cannot be gone on with (InputError)."""
+    check_flags(resume, overwrite)
+    if resume and not (out / LAST_FILE).exists() and is_finished(out):
+        raise InputError(
+            f"{out} holds the result of a run without its {LAST_FILE}: restore that, or train "
+            "again with --overwrite"
+        )
     if out.is_file():
         raise InputError(f"{out} is a file: give a folder with -o")
     if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):

@@ -33,12 +33,14 @@ class ModelSpec:
         encoder: "atom" where the columns are OGB's categorical ones, else None.
         task: what is predicted.
         scaling: from the network's scale to the targets' units; None where they are the same.
+        targets: the columns that the targets came from, where they were chosen among columns.
     """
 
     num_features: int
     encoder: str | None
     task: Task
     scaling: Scaling | None
+    targets: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
@@ -53,6 +55,7 @@ class ModelSpec:
             values["encoder"],
             Task(**values["task"]),
             None if scaling is None else Scaling(**scaling),
+            tuple(values.get("targets", ())),  # older runs do not say
         )
 
     def encode(self, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..teaching.scoring import Positions, score_graphs
 from .checkpoints import load_checkpoint, load_weights
-from .config import RunConfig
+from .config import MEMORY, RunConfig
 from .folder import (
     BEST_FILE,
     CONFIG_FILE,
@@ -61,10 +61,11 @@ class Predictor:
 
     def dataset(self, progress: bool = False) -> Dataset:
         """The data set that the run learned from and was tested on, with its split, read anew from
-        where the command found it.
+        where the command `train` found it.
 
         Raises:
-            InputError: as `load_dataset`; the data have moved, say.
+            InputError: as `load_dataset` (the data have moved, say); or the run is one of the
+                function `train`, which keeps no data.
         """
         return dataset_of(self.config, progress=progress)
 
@@ -119,7 +120,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     config = read_config(folder)
     path = folder / (LAST_FILE if last else BEST_FILE)
     if not path.exists():
-        raise InputError(_without_weights(folder, path.name))
+        raise InputError(_without_weights(folder, path.name, config))
     state = load_checkpoint(path)
     saved = RunConfig.from_dict(state["config"], origin=str(path))
     if unlike := difference(saved, config):
@@ -133,8 +134,15 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     return Predictor(model.to(resolve_device(device)).eval(), config, spec)
 
 
-def _without_weights(folder: Path, name: str) -> str:
+def _without_weights(folder: Path, name: str, config: RunConfig) -> str:
     if is_finished(folder):
         return f"{folder / name} is missing: restore it, or train again with --overwrite"
+    return f"{folder} has no {name} yet: {continued(folder, config)}"
+
+
+def continued(folder: Path, config: RunConfig) -> str:
+    """That a run was stopped, and what continues it."""
     command = shlex.join(["grant-fast", "train", "--resume", "-o", str(folder)])
-    return f"{folder} has no {name} yet, because its training was stopped: {command} continues it"
+    if config.source.startswith(MEMORY):
+        command = "train(…, resume=True) in Python"
+    return f"its training was stopped; {command} continues it"

@@ -58,7 +58,8 @@ class RunResult:
             `EpochRecord`.
         constant_loss: validation loss of always predicting the training mean (or base rate): what
             a model that has learned nothing reaches.
-        test_metrics: all metrics that fit the task, of the weights that were best by validation.
+        test_metrics: all metrics that fit the task, of the weights that were best by validation; of
+            several regressions `metric` and R².
         test_metric_each: where there are several targets, the one of each, of which `test_metric`
             is the mean over those that could be measured.
     """

@@ -1,12 +1,15 @@
 """A whole run in one call: what `grant-fast train` does, for a data set in memory."""
 
+from collections.abc import Iterable
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
 from ..errors import InputError
+from ..files import closest
 from .answers import write_parts
-from .config import RunConfig
+from .config import DATA, MEMORY, RunConfig
 from .defaults import config_of
 from .folder import check_free
 from .observers import Observer
@@ -25,8 +28,9 @@ def train(
 ) -> RunResult:
     """Train one network and test it, as `grant-fast train` does, and leave a run's folder.
 
-    The folder gets the weights (`load_predictor` loads them), the metrics, and what each graph was
-    there for (split.csv, test.csv). PyTorch's random state is left as it was.
+    The folder gets the weights (`load_predictor` loads them), the metrics, and which part each
+    graph was in (split.csv, test.csv). PyTorch's random state and its number of threads are left
+    alone.
 
     Args:
         dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…)` gives it another
@@ -35,22 +39,40 @@ def train(
         resume: go on with the run of the same settings that was interrupted there, if there is one.
         overwrite: replace the run there.
         observer: who is told how it goes on.
-        settings: fields of `RunConfig`, the options of the command: `arm="full"`, `epochs=100`,
-            `hidden_channels=[64]`. What is left out suits the data.
+        settings: fields of `RunConfig`, the options of the command but those that choose the data:
+            `arm="full"`, `epochs=100`, `hidden_channels=[64]`. What is left out suits the data.
 
     Raises:
         InputError: there is no such setting, a value is out of range or does not fit the data, the
-            folder is not empty, or the training diverges.
+            folder is not empty or another process writes to it, or the training diverges.
     """
+    if not isinstance(dataset, Dataset):
+        raise InputError(f"train takes a data set of load_dataset, not a {type(dataset).__name__}")
     out = Path(out)
-    unknown = settings.keys() - RunConfig.__dataclass_fields__.keys()
-    if unknown:
-        raise InputError(
-            f"there is no setting {', '.join(sorted(unknown))}: help(RunConfig), of "
-            "grant_fast.training.config, names all"
-        )
+    settings = {name: _plain(name, value) for name, value in settings.items()}
     check_free(out, resume, overwrite)
-    config = config_of({"source": dataset.name, **settings}, dataset)
+    config = config_of({"source": MEMORY + dataset.name, **settings}, dataset)
     result = Trainer(dataset, config, out, resume=resume).fit(observer)
     write_parts(out, dataset)
     return result
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting's value as `RunConfig` holds it: one value for a list of one, Python's own ints."""
+    specs = RunConfig.__dataclass_fields__
+    if name in ("source", *DATA):
+        raise InputError(f"{name} is for reading data: give it to load_dataset instead of train")
+    if name not in specs:
+        near = closest(name, specs)
+        hint = f"did you mean {near}?" if near else "see help(grant_fast.training.config.RunConfig)"
+        raise InputError(f"there is no setting {name}: {hint}")
+    is_list = isinstance(specs[name].default, tuple)
+    if is_list and isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(map(_number, value))
+    return (_number(value),) if is_list else _number(value)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value

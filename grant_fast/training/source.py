@@ -2,7 +2,8 @@
 
 from ..data.dataset import Dataset
 from ..data.load import load_dataset
-from .config import RunConfig
+from ..errors import InputError
+from .config import MEMORY, RunConfig
 
 
 def dataset_of(config: RunConfig, *, workers: int | None = None, progress: bool = False) -> Dataset:
@@ -13,8 +14,14 @@ def dataset_of(config: RunConfig, *, workers: int | None = None, progress: bool 
         workers, progress: as `load_dataset` takes them.
 
     Raises:
-        InputError: as `load_dataset`.
+        InputError: as `load_dataset`; or the run learned from a data set in memory.
     """
+    if config.source.startswith(MEMORY):
+        raise InputError(
+            f"the run learned from {config.source.removeprefix(MEMORY)!r}, a data set in memory, "
+            "which no file holds: in Python, use that data set; train(…, resume=True) goes on "
+            "with the run"
+        )
     return load_dataset(
         config.source,
         smiles_column=config.smiles_column,

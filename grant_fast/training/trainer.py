@@ -101,6 +101,7 @@ class Trainer:
         check_metric(self.metric, self.task)
         self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
+        dataset.check_split()
         _check_learnable(dataset)
         dataset = dataset.grouped()
         self._checksum = dataset.checksum
@@ -109,7 +110,9 @@ class Trainer:
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
-        self.spec = ModelSpec(graphs.num_features, dataset.encoder, self.task, scaling)
+        self.spec = ModelSpec(
+            graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets
+        )
         self._graphs = with_targets(graphs, self.spec.encode)
         self.model = build_model(config, self.spec).to(self._device)
         self._optimizer = torch.optim.AdamW(
@@ -414,8 +417,6 @@ def _sampler(
 def _check_learnable(dataset: Dataset) -> None:
     if dataset.graphs.y is None:
         raise InputError(f"{dataset.name} has no targets to learn: name a target column")
-    if len(dataset.split["train"]) == 0:
-        raise InputError(f"{dataset.name} has no training graphs: choose another split")
     y = targets_of(dataset.graphs, dataset.split["train"])
     labels = measured(y, dataset.task)
     if not labels.any():

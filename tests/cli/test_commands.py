@@ -239,7 +239,7 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     each = json.loads((folder / "result.json").read_text())["test_metric_each"]
     assert list(each) == (columns if len(columns) > 1 else [])
     known = [value for value in each.values() if value is not None]
-    said = f"that is the mean of {len(known)} of {len(each)} targets: "
+    said = f"is the mean of {len(known)} of {len(each)} targets: "
     assert (said in trained.stdout) == (len(columns) > 1)
     if known:
         mean = json.loads((folder / "result.json").read_text())["test_metric"]

@@ -1,6 +1,7 @@
 """Files of molecules, from the command line: SDFs, and targets in words."""
 
 import csv
+import statistics
 
 import pytest
 
@@ -151,3 +152,37 @@ def test_an_sdf_without_a_structure_is_refused(of_molecules, tmp_path):
     (bad := tmp_path / "bad.sdf").write_text("smiles,y\nCCO,1\n")
     line = fails("predict", of_molecules, bad, "-o", tmp_path / "out.csv")
     assert "bad.sdf holds no valid structure ('smiles,y'): give an SDF RDKit can read" in line
+
+
+def test_several_runs_predict_their_mean_and_how_far_they_disagree(molecules, tmp_path):
+    runs = [tmp_path / f"run-{seed}" for seed in range(3)]
+    for seed, folder in enumerate(runs):
+        assert run("train", molecules, *SIZE, "--seed", seed, "-o", folder).exit_code == 0
+    new, out = tmp_path / "new.smi", tmp_path / "out.csv"
+    new.write_text("CCO\nnonsense\nc1ccccc1\n")
+    single = []
+    for folder in runs:
+        assert run("predict", folder, new, "-o", out).exit_code == 0
+        single.append([float(row[1]) for row in lines_of(out)[1:] if row[1]])
+    assert run("predict", *runs, new, "-o", out).exit_code == 0
+    header, *rows = lines_of(out)
+    assert header == ["smiles", "size", "size_std"] and rows[1] == ["nonsense", "", ""]
+    for column, of in ((1, statistics.mean), (2, statistics.stdev)):
+        expected = [of(values) for values in zip(*single, strict=True)]
+        assert [float(row[column]) for row in (rows[0], rows[2])] == pytest.approx(
+            expected, rel=1e-4
+        )
+    assert "is given twice" in fails("predict", runs[0], f"{runs[0]}/", new, "-o", out)
+
+
+def test_runs_of_other_targets_have_no_mean(of_words, tmp_path):
+    both = [line.split(",") for line in of_words.read_text().splitlines()]
+    text = "\n".join(f"{smiles},{a},{a}" for smiles, a in both).replace("effect,effect", "one,two")
+    of_words.write_text(text + "\n")
+    for target in ("one", "two"):
+        words = ["--target", target, *QUICK, "-o", tmp_path / target]
+        assert run("train", of_words, *words).exit_code == 0
+    line = fails(
+        "predict", tmp_path / "one", tmp_path / "two", of_words, "-o", tmp_path / "out.csv"
+    )
+    assert "two was trained on other targets or graphs than" in line

@@ -94,7 +94,7 @@ def test_who_scores_with_a_predictor_is_told_of_its_own_method(tmp_path, config)
 
 def test_the_result_holds_every_metric_of_the_task_for_the_best_weights(tmp_path, config):
     for kind, names in (
-        ("regression", ["mae", "rmse", "r2"]),
+        ("regression", ["mae", "r2"]),  # several targets: a mean of RMSEs would mix units
         ("binary", ["roc_auc", "ap", "accuracy"]),
     ):
         data = make_dataset(kind)

@@ -1,7 +1,9 @@
 """A whole run in one call, and what it leaves."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,8 +41,12 @@ def test_a_run_is_neither_replaced_nor_gone_on_with_unasked(tmp_path):
 
 
 def test_a_setting_that_is_none_is_named(tmp_path):
-    with pytest.raises(InputError, match="there is no setting epoch: "):
+    with pytest.raises(InputError, match=r"no setting epoch: did you mean epochs\?"):
         train(make_dataset(), tmp_path / "run", epoch=3)
+    with pytest.raises(InputError, match="target is for reading data: give it to load_dataset"):
+        train(make_dataset(), tmp_path / "run", target="y")
+    with pytest.raises(InputError, match="train takes a data set of load_dataset, not a str"):
+        train("gen-reg", tmp_path / "run")
     with pytest.raises(InputError, match="epochs=0 cannot be used: give a whole number"):
         train(make_dataset(), tmp_path / "run", epochs=0)
     assert not (tmp_path / "run").exists()
@@ -54,3 +60,30 @@ def test_a_loaded_network_stays_as_it_was_loaded(tmp_path):
     with torch.no_grad():
         assert torch.equal(predict.model(data.graphs.batch(slice(None))).sigmoid(), before)
     assert torch.equal(predict(data.graphs), before)
+
+
+def test_a_run_of_data_in_memory_says_so(tmp_path):
+    data = make_dataset("binary")
+    train(data, tmp_path, **{**TINY, "hidden_channels": 4, "batch_size": np.int64(5)})
+    with pytest.raises(InputError, match="a data set in memory, which no file holds"):
+        load_predictor(tmp_path).dataset()
+    (tmp_path / "last.pt").unlink()
+    with pytest.raises(InputError, match=r"holds the result of a run without its last\.pt"):
+        train(data, tmp_path, **TINY, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"train": [0, 1]}, "no int64 tensor of positions as 'train'"),
+        ({"test": torch.tensor([], dtype=torch.int64)}, "no graph of .* is in test"),
+        ({"test": torch.tensor([0, 10_000])}, "a position in test is not one of the"),
+        ({"test": torch.tensor([0])}, "graph 0 of .* is in two parts"),
+    ],
+)
+def test_a_split_that_is_none_is_refused_before_anything_is_trained(tmp_path, split, message):
+    data = make_dataset("binary")
+    data = replace(data, split={**data.split, "train": torch.tensor([0, 1, 2, 3]), **split})
+    with pytest.raises(InputError, match=message):
+        train(data, tmp_path / "run", **TINY)
+    assert not (tmp_path / "run").exists()

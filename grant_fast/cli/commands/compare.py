@@ -14,7 +14,6 @@ from ..options import with_settings
 from ..shell import (
     again,
     begun_comparison,
-    check_flags,
     described,
     holds_runs,
     interrupted,
@@ -60,7 +59,7 @@ def compare(
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
     from ...training.console import ConsoleObserver
-    from ...training.folder import check_free
+    from ...training.folder import check_flags, check_free
     from ...training.observers import Observers, TensorBoard
 
     chosen = [name for text in arms or ARMS for name in text.replace(" ", "").split(",")]
@@ -78,6 +77,7 @@ def compare(
     out = out or Path("runs") / f"compare-{unzipped_name(config.source).stem}"
     check_free(out, resume, overwrite)
     dataset = load(config)
+    check_free(out, resume, overwrite)  # another process may have been quicker
     config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []

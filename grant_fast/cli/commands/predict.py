@@ -16,7 +16,8 @@ from ..terminal import readable, say
 @readable
 def predict(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folder; of several runs the answers' mean is taken.")
+        list[Path],
+        typer.Argument(help="Run folder; of several runs the answers' mean is taken."),
     ],
     source: Annotated[
         str,
@@ -54,7 +55,7 @@ def predict(
         predict_table,
     )
     from ...training.folder import check_spares
-    from ...training.predict import load_predictor
+    from ...training.predict import continued, load_predictor
     from ...training.records import is_finished
     from ...workers import cores
 
@@ -70,12 +71,9 @@ def predict(
         raise InputError(f"{source} holds no SMILES: leave out --smiles-column and --strict")
     predictors = [load_predictor(run, last=last, device=device) for run in runs]
     check_alike(runs, predictors)
-    for run in runs:
+    for run, predictor in zip(runs, predictors, strict=True):
         if not is_finished(run):
-            say(
-                f"{run} has no result yet, because its training was stopped: train --resume -o "
-                f"{run} continues it"
-            )
+            say(f"{run} has no result yet: {continued(run, predictor.config)}")
     if packed:
         predict_packed(predictors, source, out)
     else:

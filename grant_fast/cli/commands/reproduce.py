@@ -12,7 +12,6 @@ from ..entry import Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
     again,
-    check_flags,
     holds_runs,
     interrupted,
     load,
@@ -67,7 +66,7 @@ def reproduce(
     from ...studies.reproduce import ARMS, BASELINES
     from ...studies.reproduce import reproduce as run_all
     from ...training.console import ConsoleObserver
-    from ...training.folder import check_free
+    from ...training.folder import check_flags, check_free
     from ...training.model import resolve_device
 
     recipe = load_recipe(name)
@@ -86,6 +85,7 @@ def reproduce(
     use_fitting_threads(config)
     check_free(out, resume, overwrite)
     dataset = load(config)
+    check_free(out, resume, overwrite)  # another process may have been quicker
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
         with ConsoleObserver(stderr(), seeds * num_arms) as shown:

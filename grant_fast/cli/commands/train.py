@@ -12,7 +12,6 @@ from ...training.defaults import config_of
 from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
-    check_flags,
     described,
     described_share,
     described_test,
@@ -51,9 +50,8 @@ def train(
     """
     from ...training.answers import write_parts
     from ...training.console import ConsoleObserver
-    from ...training.folder import CONFIG_FILE, LAST_FILE, check_free
+    from ...training.folder import CONFIG_FILE, LAST_FILE, check_flags, check_free
     from ...training.observers import Observers, TensorBoard
-    from ...training.records import is_finished
     from ...training.trainer import Trainer
 
     check_flags(resume, overwrite)
@@ -65,11 +63,6 @@ def train(
     out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
     begins = not (out / LAST_FILE).exists()
-    if resume and begins and is_finished(out):
-        raise InputError(
-            f"{out} holds the result of a run without its {LAST_FILE}: restore that, or train "
-            "again with --overwrite"
-        )
     try:
         dataset = load(config)
     except InputError as error:
@@ -79,6 +72,7 @@ def train(
             f"{error} ({config.source} is the source in {out / CONFIG_FILE}: if the data have "
             "moved, give a SOURCE with --resume)"
         ) from error
+    check_free(out, resume, overwrite)  # another process may have been quicker
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
