@@ -139,8 +139,9 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
     for at, (run, predictor) in enumerate(zip(runs, predictors, strict=True)):
         if folders[at] in folders[:at]:
             raise InputError(f"{run} is given twice: name each run once")
+        # The names of targets are in their task, but where it names classes.
         one, other = (
-            (spec.task, spec.targets, spec.encoder, spec.num_features)
+            (spec.task, spec.task.class_names and spec.targets, spec.encoder, spec.num_features)
             for spec in (predictors[0].spec, predictor.spec)
         )
         if one != other:
