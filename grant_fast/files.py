@@ -107,14 +107,15 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
 
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # a drive without locks
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
-                    "give another folder with -o"
-                ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
+                "give another folder with -o"
+            ) from None
+        except OSError:
+            pass  # a drive without locks
         yield
     finally:
         os.close(handle)

@@ -58,6 +58,8 @@ def main() -> None:
         raise SystemExit(status)
     except _UsageError as error:
         if said := error.format_message():  # else it has shown the help
+            if said.startswith("Missing"):
+                said = f"{said} {' '.join(error.ctx.get_usage().split())}"
             say(f"error: {said}")
         raise SystemExit(error.exit_code) from None
     except (KeyboardInterrupt, typer.Abort):

@@ -26,6 +26,7 @@ from ..training.records import Run, is_finished, read_run
 from ..training.trainer import Trainer
 
 CONTROLS = ("random", EQUAL_BUDGET)
+KNOWN = ("full", EQUAL_BUDGET, *ARMS[1:], *ON_REQUEST)  # in the order of reports
 REPORT_FILES = ("results.json", "results.md", "curves.png")
 MOST_SEEDS = 1_000
 
@@ -99,11 +100,16 @@ def compare(
     ]
 
 
-def arms_beside(out: str | Path, runs: Sequence[Run]) -> list[str]:
-    """The arms that have runs in a comparison's folder and are not among these runs."""
+def beside(out: str | Path, runs: Sequence[Run]) -> tuple[list[str], list[int]]:
+    """The arms, and the seeds of these runs' arms, that have runs in a comparison's folder and are
+    not among these runs."""
     shown = {run.result.arm for run in runs}
-    every = ("full", EQUAL_BUDGET, *ARMS[1:], *ON_REQUEST)
-    return [arm for arm in every if arm not in shown and any(Path(out, arm).glob("seed-*"))]
+    arms = [arm for arm in KNOWN if arm not in shown and any(Path(out, arm).glob("seed-*"))]
+    found = {
+        path.name.removeprefix("seed-") for arm in shown for path in Path(out, arm).glob("seed-*")
+    }
+    seeds = {int(text) for text in found if text.isdecimal()} - {run.result.seed for run in runs}
+    return arms, sorted(seeds)
 
 
 def arm_config(config: RunConfig, name: str, seed: int, visits: int | None) -> RunConfig:
@@ -134,7 +140,7 @@ def _clear(out: Path) -> None:
 
     All of it at once: a later --resume must not take an old result for one of this comparison.
     """
-    for arm in (*ARMS, *ON_REQUEST, EQUAL_BUDGET):
+    for arm in KNOWN:
         runs = list((out / arm).glob("seed-*"))
         for run_dir in runs:
             clear_folder(run_dir)
@@ -166,13 +172,12 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
     """
     if not arms and not controls:
         raise InputError("there are no arms to compare: give one or more")
-    known = (*ARMS, *ON_REQUEST, EQUAL_BUDGET)
     arms, controls = ([named] if isinstance(named, str) else named for named in (arms, controls))
     for name in (*arms, *controls):
-        if name not in known:
-            raise InputError(f"arm={name} cannot be used: give one of {', '.join(known)}")
+        if name not in KNOWN:
+            raise InputError(f"arm={name} cannot be used: give one of {', '.join(KNOWN)}")
     wanted = {*arms, *controls}
-    return tuple(name for name in ("full", EQUAL_BUDGET, *ARMS[1:], *ON_REQUEST) if name in wanted)
+    return tuple(name for name in KNOWN if name in wanted)
 
 
 def _warm_up(dataset: Dataset, config: RunConfig) -> None:

@@ -147,6 +147,8 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     assert "the run was made with lr=0.005, not 0.5" in line
     fewer = run(*words, "--resume", "--arm", "grant-b")
     assert "not name them: full, grant-s, grant-global." in fewer.stdout
+    fewer = run(*words, "--resume", "--seeds", 1)
+    assert "beyond --seeds 1: runs of seed 1." in fewer.stdout
 
 
 def test_tiny_and_huge_values_keep_their_digits(tmp_path):

@@ -383,7 +383,11 @@ def test_usage_errors_exit_with_2():
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["train", "--colour", "red"], "No such option: --colour"), (["tran"], "No such command")],
+    [
+        (["train", "--colour", "red"], "No such option: --colour"),
+        (["tran"], "No such command"),
+        (["predict", "run", "-o", "x.csv"], "Missing argument 'runs'. Usage: "),
+    ],
 )
 @pytest.mark.parametrize("module", ["grant_fast", "grant_fast.cli"])
 def test_usage_errors_are_one_line(words, message, module):

@@ -54,7 +54,7 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and two controls, over several seeds."""
-    from ...studies.compare import arms_beside, check_seeds, with_controls
+    from ...studies.compare import beside, check_seeds, with_controls
     from ...studies.compare import compare as run_all
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
@@ -97,8 +97,12 @@ def compare(
     title = title_of(dataset)
     summaries = summarize(runs)
     sentences = write_report(out, runs, summaries, title)
-    if beside := arms_beside(out, runs):
-        sentences.append(f"Not shown, as --arm does not name them: {', '.join(beside)}.")
+    other_arms, other_seeds = beside(out, runs)
+    if other_arms:
+        sentences.append(f"Not shown, as --arm does not name them: {', '.join(other_arms)}.")
+    if other_seeds:
+        which = ", ".join(map(str, other_seeds))
+        sentences.append(f"Not shown, as they are beyond --seeds {seeds}: runs of seed {which}.")
     draw_curves(out / "curves.png", runs, title)
     result = runs[0].result
     table = terminal_table(summaries, result.metric, result.higher_is_better, title)
