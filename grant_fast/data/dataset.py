@@ -49,8 +49,8 @@ class Dataset:
         unlabelled: how many rows were left out because they hold no label.
         targets: the columns that the targets came from, where they were chosen among columns.
         left_out: columns that target="all" left out, as not all of their cells are numbers.
-        splitting: how the split was made, for people: random, scaffold, given (by a
-            column), published or stored.
+        splitting: how the split was made, for people: random, scaffold, given (by a column), given
+            train/test (which says nothing of valid), published or stored.
     """
 
     name: str
@@ -124,9 +124,10 @@ class Dataset:
             seed: for the parts.
 
         Raises:
-            InputError: there are fewer folds than 3, or graphs than folds.
+            InputError: there are fewer folds than 3, or graphs than folds; or the split is none.
         """
         whole_number("count", count, least=3)
+        self.check_split()
         members = torch.cat([self.split[part].cpu() for part in PARTS])
         if len(members) < count:
             raise InputError(f"{len(members)} graphs cannot be in {count} folds: ask for fewer")
@@ -142,7 +143,12 @@ class Dataset:
 
     def grouped(self) -> "Dataset":
         """The same data with the graphs of each part side by side, so that a pass over a part reads
-        the packed arrays in place instead of gathering; itself where that is so already."""
+        the packed arrays in place instead of gathering; itself where that is so already.
+
+        Raises:
+            InputError: the split is none, see `check_split`.
+        """
+        self.check_split()
         order = torch.cat([self.split[part].cpu() for part in PARTS])
         if torch.equal(order, torch.arange(self.graphs.num_graphs)):
             return self

@@ -6,6 +6,8 @@ from torch import Tensor
 from ..errors import InputError, few
 from ..tasks import NOT_MEASURED, Kind, Level, Task
 
+_EXACT = 2**24  # up to here float32 holds every whole number
+
 
 def make_task(
     y: Tensor,
@@ -56,8 +58,8 @@ def make_task(
         raise InputError(f"a {kind} task has one target, not {columns}: choose one, or multilabel")
     if kind != "multiclass":
         return Task(kind, level, columns, names), y.float()
-    found = _classes(known)
-    if torch.equal(found, torch.arange(len(found)).to(found)):
+    found, counts_up = _classes(known)
+    if counts_up:
         return Task(kind, level, len(found), names), _positions(y)
     named = tuple(f"{value:.0f}" for value in found.tolist())
     y = torch.searchsorted(found, y.contiguous()).to(y).masked_fill(y.isnan(), torch.nan)
@@ -69,7 +71,7 @@ def check_named_classes(classes: tuple[str, ...], kind: Kind | None) -> None:
     if kind not in (None, "multiclass"):
         raise InputError(
             f"classes with names ({few(list(map(repr, classes)))}) are a multiclass task, not "
-            f"{kind}: leave the task out, or choose another target"
+            f"{kind}: leave the task out"
         )
 
 
@@ -78,14 +80,19 @@ def _positions(y: Tensor) -> Tensor:
     return torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
 
 
-def _classes(labels: Tensor) -> Tensor:
-    """The different class numbers, ascending."""
+def _classes(labels: Tensor) -> tuple[Tensor, bool]:
+    """The different class numbers, ascending, and whether they are 0, 1, 2, …"""
     found = labels.unique()
     broken = found[found != found.round()]
     if len(broken):
         raise InputError(
             f"multiclass labels must be whole numbers, found {broken[0].item():g}: correct it, or "
             "leave the task out for a regression"
+        )
+    if float(found.abs().max()) > _EXACT:
+        raise InputError(
+            f"class numbers beyond {_EXACT:,} are rounded, and different ones so become one: write "
+            "smaller ones, or words"
         )
     if len(found) < 2:
         raise InputError(
@@ -99,4 +106,4 @@ def _classes(labels: Tensor) -> Tensor:
             "classes, as each occurs less than twice on average: leave the task out for a "
             "regression, or choose another target"
         )
-    return found
+    return found, counts_up

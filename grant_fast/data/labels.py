@@ -4,7 +4,6 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,11 +13,12 @@ from ..errors import InputError
 from .sheet import Sheet, listed
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none"})
+_NO_WORD = MISSING - {"none"}  # which is a class beside mild and severe
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
-#: How a number begins that has a sign or a unit beside it, as in >10 or 5 nM.
-_MEASURED = re.compile(r"[<>≤≥=~±≈\s]*[+-]?\.?\d")
+#: How a number begins that has a sign, a quote or a unit beside it, as in >10, '1' or 5 nM.
+_MEASURED = re.compile(r"[<>≤≥=~±≈'\"\s]*[+-]?\.?\d")
 
 
 def is_of_numbers(cells: list[str]) -> bool:
@@ -30,7 +30,7 @@ def is_of_numbers(cells: list[str]) -> bool:
 def is_of_classes(cells: list[str]) -> bool:
     """Whether a column's cells are words or missing, and the words few enough to be classes."""
     words = _words(cells)
-    few = 1 < len(words) <= sum(1 for _ in _labels(cells)) / 2
+    few = 1 < len(words) <= sum(1 for _ in _labels(cells, _NO_WORD)) / 2
     return few and not any(map(_MEASURED.match, words))
 
 
@@ -47,11 +47,11 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
         if words := _words(cells):
             raise InputError(_no_numbers(sheet, columns, name, words, cells))
         values = np.array([_value(cell) for cell in cells])
-        doubtful = np.flatnonzero(~(np.abs(values) <= _LARGEST))
-        if any(cells[at].lower() not in MISSING for at in doubtful):
+        doubtful = np.flatnonzero(~(np.abs(values) <= _LARGEST)).tolist()
+        wrong = next((at for at in doubtful if cells[at].lower() not in MISSING), None)
+        if wrong is not None:
             _check_no_number_among_words(sheet, column)
-            for (row, _), cell in zip(sheet.body, cells, strict=True):
-                _check_number(sheet.path, row, name, cell)
+            raise InputError(_no_number(sheet, column, wrong))
         if np.isnan(values).all():
             raise InputError(
                 f"{sheet.path} column {name!r} holds no labels at all: "
@@ -108,7 +108,7 @@ def _no_numbers(
 ) -> str:
     """Why words cannot be a target, or not beside these others, and what can be done."""
     numbers = [sheet.names[i] for i in columns if is_of_numbers(sheet.column(i))]
-    instead = f"--target {shlex.quote(','.join(numbers))}" if numbers else "another --target"
+    instead = " ".join(f"--target {shlex.quote(n)}" for n in numbers) or "another --target"
     where = f"{sheet.path} column {name!r}"
     if measured := [word for word in words if _MEASURED.match(word)]:
         return (
@@ -129,16 +129,16 @@ def _no_numbers(
     )
 
 
-def _labels(cells: Iterable[str]) -> Iterator[str]:
+def _labels(cells: Iterable[str], missing: frozenset[str] = MISSING) -> Iterator[str]:
     """The cells that are not missing."""
-    return (cell for cell in cells if cell.lower() not in MISSING)
+    return (cell for cell in cells if cell.lower() not in missing)
 
 
 def _words(cells: list[str]) -> list[str]:
     """What a column without a single number says: its labels have names. Else nothing."""
     if _is_number(next(_labels(cells), "0")):
         return []  # the usual case costs one look
-    words = list(dict.fromkeys(_labels(cells)))
+    words = list(dict.fromkeys(_labels(cells, _NO_WORD)))
     return [] if any(map(_is_number, words)) else words
 
 
@@ -159,15 +159,13 @@ def _value(cell: str) -> float:
         return math.nan
 
 
-def _check_number(path: Path, row: int, column: str, text: str) -> None:
-    """Refuse a cell that is neither missing nor a number (InputError)."""
-    value = _value(text)
-    if abs(value) <= _LARGEST or text.lower() in MISSING:
-        return
-    problem = "not a number" if math.isnan(value) else "not finite in float32"
+def _no_number(sheet: Sheet, column: int, at: int) -> str:
+    """Why a cell that is not missing is no label, and what can be done."""
+    text = sheet.column(column)[at]
+    problem = "not a number" if math.isnan(_value(text)) else "not finite in float32"
     if "," in text:
         problem += ", as decimals take a point and thousands nothing"
-    raise InputError(
-        f"{path} row {row}, column {column!r}: {text!r} is {problem}; "
-        "correct the cell, or empty it if the value is missing"
+    return (
+        f"{sheet.path} row {sheet.body[at][0]}, column {sheet.names[column]!r}: {text!r} is "
+        f"{problem}; correct the cell, or empty it if the value is missing"
     )

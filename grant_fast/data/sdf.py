@@ -70,11 +70,15 @@ def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     found: list[tuple[str, dict[str, str]]] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for text in texts:
-            if len(_END_OF_STRUCTURE.findall(text)) > 1:  # $$$$ is missing: whose fields are these?
+            structure, *data = _END_OF_STRUCTURE.split(text)
+            if len(data) > 1:  # $$$$ is missing: whose fields are these?
                 found.append(("", {}))
                 continue
             molecule = chem.MolFromMolBlock(text)
             smiles = "" if molecule is None else chem.MolToSmiles(molecule)
-            fields = {name.strip(): value.strip() for name, value in _FIELD.findall(text)}
+            fields = {
+                name.strip(): value.strip()
+                for name, value in _FIELD.findall(data[0] if data else structure)
+            }
             found.append((smiles, fields))
     return found

@@ -103,8 +103,12 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     records: list[Record] = []
     row = 0
     mark = _delimiter(text, smiles_column)
+    # A space before a quote is none of the cell's, which would else keep its quotes.
+    spaced = re.search(rf'(?:^|{mark}) +"', text, re.MULTILINE) is not None
     try:
-        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+        lines = csv.reader(
+            io.StringIO(text, newline=""), delimiter=mark, strict=True, skipinitialspace=spaced
+        )
         for row, cells in enumerate(lines, 1):
             if len(cells) > 1 or "".join(cells).strip():
                 records.append((row, cells))
@@ -130,5 +134,7 @@ def _delimiter(text: str, smiles_column: str) -> str:
     between = [mark for mark in _MARKS if mark in marks]
     # A name may hold a comma: what sets the SMILES' column apart is it.
     name = smiles_column.lower()
-    apart = (m for m in between if name in (n.strip().lower() for n in marks.split(m)))
-    return next(apart, between[0] if between else ",")
+    for mark in between:
+        if name in (cell.strip().lower() for cell in next(csv.reader([header[0]], delimiter=mark))):
+            return mark
+    return between[0] if between else ","

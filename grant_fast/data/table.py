@@ -214,8 +214,8 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
         return sheet.position(column, "--smiles-column")
     names = sheet.names
     found = [i for i, name in enumerate(names) if name.lower() == "smiles"]
-    if len(found) == 1:
-        return found[0]
+    if len({names[i] for i in found}) == 1:
+        return sheet.position(names[found[0]], "--smiles-column")
     problem = "several columns" if found else "no column"
     hint = ""
     if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
@@ -255,7 +255,10 @@ def _target_positions(
             name.strip()
             for text in target
             for name in ([text] if text in names else text.split(","))
+            if name.strip()
         ]
+        if not target:
+            raise InputError("--target is empty: name a column, or leave it out")
         if target == [ALL_COLUMNS] and ALL_COLUMNS not in names:
             numbers = _of_numbers(sheet, others, beside)
             positions = [sheet.position(names[i], "--target") for i in numbers]

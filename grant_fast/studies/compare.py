@@ -68,8 +68,8 @@ def compare(
     """
     check_seeds(seeds)
     names = with_controls(arms, controls)
-    visits = planned_visits(config, len(dataset.split["train"])) if equal_budget else None
     dataset = dataset.grouped()
+    visits = planned_visits(config, len(dataset.split["train"])) if equal_budget else None
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
     folder = Path(out)
     plan: list[tuple[Path, RunConfig]] = []
@@ -91,7 +91,10 @@ def compare(
             if is_done:
                 observer.kept()
             else:
-                Trainer(dataset, run, run_dir, resume=resume).fit(observer)
+                trainer = Trainer(dataset, run, run_dir, resume=resume)
+                make_folder(run_dir)
+                with alone_in(run_dir):  # from a `train --resume` of this one
+                    trainer.fit(observer)
     last = config.seed + seeds
     return [
         read_run(run_folder(folder, name, seed))

@@ -141,13 +141,12 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             raise InputError(f"{run} is given twice: name each run once")
         # The names of targets are in their task, but where it names classes.
         one, other = (
-            (spec.task, spec.task.class_names and spec.targets, spec.encoder, spec.num_features)
+            (spec.task, spec.task.class_names and spec.targets)
             for spec in (predictors[0].spec, predictor.spec)
         )
         if one != other:
             raise InputError(
-                f"{run} was trained on other targets or graphs than {runs[0]}: predict with each "
-                "by itself"
+                f"{run} was trained on other targets than {runs[0]}: predict with each by itself"
             )
 
 
@@ -188,8 +187,8 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
         InputError: a file cannot be written, or the run's own cannot be read.
     """
     ids, split = dataset.graphs.ids.cpu(), dataset.split
-    part_of = {graph: part for part, where in split.items() for graph in ids[where].tolist()}
-    _write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(part_of.items()))
+    parts = [(graph, part) for part, where in split.items() for graph in ids[where].tolist()]
+    _write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
     if dataset.task.level == "node":
         return
     config, task = read_config(run_dir), dataset.task

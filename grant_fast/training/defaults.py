@@ -79,5 +79,6 @@ def config_of(given: dict[str, Any], dataset: "Dataset | None" = None) -> RunCon
     if dataset is None:
         suits = defaults_for(given["source"], layers=layers)
     else:
-        suits = defaults_for(dataset.name, len(dataset.graphs), layers)
+        name = dataset.name if dataset.encoder is None else "molecules"
+        suits = defaults_for(name, len(dataset.graphs), layers)
     return RunConfig(**{**suits, **given})

@@ -122,8 +122,10 @@ def _is_yes_or_no(column: Tensor) -> bool:
 
 def _looks_like_classes(column: Tensor) -> bool:
     """Whether a target takes few values, all of them whole numbers."""
-    values = column[~column.isnan()].unique()
-    return 1 < len(values) <= _MOST_CLASSES and bool((values == values.round()).all())
+    labels = column[~column.isnan()]
+    values = labels.unique()
+    few = 1 < len(values) <= min(_MOST_CLASSES, len(labels) / 2)
+    return few and bool((values == values.round()).all())
 
 
 def _stand_ins(y: Tensor | None, task: Task) -> list[str]:

@@ -59,7 +59,7 @@ def check_spares(run_dir: Path, out: Path) -> None:
 def check_flags(resume: bool, overwrite: bool) -> None:
     """Refuse what contradicts itself."""
     if resume and overwrite:
-        raise InputError("--resume and --overwrite exclude each other: give one of them")
+        raise InputError("resume and overwrite exclude each other: give one of them")
 
 
 def check_free(out: Path, resume: bool, overwrite: bool) -> None:
@@ -74,7 +74,8 @@ def check_free(out: Path, resume: bool, overwrite: bool) -> None:
         raise InputError(f"{out} is a file: give a folder with -o")
     if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
         raise InputError(
-            f"{out} is not empty: give --resume, --overwrite or another folder with -o"
+            f"{out} is not empty: resume or overwrite what is there (--resume, --overwrite), or "
+            "give another folder with -o"
         )
 
 

@@ -141,8 +141,8 @@ def _without_weights(folder: Path, name: str, config: RunConfig) -> str:
 
 
 def continued(folder: Path, config: RunConfig) -> str:
-    """That a run was stopped, and what continues it."""
+    """That a run has not ended, and what continues it."""
     command = shlex.join(["grant-fast", "train", "--resume", "-o", str(folder)])
     if config.source.startswith(MEMORY):
         command = "train(…, resume=True) in Python"
-    return f"its training was stopped; {command} continues it"
+    return f"its training has not ended; {command} continues it if it was stopped"

@@ -7,11 +7,11 @@ from typing import Any
 
 from ..data.dataset import Dataset
 from ..errors import InputError
-from ..files import closest
+from ..files import alone_in, closest
 from .answers import write_parts
 from .config import DATA, MEMORY, RunConfig
 from .defaults import config_of
-from .folder import check_free
+from .folder import check_free, make_folder
 from .observers import Observer
 from .records import RunResult
 from .trainer import Trainer
@@ -52,8 +52,22 @@ def train(
     settings = {name: _plain(name, value) for name, value in settings.items()}
     check_free(out, resume, overwrite)
     config = config_of({"source": MEMORY + dataset.name, **settings}, dataset)
-    result = Trainer(dataset, config, out, resume=resume).fit(observer)
-    write_parts(out, dataset)
+    trainer = Trainer(dataset, config, out, resume=resume)
+    return train_to_the_end(trainer, dataset, observer)
+
+
+def train_to_the_end(
+    trainer: Trainer, dataset: Dataset, observer: Observer | None = None
+) -> RunResult:
+    """Train, test, and leave all files of a run, in a folder that nobody else writes to meanwhile.
+
+    Raises:
+        InputError: as `Trainer.fit`; or another process writes to the folder.
+    """
+    make_folder(trainer.run_dir)
+    with alone_in(trainer.run_dir):
+        result = trainer.fit(observer)
+        write_parts(trainer.run_dir, dataset)
     return result
 
 

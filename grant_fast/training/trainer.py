@@ -16,7 +16,6 @@ from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..devices import clock
 from ..errors import InputError
-from ..files import alone_in
 from ..graphs import PackedGraphs
 from ..indexing import upload
 from ..tasks import Task, measured
@@ -151,12 +150,11 @@ class Trainer:
         folder and raises `KeyboardInterrupt`; resuming gives the very result of an unbroken run.
 
         Raises:
-            InputError: the loss is no longer finite, or the folder cannot be written or is being
-                written by another process.
+            InputError: the loss is no longer finite, or the folder cannot be written.
         """
         observer = observer or Observer()
         make_folder(self.run_dir)
-        with alone_in(self.run_dir), self._random_stream():
+        with self._random_stream():
             prepare_folder(self.run_dir, self.config, fresh=self.epoch == 0)
             observer.started(self.config, self.run_dir, self.epoch)
             boundary = self._state()

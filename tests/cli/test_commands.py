@@ -345,7 +345,7 @@ def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path)
         (tmp_path / "run" / name).unlink()
     again = run("train", "--resume", "-o", tmp_path / "run")
     assert again.exit_code == 0
-    assert "run has no last.pt to continue from: the run starts at epoch 1" in again.stderr
+    assert "run has no finished epoch to continue from: the run starts at epoch 1" in again.stderr
 
 
 def test_molecules_in_test_and_in_training_are_counted(tmp_path):

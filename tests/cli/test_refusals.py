@@ -187,7 +187,9 @@ def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
 def test_nothing_is_written_over_unasked(trained):
     words = ["train", *SMALL, "--epochs", 1]
     before = (trained / "result.json").read_bytes()
-    assert "is not empty: give --resume, --overwrite" in fails(*words, "-o", trained)
+    assert "is not empty: resume or overwrite what is there (--resume" in fails(
+        *words, "-o", trained
+    )
     assert "exclude each other" in fails(*words, "-o", trained, "--resume", "--overwrite")
     assert (trained / "result.json").read_bytes() == before
     assert run(*words, "-o", trained, "--overwrite").exit_code == 0

@@ -10,7 +10,9 @@ import pytest
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.files import alone_in
+from grant_fast.training.run import train
 from tests.cli.runs import SMALL, fails, run
+from tests.rings import make_dataset
 
 
 @pytest.fixture
@@ -80,6 +82,13 @@ def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_pa
     assert "without its last.pt: restore that" in fails("train", "--resume", "-o", trained)
     assert sorted(trained.iterdir()) == before
     assert run(*words).exit_code == 0
+
+
+def test_a_run_of_data_in_memory_goes_on_in_python_alone(tmp_path):
+    settings = {"epochs": 1, "hidden_channels": 4, "orders": [2, 2], "device": "cpu"}
+    train(make_dataset(), tmp_path, **settings)
+    line = fails("train", "--resume", "-o", tmp_path)
+    assert "train(…, resume=True) goes on" in line and "if the data have moved" not in line
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")

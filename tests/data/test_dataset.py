@@ -51,3 +51,11 @@ def test_folds_test_each_graph_once_and_share_none(table: Path) -> None:
     for count, message in ((2, "count=2: give a whole number of at least 3"), (13, "12 graphs")):
         with pytest.raises(InputError, match=message):
             data.folds(count)
+
+
+def test_nothing_is_made_of_a_split_that_is_none(table: Path) -> None:
+    data = load_dataset(table, split="random", progress=False)
+    data.split["test"] = data.split["train"][:2]
+    for make in (data.folds, data.grouped):
+        with pytest.raises(InputError, match="is in two parts of the split"):
+            make()

@@ -84,6 +84,7 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[2.0], [1.0], [1.0]], "multiclass", "2 different whole numbers among 3 labels are too m"),
         ([[0.0], [0.0]], "multiclass", "all labels are 0, .*needs two classes: choose another ta"),
         ([[3.0], [NAN]], "multiclass", "all labels are 3, .*needs two classes"),
+        ([[100000001.0], [100000002.0]], "multiclass", "beyond 16,777,216 are rounded, and differ"),
     ],
 )
 def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:

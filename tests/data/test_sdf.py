@@ -100,14 +100,15 @@ def test_fields_are_those_that_rdkit_reads(tmp_path: Path, chem) -> None:
             (" <last>", "5"),
         ]
     )
-    path = write(tmp_path, [records(chem, [("", "CCO", {})])[0].replace("$$$$", text + "$$$$")])
+    record = records(chem, [("> <title>", "CCO", {})])[0].replace("$$$$", text + "$$$$")
+    path = write(tmp_path, [record])
     (molecule,) = chem.SDMolSupplier(str(path))
     theirs = {
         name.strip(): value.strip()
         for name, value in molecule.GetPropsAsDict(False, False, autoConvertStrings=False).items()
     }
     sheet, _ = read_sdf(path)
-    assert dict(zip(sheet.names[1:], sheet.body[0][1][1:], strict=True)) == theirs
+    assert dict(zip(sheet.names[2:], sheet.body[0][1][2:], strict=True)) == theirs
 
 
 def test_a_zipped_one_is_read_and_many_molecules_in_processes_alike(tmp_path: Path, chem) -> None:

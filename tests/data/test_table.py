@@ -205,8 +205,31 @@ def test_columns_of_numbers_alone_are_proposed(csv_file) -> None:
     path = csv_file(MIXED)
     with pytest.raises(InputError, match=r"--target among 'a', 'NR-AR b' \(or --target all"):
         read_table(path)
-    with pytest.raises(InputError, match=r"column 'id' holds words.*choose --target 'a,NR-AR b'"):
+    advice = r"column 'id' holds words.*choose --target a --target 'NR-AR b'$"
+    with pytest.raises(InputError, match=advice):
         read_table(path, target=["id", "name,a,NR-AR b"])
+
+
+def test_an_index_without_a_name_is_no_target(csv_file) -> None:
+    table = read_table(csv_file(",smiles,y\n0,C,5\n1,CC,6\n"), target="y,")
+    assert (table.target_names, columns(table)) == (("y",), [[5.0, 6.0]])
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_space_before_a_quote_is_not_of_the_cell(csv_file, mark: str) -> None:
+    lines = ["smiles, active", 'C, "1"', 'CC, "0"', ' "CCO", ""', 'CN, "1"']
+    table = read_table(csv_file("\n".join(lines).replace(",", mark)))
+    assert (table.smiles[2], table.classes, columns(table)) == ("CCO", (), [[1.0, 0.0, -9.0, 1.0]])
+
+
+def test_a_quoted_name_tells_what_stands_between_cells(csv_file) -> None:
+    table = read_table(csv_file('"smiles";"y";note, free\nC;5;"a, b"\n'), target="y")
+    assert (table.header, columns(table)) == (["smiles", "y", "note, free"], [[5.0]])
+
+
+def test_of_columns_of_one_name_all_but_one_shall_be_renamed(csv_file) -> None:
+    with pytest.raises(InputError, match="several columns called 'smiles': rename all but one"):
+        read_table(csv_file("smiles,smiles,y\nC,C,1\n"))
 
 
 WORDS = "id,smiles,act,kind,IC50,n\n" + "".join(
@@ -220,6 +243,8 @@ def test_words_that_occur_again_are_classes(csv_file) -> None:
     assert columns(table) == [[0.0, 1.0, 2.0, 0.0, 1.0, 2.0, -9.0]]
     assert read_table(csv_file("smiles,y\nC,+\nC,-\nC,+\nC,+\n")).classes == ("+", "-")
     assert read_table(csv_file(WORDS), target="n").classes == ()
+    table = read_table(csv_file("smiles,y\n" + "C,none\nC,mild\nC,null\n" * 2))
+    assert (table.classes, columns(table)) == (("mild", "none"), [[1.0, 0.0, -9.0] * 2])
 
 
 @pytest.mark.parametrize(
@@ -319,7 +344,7 @@ def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
         ),
         (None, ["activity"], "no column called 'activity': give --target one of"),
         (None, ["z"], "several columns called 'z': rename all but one of them"),
-        (None, [""], "no column called ''"),
+        (None, [""], "--target is empty: name a column"),
         (None, ["smiles"], "'smiles' cannot be both the SMILES column and a --target"),
         (None, ["y", "y"], "a --target is given twice in 'y', 'y'"),
         (None, ["all"], "several columns called 'z': rename all but one of them"),

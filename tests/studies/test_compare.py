@@ -129,6 +129,14 @@ def test_what_cannot_be_trained_is_refused_before_an_earlier_comparison_goes(tmp
     assert sorted((tmp_path / "old").rglob("*")) == before and not new.exists()
 
 
+def test_a_split_that_is_none_is_refused_before_it_is_put_in_order(tmp_path, config):
+    data = make_dataset()
+    bad = replace(data, split={**data.split, "test": data.split["train"][:2]})
+    with pytest.raises(InputError, match="is in two parts of the split"):
+        compare(bad, config(), tmp_path / "out", arms=["full"], controls=[], seeds=1)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_where_a_file_belongs_is_named(tmp_path, config):
     (tmp_path / "full" / "seed-0" / "result.json").mkdir(parents=True)
     with pytest.raises(InputError, match=r"cannot remove .*result\.json: .*; give another folder"):

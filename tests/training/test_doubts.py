@@ -125,6 +125,11 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_a_few_whole_numbers_are_not_advised_to_be_classes(tmp_path: Path) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n % 16, n / 2) for n in range(31)])
+    assert not any("look like classes" in doubt for doubt in doubts(dataset, config))
+
+
 @pytest.mark.parametrize(("rare", "expected"), [(1, 1), (2, 1), (5, 0)])
 def test_accuracy_where_nearly_all_is_one_class(tmp_path: Path, rare: int, expected: int) -> None:
     kinds = ["low", "mid", "high"] * rare

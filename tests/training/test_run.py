@@ -1,6 +1,7 @@
 """A whole run in one call, and what it leaves."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,9 @@ import pytest
 import torch
 
 from grant_fast.errors import InputError
+from grant_fast.files import alone_in
+from grant_fast.training.answers import write_parts
+from grant_fast.training.defaults import config_of
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train
 from tests.rings import make_dataset
@@ -70,6 +74,25 @@ def test_a_run_of_data_in_memory_says_so(tmp_path):
     (tmp_path / "last.pt").unlink()
     with pytest.raises(InputError, match=r"holds the result of a run without its last\.pt"):
         train(data, tmp_path, **TINY, resume=True)
+
+
+def test_what_suits_data_goes_by_what_they_are_and_not_by_their_name():
+    data = replace(make_dataset("regression"), name="gen-reg")
+    settings = {"source": "gen-reg.csv"}
+    assert config_of(settings, data).norm == "layer_norm"
+    assert config_of(settings, replace(data, encoder="atom")).norm == "batch_norm"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+def test_the_folder_is_kept_until_its_last_file_is_there(tmp_path, monkeypatch):
+    def write(folder, data):
+        with pytest.raises(InputError, match="another process is writing"), alone_in(folder):
+            pass
+        write_parts(folder, data)
+
+    monkeypatch.setattr("grant_fast.training.run.write_parts", write)
+    train(make_dataset("binary"), tmp_path, **TINY)
+    assert (tmp_path / "test.csv").exists()
 
 
 @pytest.mark.parametrize(

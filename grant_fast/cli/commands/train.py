@@ -8,6 +8,7 @@ import typer
 
 from ...errors import InputError
 from ...files import unzipped_name
+from ...training.config import MEMORY
 from ...training.defaults import config_of
 from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..options import with_settings
@@ -48,10 +49,10 @@ def train(
     graph was in (split.csv), and the predictions for the test graphs (test.csv;
     not written where each node has a target).
     """
-    from ...training.answers import write_parts
     from ...training.console import ConsoleObserver
-    from ...training.folder import CONFIG_FILE, LAST_FILE, check_flags, check_free
+    from ...training.folder import CONFIG_FILE, check_flags, check_free
     from ...training.observers import Observers, TensorBoard
+    from ...training.run import train_to_the_end
     from ...training.trainer import Trainer
 
     check_flags(resume, overwrite)
@@ -62,11 +63,10 @@ def train(
     config = saved or config_of(changes)  # nonsense is refused before data are read
     out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
-    begins = not (out / LAST_FILE).exists()
     try:
         dataset = load(config)
     except InputError as error:
-        if saved is None or source is not None:
+        if saved is None or source is not None or config.source.startswith(MEMORY):
             raise
         raise InputError(
             f"{error} ({config.source} is the source in {out / CONFIG_FILE}: if the data have "
@@ -77,13 +77,12 @@ def train(
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
+        trainer = Trainer(dataset, config, out, resume=resume)
         about = [*described(dataset, config), *described_share(config)]
-        if resume and begins:
-            about.append(f"{out} has no {LAST_FILE} to continue from: the run starts at epoch 1")
+        if resume and trainer.epoch == 0:
+            about.append(f"{out} has no finished epoch to continue from: the run starts at epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
-            trainer = Trainer(dataset, config, out, resume=resume)
-            result = trainer.fit(Observers([shown, *observers]))
-        write_parts(out, dataset)
+            result = train_to_the_end(trainer, dataset, Observers([shown, *observers]))
     except KeyboardInterrupt:
         command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
         raise interrupted(holds_run(out, config), command) from None
