@@ -104,6 +104,11 @@ class Adjacency:
         Raises:
             InputError: another type, a wrong shape or dtype, or indices outside the graph.
         """
+        if edge_weight is not None and edge_weight.dim() == 2 and edge_weight.shape[1] > 1:
+            raise InputError(
+                f"edge_weight has shape {tuple(edge_weight.shape)}: give one number per edge; edge "
+                "features (edge_attr) are not supported"
+            )
         if edge_weight is not None and not edge_weight.is_floating_point():
             raise InputError(
                 f"edge_weight is {edge_weight.dtype}: if you meant batch=…, give it to FlexGCN by "

@@ -48,6 +48,8 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
     index = as_index(where)
+    if index.dtype == torch.uint8:
+        raise InputError("uint8 is a mask or positions: give mask.bool() or positions.long()")
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(
@@ -82,12 +84,14 @@ def distinct_positions(ids: Tensor | Sequence[int] | None, total: int) -> Tensor
         InputError: none, one that is not there, one twice, or something that is no positions.
     """
     given = torch.arange(total) if ids is None else as_index(ids).cpu()
+    if given.dtype == torch.bool and given.shape == (total,):
+        given = given.nonzero().squeeze(1)
     if given.numel() == 0:
         raise InputError("there are no graphs to train on: ids, or the dataset, is empty")
     if given.dim() != 1 or given.dtype == torch.bool or given.is_floating_point():
         raise InputError(
-            f"ids must be positions, int64 [num_graphs], not {given.dtype} {list(given.shape)}: "
-            "for a mask, give mask.nonzero().squeeze(1)"
+            f"ids must be positions, int64 [num_graphs], not {given.dtype} {list(given.shape)}; a "
+            f"mask has one bool for each of the {total} graphs"
         )
     positions = given.long().sort().values
     outside = positions[(positions < 0) | (positions >= total)]

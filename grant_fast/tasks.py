@@ -66,6 +66,15 @@ def measured(y: "Tensor", task: Task) -> "Tensor":
     return y != NOT_MEASURED if task.kind == "multiclass" else ~y.isnan()
 
 
+def has_labels_outside(mask: "Tensor", y: "Tensor | None") -> bool:
+    """Whether rows of `y` that are not in the mask have labels, or may have."""
+    if y is None or len(y) != len(mask):
+        return True
+    rest = y[~mask.bool()]
+    labels = ~rest.isnan() if rest.is_floating_point() else rest != NOT_MEASURED
+    return bool(labels.any())
+
+
 def check_task(task: Any) -> None:
     """Refuse what is no `Task`, such as its bare kind (InputError)."""
     if not isinstance(task, Task):

@@ -34,7 +34,7 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     put into shared memory: a container has little of it.
 
     Raises:
-        InputError: one of the processes was killed.
+        InputError: one of the processes was killed, or could not start.
     """
     if workers == 1:
         yield from map(work, *columns)
@@ -53,7 +53,8 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     except BrokenProcessPool as error:
         raise InputError(
             f"one of {workers} processes that share the work was killed, most likely for lack of "
-            "memory: look for an entry that is not a molecule, or free some memory"
+            "memory: look for an entry that is not a molecule, or free some memory (a script must "
+            'start them below `if __name__ == "__main__":`)'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

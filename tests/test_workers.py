@@ -55,7 +55,7 @@ def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_p
 
 
 def test_a_process_that_was_killed_is_one_line():
-    with pytest.raises(InputError, match=r"one of 2 processes .* was killed, most likely for lack"):
+    with pytest.raises(InputError, match=r"one of 2 processes .* was killed, .*\(a script must"):
         list(share_out(2, signal.raise_signal, [signal.SIGKILL]))
 
 

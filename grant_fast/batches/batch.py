@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..graphs.flat import FlatGraphs
     from .layout import PackedCSR
 
-READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
+_READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
 CHANGED = (
     "a GraphBatch is read-only, and a model reads {} from the dataset itself: give the model "
     "your own tensors, model(x, edge_index, edge_weight, batch=batch.batch, "
@@ -82,7 +82,12 @@ class GraphBatch:
         self._positions = positions
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in READ_ONLY:
+        if name == "y":
+            raise InputError(
+                "a GraphBatch is read-only: keep other targets in a variable of your own, or set "
+                "y of the PackedGraphs"
+            )
+        if name in _READ_ONLY:
             raise InputError(CHANGED.format(name))
         super().__setattr__(name, value)
 
@@ -418,6 +423,8 @@ class GraphBatch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
         """These graphs alone, on `device`; `non_blocking` is accepted, as PyG's, and ignored."""
+        if isinstance(device, torch.dtype):
+            raise InputError(f"a batch keeps its dtype: give the PackedGraphs .to({device})")
         if indexed(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))

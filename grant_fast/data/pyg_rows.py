@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..tasks import has_labels_outside
 
 #: What graphs may have and a packed dataset does not, and what to do about it.
 LEFT_OUT = {
@@ -96,6 +97,8 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
             f"graph {index} is a {kind.__name__} of {data.num_graphs} graphs: give the "
             "graphs one by one, as the data set that was batched, or a_batch.to_data_list()"
         )
+    if data is None or isinstance(data, str):
+        raise InputError(f"graph {index} is {data!r}: give PyG's Data objects")
     found = {name: getattr(data, name, None) for name in names}
     if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
         raise InputError(f"graph {index} has adj_t instead of edge_index: drop ToSparseTensor")
@@ -111,7 +114,10 @@ def _is_left_out(name: str, graph: Mapping[str, Any]) -> bool:
     value = graph.get(name)
     if value is None:
         return False
-    return name != "edge_type" or len(torch.as_tensor(value).unique()) > 1
+    if name == "train_mask":
+        y = graph.get("y")
+        return has_labels_outside(torch.as_tensor(value), None if y is None else torch.as_tensor(y))
+    return len(torch.as_tensor(value).unique()) > 1
 
 
 def _features(graphs: Sequence[Mapping[str, Any]]) -> Rows:

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from ..indexing import sizes_to_ptr, spans
-from .pyg_rows import INTEGERS, LEFT_OUT, USUAL, GraphRows, Rows, as_targets
+from ..tasks import has_labels_outside
+from .pyg_rows import INTEGERS, USUAL, GraphRows, Rows, as_targets
 
 #: The axis along which PyG joins the graphs' attributes.
 _AXES = {"x": 0, "edge_index": 1, "edge_weight": 0, "edge_attr": 0, "y": 0}
@@ -46,7 +47,9 @@ def stored_rows(dataset: Any) -> GraphRows | None:
     told = getattr(dataset._data.stores[0], "_num_nodes", None)
     if not len(where) or (told is not None and (np.asarray(told)[where] != x.sizes).any()):
         return None
-    left_out = {name: 0 for name in LEFT_OUT if name in store}
+    mask = store.get("train_mask")  # edges of several types are looked at one by one
+    masked = mask is not None and has_labels_outside(mask, store.get("y"))
+    left_out = {"train_mask": 0} if masked else {}
     if weight is not None:
         weight = Rows(weight.sizes, weight.values.reshape(-1).float())
     y = None if y is None else Rows(y.sizes, as_targets(y.values))

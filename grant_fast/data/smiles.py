@@ -27,6 +27,17 @@ _Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[Failu
 _BOND_COLUMNS = 3
 
 
+def are_pyg_features(x: torch.Tensor) -> bool:
+    """Whether atoms, [n, 9] integers, are numbered as torch_geometric.utils.from_smiles does it.
+
+    It counts elements from 0 and hybridisations from "unspecified", and so nearly every carbon is
+    what no atom is in OGB's numbers: one of the second period with five or six hybrid orbitals.
+    """
+    light = (x[:, 0] >= 5) & (x[:, 0] <= 8)
+    hypervalent = (x[:, 6] == 3) | (x[:, 6] == 4)
+    return bool(2 * (light & hypervalent).sum() > light.sum())
+
+
 def import_rdkit() -> tuple[Any, Any]:
     """RDKit's `Chem` and `rdBase`, or MissingExtraError."""
     return require("rdkit.Chem", "smiles"), require("rdkit.rdBase", "smiles")

@@ -184,9 +184,9 @@ class PackedGraphs(FlatGraphs):
             x: [N, F] (or [N]); float64 becomes float32, integers the narrowest dtype that fits.
             edge_index: [2, E] integers, source → target, numbered through all N nodes.
             batch: [N] integers, the graph of every node, ascending.
-            y: [G], [G, T], [N] or [N, T]; None where there is nothing to learn. Floats and bools
-                become float32 [rows, T], as do several columns of integers; one column of integers
-                becomes int64 [rows] (classes).
+            y: [G], [G, T], [N] or [N, T]; None where there is nothing to learn. Integers [G] or [N]
+                are class numbers, int64 [rows]; all else, integers [rows, T] among it, becomes
+                float32 [rows, T].
             edge_weight: [E], or None for 1 everywhere.
             num_graphs: G, needed where the last graphs are empty.
             edge_attr: [E] or [E, D], a row for each edge, or None.
@@ -260,7 +260,8 @@ class PackedGraphs(FlatGraphs):
 
         Args:
             smiles: one string per molecule.
-            y: [G], [G, T] targets, or None.
+            y: [G], [G, T] targets, or None: integers [G] are class numbers, int64 [G]; all else
+                becomes float32 [G, T].
             edge_attr: also keep OGB's three categorical columns for each bond, for your own models
                 that read them (`FlexGCN` does not).
             strict: an unparsable SMILES is an error; otherwise it is left out with a warning, and
@@ -306,6 +307,10 @@ class PackedGraphs(FlatGraphs):
         """
         if not parts:
             raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
+        for part in parts:
+            if not isinstance(part, PackedGraphs):
+                kind = type(part).__name__
+                raise InputError(f"concat joins PackedGraphs, not a {kind}: pack its graphs first")
         first = parts[0]
         if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
             raise InputError("the parts differ in num_features or y_level: join those that agree")

@@ -164,8 +164,8 @@ def pack_targets(
             f"y has shape {tuple(y.shape)}: it needs one row for each of the {num_graphs} graphs "
             f"(or of the {num_nodes} nodes)"
         )
-    if not y.is_floating_point() and y.dtype != torch.bool and y[:1].numel() == 1:
-        classes = y.reshape(-1).long()
+    if not y.is_floating_point() and y.dtype != torch.bool and y.dim() == 1:
+        classes = y.long()
         wrong = (classes < 0) & ((classes != NOT_MEASURED) | (not missing_labels))
         if wrong.any():
             row = int(wrong.nonzero()[0])

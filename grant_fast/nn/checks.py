@@ -1,5 +1,6 @@
 """Checks of what networks and layers are made with."""
 
+from collections.abc import Iterable
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -12,6 +13,8 @@ from .modules import AtomEncoder
 
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:
     """One value for each of `layers` hidden layers."""
+    if isinstance(value, str) or not isinstance(value, Real | Iterable):
+        raise InputError(f"{name}={value!r}: give a number, or one for each hidden layer")
     values = [value] * layers if isinstance(value, Real) else list(value)
     if len(values) != layers:
         entries = "1 entry" if len(values) == 1 else f"{len(values)} entries"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import ops
 from ..batches import GraphBatch
 from ..batches.loose import LooseGraphs
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from ..graphs.on_the_fly import packed
 from ..ops.dispatch import check_backend, is_reference
 from . import one_pass
@@ -79,6 +79,9 @@ class FlexGCN(nn.Module):
         rates = per_layer("dropout", dropout, len(orders) - 1)
         if any(not 0 <= rate < 1 for rate in rates):
             raise InputError(f"dropout is {dropout}: a probability must lie in [0, 1)")
+        for name, widths in (("in_channels", [in_channels]), ("hidden_channels", hidden)):
+            for width in widths:
+                whole_number(name, width)
         self.pool, self.normalize = pool, normalize
         if encoder == "atom":
             encoder = AtomEncoder(in_channels)
@@ -167,7 +170,10 @@ class FlexGCN(nn.Module):
         return cast(FlexConv, self.convs[layer])
 
     def hidden(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        """What the last layer takes, [n, h]."""
+        """What the last layer takes, [n, h], of a `GraphBatch` (or a model's own packed call)."""
+        if not isinstance(graphs, GraphBatch | LooseGraphs):
+            kind = type(graphs).__name__
+            raise InputError(f"hidden takes a GraphBatch of packed graphs, not a {kind}")
         h = None
         for layer in range(len(self.norms)):
             h = self._hidden_layer(layer, h, graphs)

@@ -194,8 +194,13 @@ class AtomEncoder(nn.Module):
         for column, size in enumerate(self.cardinalities):
             if low[column] < 0 or high[column] >= size:
                 wrong = low[column] if low[column] < 0 else high[column]
+                remedy = (
+                    ": give OGB's features, as PackedGraphs.from_smiles makes them "
+                    "(torch_geometric.utils.from_smiles makes others)"
+                )
                 raise InputError(
                     f"x holds category {wrong} in column {column}, which has 0 to {size - 1}"
+                    + remedy * (self.cardinalities == ATOM_CARDINALITIES)
                 )
 
     def extra_repr(self) -> str:

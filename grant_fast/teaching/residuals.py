@@ -275,6 +275,8 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
             f"predictions are a {type(pred).__name__}: give a tensor of raw outputs (give the "
             "teacher a predict(model, batch) that returns them)"
         )
+    if not isinstance(y, Tensor):
+        raise InputError(f"targets are a {type(y).__name__}: give a tensor")
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
     outputs = task.num_outputs
@@ -339,7 +341,7 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise InputError(
             f"multiclass targets must be class numbers (int64), not {classes.dtype}: use "
-            "y.long(); for graphs to be packed, y of shape [1]"
+            "y.long(); to pack graphs, integers of shape [rows], as y.view(-1).long()"
         )
     if _may_look_at(classes) and classes.numel():
         low, high = torch.aminmax(classes)

@@ -140,6 +140,8 @@ class GraNTSampler(Sampler[list[int]]):
         self.seed = whole_number("seed", seed, least=0)
         check_task(task)
         check_residual(residual)
+        if not (predict is None or callable(predict)):
+            raise InputError(f"predict={predict!r}: give a function of (model, batch), or None")
         interval = int(interval) if isinstance(interval, Integral) else interval
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)

@@ -17,7 +17,7 @@ from ..indexing import as_index, as_positions, count_graphs, sizes_to_ptr, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..nn.checks import check_layers
 from ..ops.dispatch import takes_kernels
-from ..tasks import Task, check_task
+from ..tasks import Task, check_task, has_labels_outside
 from . import fused
 from .residuals import ResidualKind, check_residual, graph_residuals
 
@@ -282,7 +282,8 @@ class _Scores:
         if y is None:
             raise InputError("these graphs carry no targets (y): the teacher needs them to score")
         if self._task.level == "node":
-            if getattr(batch, "train_mask", None) is not None:
+            mask = getattr(batch, "train_mask", None)
+            if mask is not None and has_labels_outside(mask, y):
                 warnings.warn(
                     "the graphs have a train_mask, but the teacher scores them by all their "
                     "labels: set y to NaN (a class number to -100) at all other nodes, or set "

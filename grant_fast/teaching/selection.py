@@ -220,6 +220,8 @@ def _check_batches(batches: Tensor) -> None:
 
 def _checked(scores: Tensor) -> Tensor:
     """The scores without their history, if they can be ranked."""
+    if not isinstance(scores, Tensor):
+        raise InputError(f"scores are a {type(scores).__name__}: give a tensor, [num_graphs]")
     if scores.dim() != 1 or not scores.is_floating_point():
         raise InputError(
             f"scores must be floating point, [num_graphs], not {scores.dtype} {list(scores.shape)}"

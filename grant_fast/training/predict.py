@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..batches import GraphBatch
 from ..data.dataset import Dataset
+from ..data.smiles import are_pyg_features
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -105,6 +106,12 @@ class Predictor:
             raise InputError(
                 f"these graphs have {graphs.num_features} features per node, but the run was "
                 f"trained on {self.spec.num_features}: give graphs of the same kind"
+            )
+        of_ogb = self.spec.encoder == "atom" and not self.config.source.startswith(MEMORY)
+        if of_ogb and are_pyg_features(graphs.x):
+            raise InputError(
+                "these molecules have the features of torch_geometric.utils.from_smiles, and the "
+                "run was trained on OGB's: make them with PackedGraphs.from_smiles"
             )
         return graphs.to(next(self.model.parameters()).device)
 

@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from grant_fast import InputError, PackedGraphs, load_predictor
 from tests.cli.runs import SIZE, SMILES, fails, run
 
 QUICK = ["--split", "random", "--epochs", 1, "--device", "cpu"]
@@ -24,6 +25,18 @@ def of_words(tmp_path):
     rows = [f"{smiles},{kind}" for smiles, kind in zip(SMILES * 3, kinds, strict=True)]
     path.write_text("smiles,effect\n" + "\n".join(rows) + "\n")
     return path
+
+
+def test_molecules_as_pyg_numbers_atoms_are_refused(of_molecules):
+    from_smiles = pytest.importorskip("torch_geometric.utils").from_smiles
+    predict = load_predictor(of_molecules)
+    right = PackedGraphs.from_smiles(SMILES)
+    assert predict(right).shape == (len(SMILES), 1)
+    wrong = PackedGraphs.from_data_list([from_smiles(smiles) for smiles in SMILES])
+    with pytest.raises(
+        InputError, match=r"have the features of torch_geometric\.utils\.from_smiles"
+    ):
+        predict(wrong)
 
 
 def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):

@@ -209,7 +209,8 @@ def test_train_mask_is_left_out_with_a_warning_since_all_labels_would_be_trained
     with pytest.warns(UserWarning, match=r"graph 0 has train_mask, .* missing_labels=True, or"):
         from_data_list([masked])
     y = masked.y.where(masked.train_mask, -100)  # as the warning says
-    packed = PackedGraphs.from_data_list([graph(2, y=y)], y_level="node", missing_labels=True)
+    graphs = [graph(2, y=y, train_mask=masked.train_mask)]
+    packed = PackedGraphs.from_data_list(graphs, y_level="node", missing_labels=True)
     assert packed.y is not None
     assert packed.y.tolist() == [0, -100]
 
@@ -270,6 +271,20 @@ def test_targets_of_a_graph_need_a_row(level: Any) -> None:
     graphs = [graph(n, y=torch.ones(3)) for n in (2, 4)]
     with pytest.raises(InputError, match=r"3 targets of a graph are y of shape \[1, 3\]"):
         from_data_list(graphs, y_level=level)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (None, "None is not a list of graphs: give PyG's Data"),
+        ("MUTAG", "'MUTAG' is not a list of graphs"),
+        ([graph(2), None], "graph 1 is None: give PyG's Data"),
+        (["MUTAG"], "graph 0 is 'MUTAG': give PyG's Data"),
+    ],
+)
+def test_what_is_no_list_of_graphs_is_named(wrong: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_data_list(wrong)
 
 
 def test_one_graph_or_a_batch_is_no_list() -> None:

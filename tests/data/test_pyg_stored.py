@@ -1,6 +1,7 @@
 """Data sets that PyG holds in memory are packed as their graphs, one by one, would be."""
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -105,6 +106,17 @@ def test_a_data_set_is_a_list_of_graphs_and_says_what_it_leaves_out(make: Any) -
     with pytest.warns(UserWarning, match="graph 0 has train_mask, which is left out") as caught:
         assert make(dataset).num_graphs == len(SIZES)
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_a_mask_beyond_which_nothing_is_labelled_is_obeyed_already() -> None:
+    def half(n: int, _: Any) -> torch.Tensor:
+        return torch.arange(n) % 2 == 0
+
+    made = graphs(train_mask=half, y=lambda n, _: torch.where(half(n, _), 1.0, torch.nan)[:, None])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        packed = PackedGraphs.from_dataset(InMemory(made), y_level="node", missing_labels=True)
+    assert packed.y is not None and packed.y.isnan().any()
 
 
 class Shifted(InMemory):

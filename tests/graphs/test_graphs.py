@@ -258,7 +258,15 @@ def test_workers_are_refused(wrap):
 def test_a_batch_is_read_only_and_a_dataset_constant():
     case = Case()
     batch = case.graphs.batch([1, 2])
-    for name in ("x", "edge_index", "y"):
+    with pytest.raises(InputError, match=r"read-only: keep other targets in a variable"):
+        batch.y = batch.y - 1
+    with pytest.raises(InputError, match=r"keeps its dtype: give the PackedGraphs \.to\(torch\.f"):
+        batch.to(torch.float64)
+    with pytest.raises(InputError, match="concat joins PackedGraphs, not a GraphBatch"):
+        PackedGraphs.concat([batch])
+    with pytest.raises(InputError, match=r"uint8 is a mask or positions: give mask\.bool"):
+        case.graphs.batch(torch.ones(2, dtype=torch.uint8))
+    for name in ("x", "edge_index"):
         with pytest.raises(InputError, match=rf"read-only.*reads {name} from.*model\(x, "):
             setattr(batch, name, getattr(batch, name))
     model = FlexGCN(5, 4, 1, orders=[3, 2])

@@ -204,7 +204,7 @@ def test_no_gradient_is_asked_of_the_weights_in_a_batch():
 
 def test_targets_that_are_set_are_packed_as_those_that_are_given():
     graphs = Case(sizes=(3, 2)).graphs
-    for given in ([1, 2], np.array([1, 2]), torch.tensor([[1], [2]], dtype=torch.int32)):
+    for given in ([1, 2], np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32)):
         graphs.y = given
         assert graphs.y.tolist() == [1, 2] and graphs.y.dtype == torch.int64
     graphs.y = torch.tensor([1.5, math.nan], dtype=torch.float64)

@@ -125,7 +125,7 @@ def test_level_is_inferred_or_asked_for():
         (torch.zeros(2, 3, dtype=torch.float64), torch.float32, (2, 3)),
         (np.zeros(2), torch.float32, (2, 1)),
         ([0, 1], torch.int64, (2,)),
-        (torch.tensor([[0], [1]]), torch.int64, (2,)),
+        (torch.tensor([[0], [1]]), torch.float32, (2, 1)),
         (torch.zeros(2, 3).long(), torch.float32, (2, 3)),
         (torch.tensor([True, False]), torch.float32, (2, 1)),
     ],

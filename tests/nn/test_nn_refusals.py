@@ -18,18 +18,25 @@ def test_nonsense_arguments_name_themselves():
             {"hidden_channels": [4, 4], "orders": [2, 2]},
             "hidden_channels has 2 entries for 1 hidden layer \\(",
         ),
-        ({"hidden_channels": 0}, "out_channels=0: give a whole number of at least 1"),
+        ({"hidden_channels": 0}, "hidden_channels=0: give a whole number of at least 1"),
+        ({"hidden_channels": None}, "hidden_channels=None: give a number, or one for each"),
         ({"orders": []}, "orders must be a list"),
         ({"orders": [2, 0, 2, 2]}, "order=0: give a whole number"),
         ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
         ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
         ({"pool": "median"}, "unknown pool 'median'"),
         ({"dropout": 1.5}, "dropout is 1.5"),
+        ({"dropout": "0.5"}, "dropout='0.5': give a number, or one for each hidden layer"),
         ({"encoder": "bond"}, "unknown encoder 'bond'"),
     ]
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
             FlexGCN(**{"in_channels": 5, "hidden_channels": 4, "out_channels": 1, **arguments})
+
+
+def test_what_a_last_layer_takes_is_of_packed_graphs():
+    with pytest.raises(InputError, match="hidden takes a GraphBatch of packed graphs, not a Tens"):
+        FlexGCN(5, 4, 1, orders=[2, 2]).hidden(torch.ones(3, 5))
 
 
 def test_numpys_numbers_are_numbers():

@@ -394,6 +394,13 @@ def test_the_order_of_ids_does_not_matter(make_graphs, zero) -> None:
     assert set(served(one)) <= set(ids.tolist())
 
 
+def test_ids_may_be_a_mask(make_graphs) -> None:
+    mask = torch.arange(9) % 3 == 0
+    for ids in (mask, mask.tolist(), mask.numpy()):
+        sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, ids=ids)
+        assert sampler.ids.tolist() == [0, 3, 6]
+
+
 def test_numpys_numbers_leave_plain_values_in_the_state(make_graphs) -> None:
     sizes = {"batch_size": np.int64(4), "epochs": np.int64(5), "interval": np.int64(2)}
     sampler = GraNTSampler(make_graphs(9), REGRESSION, mode="random", **sizes)

@@ -32,7 +32,9 @@ REGRESSION = Task("regression")
         ({"ids": [-1, 2]}, "ids contains -1"),
         ({"ids": [1, 2, 1]}, "ids contains 1 more than once"),
         ({"ids": {4, 2}}, r"\{2, 4\} is not a list of graph positions"),
-        ({"ids": torch.ones(9, dtype=torch.bool)}, r"mask\.nonzero"),
+        ({"ids": torch.ones(8, dtype=torch.bool)}, "a mask has one bool for each of the 9 graphs"),
+        ({"ids": [False] * 9}, "no graphs to train on"),
+        ({"predict": "logits"}, r"predict='logits': give a function of \(model, batch\)"),
     ],
 )
 def test_nonsense_is_named(make_graphs, settings: dict, says: str) -> None:

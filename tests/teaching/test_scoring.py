@@ -1,6 +1,7 @@
 import copy
 import itertools
 import math
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -110,9 +111,15 @@ def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
     graphs = make_graphs(3)
     for graph in graphs:
         graph.y = torch.randn(len(graph.x), 1)
-        graph.train_mask = torch.ones(len(graph.x), dtype=torch.bool)
+        graph.train_mask = torch.arange(len(graph.x)) % 2 == 0
+    task = Task("regression", "node")
     with pytest.warns(UserWarning, match="the graphs have a train_mask, .* set y to NaN"):
-        score_graphs(lambda batch: batch.x[:, :1], graphs, Task("regression", "node"))
+        score_graphs(lambda batch: batch.x[:, :1], graphs, task)
+    for graph in graphs:
+        graph.y[~graph.train_mask] = torch.nan  # as the warning says
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score_graphs(lambda batch: batch.x[:, :1], graphs, task)
 
 
 @pytest.mark.parametrize("with_ptr", [True, False])
