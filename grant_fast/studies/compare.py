@@ -19,7 +19,14 @@ from ..errors import InputError
 from ..files import alone_in
 from ..teaching.schedules import Curriculum, share_size
 from ..training.config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
-from ..training.folder import clear_folder, load_state, make_folder, remove_files
+from ..training.folder import (
+    CONFIG_FILE,
+    clear_folder,
+    load_state,
+    make_folder,
+    prepare_folder,
+    remove_files,
+)
 from ..training.model import resolve_device
 from ..training.observers import Observer
 from ..training.records import Run, is_finished, read_run
@@ -83,6 +90,10 @@ def compare(
     with alone_in(folder):
         if not resume:
             _clear(folder)
+        for run_dir, run in plan:  # the folder says what is to be done, if this is interrupted
+            if not (run_dir / CONFIG_FILE).exists():
+                make_folder(run_dir)
+                prepare_folder(run_dir, run, fresh=False)
         done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
         if resume and not all(done):
             _warm_up(dataset, config)
@@ -92,7 +103,6 @@ def compare(
                 observer.kept()
             else:
                 trainer = Trainer(dataset, run, run_dir, resume=resume)
-                make_folder(run_dir)
                 with alone_in(run_dir):  # from a `train --resume` of this one
                     trainer.fit(observer)
     last = config.seed + seeds
@@ -103,16 +113,19 @@ def compare(
     ]
 
 
-def beside(out: str | Path, runs: Sequence[Run]) -> tuple[list[str], list[int]]:
-    """The arms, and the seeds of these runs' arms, that have runs in a comparison's folder and are
-    not among these runs."""
-    shown = {run.result.arm for run in runs}
-    arms = [arm for arm in KNOWN if arm not in shown and any(Path(out, arm).glob("seed-*"))]
-    found = {
-        path.name.removeprefix("seed-") for arm in shown for path in Path(out, arm).glob("seed-*")
-    }
-    seeds = {int(text) for text in found if text.isdecimal()} - {run.result.seed for run in runs}
-    return arms, sorted(seeds)
+def begun(out: Path) -> tuple[list[str], list[int]]:
+    """The arms, in the order of reports, and the seeds of the runs in a comparison's folder."""
+    runs = [path.parent for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
+    found = {run.parent.name for run in runs}
+    seeds = {run.name.removeprefix("seed-") for run in runs if run.parent.name in KNOWN}
+    return [arm for arm in KNOWN if arm in found], sorted(map(int, filter(str.isdecimal, seeds)))
+
+
+def beside(out: Path, runs: Sequence[Run]) -> tuple[list[str], list[int]]:
+    """Those arms and seeds in a comparison's folder that are none of these runs."""
+    arms, seeds = begun(out)
+    shown = {run.result.arm for run in runs}, {run.result.seed for run in runs}
+    return [arm for arm in arms if arm not in shown[0]], [n for n in seeds if n not in shown[1]]
 
 
 def arm_config(config: RunConfig, name: str, seed: int, visits: int | None) -> RunConfig:

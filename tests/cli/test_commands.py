@@ -190,9 +190,16 @@ def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
     words = [*SMALL, "--epochs", 1, "--lr", 0.5, "--seed", 3, *few, "-o", out]
     assert run("compare", *words).exit_code == 0
     (out / "random" / "seed-4" / "result.json").unlink()
-    result = run("compare", "--resume", *few, "-o", out)
+    result = run("compare", "--resume", "-o", out)
     assert result.exit_code == 0, result.output
+    assert "Not shown" not in result.stdout
     assert (out / "random" / "seed-4" / "result.json").exists()
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(
+        ["grant-b", "random", "full-equal-budget"]
+    )
+    result = run("compare", "--resume", "--arm", "full", "--seeds", 1, "-o", out)
+    assert "Not shown, as --arm does not name them: grant-b." in result.stdout
+    assert "Not shown, as they are beyond --seeds 1: runs of seed 4." in result.stdout
     line = fails("compare", "--resume", *few, "-o", out, "--lr", 0.1)
     assert "the run was made with lr=0.5, not 0.1" in line
 

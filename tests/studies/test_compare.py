@@ -7,6 +7,7 @@ import torch
 
 from grant_fast.errors import InputError
 from grant_fast.studies.compare import (
+    CONTROLS,
     REPORT_FILES,
     compare,
     planned_visits,
@@ -114,7 +115,8 @@ def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
         compare(make_dataset(), config(), tmp_path, arms=["full"], seeds=1, observer=Stop())
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     begun = {f"full/seed-0/{name}" for name in ("config.json", "last.pt", "best.pt", "metrics.csv")}
-    assert left == {"grant-s/notes.txt"} | begun
+    planned = {f"{arm}/seed-0/config.json" for arm in CONTROLS}
+    assert left == {"grant-s/notes.txt"} | begun | planned
 
 
 def test_what_cannot_be_trained_is_refused_before_an_earlier_comparison_goes(tmp_path, config):

@@ -23,6 +23,8 @@ from ..shell import (
 )
 from ..terminal import readable, stderr
 
+_SEEDS = 3
+
 
 @app.command()
 @readable
@@ -32,7 +34,7 @@ def compare(
         str | None,
         typer.Argument(
             help=f"{SOURCES} With --resume and -o it may be left out: the data and the settings "
-            "below, except --arm and --seeds, are then taken from the folder."
+            "below are then taken from the folder."
         ),
     ] = None,
     out: Annotated[
@@ -47,14 +49,16 @@ def compare(
             f"and full-equal-budget, always run. Extra: {', '.join(ON_REQUEST)}.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(help=f"How many seeds for each arm. Default: {_SEEDS}.")
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     tensorboard: Board = False,
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and two controls, over several seeds."""
-    from ...studies.compare import beside, check_seeds, with_controls
+    from ...studies.compare import begun, beside, check_seeds, with_controls
     from ...studies.compare import compare as run_all
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
@@ -62,9 +66,9 @@ def compare(
     from ...training.folder import check_flags, check_free
     from ...training.observers import Observers, TensorBoard
 
-    chosen = [name for text in arms or ARMS for name in text.replace(" ", "").split(",")]
-    check_seeds(seeds)
-    num_runs = seeds * len(with_controls(chosen))
+    chosen = [name for text in arms or () for name in text.replace(" ", "").split(",")]
+    with_controls(chosen)
+    check_seeds(_SEEDS if seeds is None else seeds)
     check_flags(resume, overwrite)
     saved = None
     if source is not None:
@@ -76,11 +80,16 @@ def compare(
     config = saved or config_of(given)  # nonsense is refused before data are read
     out = out or Path("runs") / f"compare-{unzipped_name(config.source).stem}"
     check_free(out, resume, overwrite)
+    if resume:
+        there, of_seeds = begun(out)
+        chosen, seeds = chosen or there, seeds or len(of_seeds)
+    chosen, seeds = chosen or list(ARMS), seeds or _SEEDS
     dataset = load(config)
     check_free(out, resume, overwrite)  # another process may have been quicker
     config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
+    num_runs = seeds * len(with_controls(chosen))
     try:
         with ConsoleObserver(stderr(), num_runs, described(dataset, config)) as shown:
             runs = run_all(
