@@ -83,13 +83,13 @@ class GraNTSampler(Sampler[list[int]]):
             "proportional": the same number, drawn with odds that grow with the score, for losses
             weighted with `weights`, which preserve the expectation of their sum
             (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses` gives the loss
-            of each graph). "random": the same number, drawn uniformly: the control. "full": every
+            of each graph). "random": the share, drawn uniformly: the control. "full": every
             graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see
             `grant_fast.teaching.ratio_at`.
         interval: "curriculum", or a number of epochs; see `grant_fast.teaching.selection_epochs`.
-        ids: positions of the training graphs in `dataset`, in any order; all of them if None.
+        ids: positions of the training graphs in `dataset`, or a mask; all of them if None.
         predict: `predict(model, batch)` gives the raw outputs; `model(batch)` if None.
         residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
         seed: for the order and for dealing graphs into batches.
