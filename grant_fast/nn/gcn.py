@@ -125,7 +125,8 @@ class FlexGCN(nn.Module):
         """Predictions for a batch of graphs.
 
         Args:
-            x: a `GraphBatch`, alone; or features [n, F] with the rest as in PyG.
+            x: a `GraphBatch`, or PyG's `Data` or `Batch`, alone (without what it has as edge_attr);
+                or features [n, F] with the rest as in PyG.
             edge_index: as in `FlexConv.forward`.
             edge_weight: [E], floating point, or None; give `batch`, which comes after it, by name.
             batch: [n], the graph of every node; None for one graph.
@@ -291,15 +292,22 @@ def as_graphs(
     batch_size: int | None = None,
 ) -> GraphBatch | LooseGraphs:
     """The graphs that a model was called with; arguments and errors as `FlexGCN.forward`."""
-    if isinstance(x, GraphBatch):
+    if isinstance(x, GraphBatch) or hasattr(x, "edge_index"):
         if not (edge_index is edge_weight is batch is batch_size is None):
-            raise InputError(
-                "give a GraphBatch alone: it has its own edges, weights and batch vector"
-            )
-        return x
+            kind = type(x).__name__
+            raise InputError(f"give a {kind} alone: it has its own edges, weights and batch vector")
+        return x if isinstance(x, GraphBatch) else _graphs_of_pyg(x)
     if edge_index is None:
-        raise InputError(
-            "give a GraphBatch, or x and edge_index: for PyG's batches, call model(b.x, "
-            "b.edge_index, batch=b.batch), and give a teacher predict=lambda model, b: …"
-        )
+        raise InputError("give a batch of graphs alone, or x and edge_index")
     return LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
+
+
+def _graphs_of_pyg(data: Any) -> LooseGraphs:
+    """The graphs of a PyG `Data` or `Batch`."""
+    names = ("x", "edge_index", "adj_t", "edge_weight", "batch")
+    x, edges, transposed, weight, batch = (getattr(data, name, None) for name in names)
+    edges = transposed if edges is None else edges
+    if x is None or edges is None:
+        missing = "x" if x is None else "edge_index"
+        raise InputError(f"the {type(data).__name__} has no {missing}: give it one")
+    return LooseGraphs(x, edges, weight, batch, None if batch is None else data.num_graphs)

@@ -135,7 +135,7 @@ def test_explain_takes_what_the_model_takes(pool):
     assert weighted[1] == "layer 1 (8 → 6, order 2): PyTorch: the backend setting says so"
     conv = explain(FlexConv(5, 4, order=3, backend="torch"), case.x, case.edge_index)
     assert conv[0].startswith("layer 0 (5 → 4, order 3): PyTorch")
-    with pytest.raises(InputError, match="give a GraphBatch, or x and edge_index"):
+    with pytest.raises(InputError, match="give a batch of graphs alone, or x and edge_index"):
         explain(model, case.x)
 
 
