@@ -82,6 +82,9 @@ def examine() -> list[Check]:
 def compiled_kernels() -> Iterator[tuple[str, bool]]:
     """The table of every kernel on every target: a line, and whether what it says is good.
 
+    A kernel that spills registers is right, and slower than it could be; compilers of another
+    version than we develop with let some spill a few bytes.
+
     Compiled in as many processes as there are cores, with a progress bar on a terminal.
 
     Raises:
@@ -97,13 +100,17 @@ def compiled_kernels() -> Iterator[tuple[str, bool]]:
     work = inspect.jobs()
     rows = inspect.compile_all(work, min(cores(), len(work)))
     yield f"{'kernel':20} {'configuration':26} target registers spills shared   limit", True
-    failed = 0
+    failed = spilling = 0
     for row in track(rows, "compiling", len(work), True):
-        failed += row.verdict != "pass"
+        spills = row.verdict == "spills"
+        failed += row.verdict != "pass" and not spills
+        spilling += spills
         numbers = f"{row.registers:9} {row.spills:6} {row.shared:6} {row.limit:7}"
         line = f"{row.kernel:20} {row.configuration:26} {row.target:6} {numbers}  {row.verdict}"
-        yield line, row.verdict == "pass"
+        yield line, row.verdict in ("pass", "spills")
     verdict = f"{failed} of them fail" if failed else "all of them pass"
+    if spilling:
+        verdict += f"; {spilling} spill registers, which is slower and not wrong"
     yield f"{len(work)} configurations compiled: {verdict}", not failed
 
 
