@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..files import read_text
+from ..files import closest, read_text
 
 #: What may stand between cells.
 _MARKS = {"\t": "tabs", ",": "commas", ";": "semicolons"}
@@ -44,9 +44,10 @@ class Sheet(NamedTuple):
             raise InputError(
                 f"{self.path} has several columns called {column!r}: rename all but one of them"
             )
+        near = closest(column, self.names)
+        hint = f"did you mean {near!r}, of" if near else f"give {option} one of"
         raise InputError(
-            f"{self.path} has no column called {column!r}: give {option} one of "
-            f"{listed(self.names)}"
+            f"{self.path} has no column called {column!r}: {hint} {listed(self.names)}"
         )
 
     def check_rows(self) -> None:
