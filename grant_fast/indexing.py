@@ -26,12 +26,16 @@ def count_graphs(dataset: Any) -> int:
 
 
 def as_index(where: Any) -> Tensor:
-    """A list, array or tensor as a tensor; InputError for what is none of them, as a set."""
+    """A list, array or tensor of positions, or a mask, as a tensor; InputError for what is none of
+    them, as a set, and for uint8, which may be either."""
     try:
-        return where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
+        index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         shown = reprlib.repr(where)
         raise InputError(f"{shown} is not a list of graph positions: give integers") from error
+    if index.dtype == torch.uint8:
+        raise InputError("uint8 is a mask or positions: give mask.bool() or positions.long()")
+    return index
 
 
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
@@ -48,8 +52,6 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
     index = as_index(where)
-    if index.dtype == torch.uint8:
-        raise InputError("uint8 is a mask or positions: give mask.bool() or positions.long()")
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(

@@ -68,11 +68,12 @@ def measured(y: "Tensor", task: Task) -> "Tensor":
 
 def has_labels_outside(mask: "Tensor", y: "Tensor | None") -> bool:
     """Whether rows of `y` that are not in the mask have labels, or may have."""
-    if y is None or len(y) != len(mask):
+    if y is None or mask.dim() != 1 or y.shape[:1] != mask.shape:
         return True
     rest = y[~mask.bool()]
-    labels = ~rest.isnan() if rest.is_floating_point() else rest != NOT_MEASURED
-    return bool(labels.any())
+    if rest.is_floating_point():
+        return not bool(rest.isnan().all())
+    return rest.dim() > 1 or bool((rest != NOT_MEASURED).any())  # only class numbers can be missing
 
 
 def check_task(task: Any) -> None:

@@ -38,12 +38,24 @@ def use_fitting_threads(config: RunConfig) -> None:
         torch.set_num_threads(max(1, min(torch.get_num_threads() // 2, _FEW_THREADS)))
 
 
-def load(config: RunConfig) -> Any:
-    """The data set that a config names; what was left out of it is said."""
+def load(config: RunConfig, saved_in: Path | None = None) -> Any:
+    """The data set that a config names; what was left out of it is said.
+
+    An error mentions where the config was saved, if the source was not given anew.
+    """
+    from ..training.config import MEMORY
     from ..training.source import dataset_of
     from ..workers import cores
 
-    dataset = dataset_of(config, workers=cores(), progress=True)
+    try:
+        dataset = dataset_of(config, workers=cores(), progress=True)
+    except InputError as error:
+        if saved_in is None or config.source.startswith(MEMORY):
+            raise
+        raise InputError(
+            f"{error} ({config.source} is the source in {saved_in}: if the data have moved, give a "
+            "SOURCE with --resume)"
+        ) from error
     report_skipped(dataset.skipped, config.source, "skipped")
     if dataset.unlabelled:
         several = "s" * (dataset.unlabelled != 1)
@@ -187,20 +199,6 @@ def saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunC
     asked = dataclasses.replace(saved, **changes)
     check_same(saved, asked, out)
     return asked
-
-
-def begun_comparison(out: Path, changes: dict[str, Any]) -> RunConfig:
-    """The settings that the runs of a comparison share, with changes; InputError where none began.
-
-    Its first run has the lowest seed.
-    """
-    from ..training.folder import CONFIG_FILE, read_config
-
-    begun = [read_config(path.parent) for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
-    if not begun:
-        raise InputError(f"{out} holds no comparison to continue: give a SOURCE")
-    first = min(begun, key=lambda config: config.seed)
-    return dataclasses.replace(first, visits=None, **changes)
 
 
 def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) -> None:

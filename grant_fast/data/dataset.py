@@ -90,6 +90,13 @@ class Dataset:
     def check_split(self) -> None:
         """Refuse a split that is none (InputError): its parts are "train", "valid" and "test", hold
         one graph or more each, and share none."""
+        self._check_positions()
+        for part in PARTS:
+            if len(self.split[part]) == 0:
+                raise InputError(f"no graph of {self.name} is in {part}: choose another split")
+
+    def _check_positions(self) -> None:
+        """Refuse parts that are none, though they may be empty (InputError)."""
         total = self.graphs.num_graphs
         for part in PARTS:
             ids = self.split.get(part)
@@ -98,9 +105,7 @@ class Dataset:
                     f"the split of {self.name} has no int64 tensor of positions as {part!r}: give "
                     "one, as in torch.tensor([0, 1])"
                 )
-            if len(ids) == 0:
-                raise InputError(f"no graph of {self.name} is in {part}: choose another split")
-            if int(ids.min()) < 0 or int(ids.max()) >= total:
+            if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= total):
                 raise InputError(
                     f"a position in {part} is not one of the {total} graphs of {self.name}: give "
                     f"positions from 0 to {total - 1}"
@@ -119,6 +124,9 @@ class Dataset:
         `count` parts of nearly equal size, each of which is "test" once while the one before it is
         "valid".
 
+        Scaffolds are not kept together, nor are molecules that occur several times: of data with
+        many alike the figures are better than of new molecules.
+
         Args:
             count: of the folds, 3 or more.
             seed: for the parts.
@@ -127,7 +135,7 @@ class Dataset:
             InputError: there are fewer folds than 3, or graphs than folds; or the split is none.
         """
         whole_number("count", count, least=3)
-        self.check_split()
+        self._check_positions()
         members = torch.cat([self.split[part].cpu() for part in PARTS])
         if len(members) < count:
             raise InputError(f"{len(members)} graphs cannot be in {count} folds: ask for fewer")

@@ -89,7 +89,7 @@ def _classes(labels: Tensor) -> tuple[Tensor, bool]:
             f"multiclass labels must be whole numbers, found {broken[0].item():g}: correct it, or "
             "leave the task out for a regression"
         )
-    if float(found.abs().max()) > _EXACT:
+    if found.dtype == torch.float32 and float(found.abs().max()) >= _EXACT:
         raise InputError(
             f"class numbers beyond {_EXACT:,} are rounded, and different ones so become one: write "
             "smaller ones, or words"

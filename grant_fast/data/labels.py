@@ -49,6 +49,8 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
         values = np.array([_value(cell) for cell in cells])
         doubtful = np.flatnonzero(~(np.abs(values) <= _LARGEST)).tolist()
         wrong = next((at for at in doubtful if cells[at].lower() not in MISSING), None)
+        if wrong is not None or sheet.commas:
+            _check_is_clear(sheet, column)
         if wrong is not None:
             _check_no_number_among_words(sheet, column)
             raise InputError(_no_number(sheet, column, wrong))
@@ -157,6 +159,20 @@ def _value(cell: str) -> float:
         return math.nan if "_" in cell else float(cell)  # 1_0 is a number to Python alone
     except ValueError:
         return math.nan
+
+
+def _check_is_clear(sheet: Sheet, column: int) -> None:
+    """Refuse a number that may be a decimal one or thousands (InputError)."""
+    if (at := sheet.unclear(column)) is None:
+        return
+    row, record = sheet.body[at]
+    text = record[column].strip()
+    whole = re.sub("[.,]", "", text)
+    decimal = text.replace(".", ",") if sheet.commas else text.replace(",", ".")
+    raise InputError(
+        f"{sheet.path} row {row}, column {sheet.names[column]!r}: {text!r} may mean {decimal} or "
+        f"{whole}: write one of these"
+    )
 
 
 def _no_number(sheet: Sheet, column: int, at: int) -> str:

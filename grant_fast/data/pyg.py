@@ -47,7 +47,8 @@ def from_data_list(
     if hasattr(data_list, "edge_index"):
         remedy = "a_batch.to_data_list()" if hasattr(data_list, "to_data_list") else "[data]"
         raise InputError(f"a {type(data_list).__name__} is not a list of graphs: give {remedy}")
-    if isinstance(data_list, str) or not isinstance(data_list, Iterable):
+    is_series = isinstance(data_list, Iterable) or hasattr(data_list, "__getitem__")
+    if isinstance(data_list, str) or not is_series:
         raise InputError(f"{data_list!r} is not a list of graphs: give PyG's Data objects")
     return _arrays(rows_of_graphs(data_list), y_level, stacklevel + 1)
 

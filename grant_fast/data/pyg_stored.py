@@ -47,9 +47,11 @@ def stored_rows(dataset: Any) -> GraphRows | None:
     told = getattr(dataset._data.stores[0], "_num_nodes", None)
     if not len(where) or (told is not None and (np.asarray(told)[where] != x.sizes).any()):
         return None
-    mask = store.get("train_mask")  # edges of several types are looked at one by one
-    masked = mask is not None and has_labels_outside(mask, store.get("y"))
-    left_out = {"train_mask": 0} if masked else {}
+    left_out = {}  # edges of several types are looked at one by one
+    if "train_mask" in store:
+        mask = _rows(store["train_mask"], dataset.slices["train_mask"], where, 0)
+        if has_labels_outside(mask.values, y and y.values):
+            left_out = {"train_mask": 0}
     if weight is not None:
         weight = Rows(weight.sizes, weight.values.reshape(-1).float())
     y = None if y is None else Rows(y.sizes, as_targets(y.values))

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,23 +19,26 @@ _MINUS = "\N{MINUS SIGN}"
 _QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
 _HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
 
-#: A number as German and French spreadsheets write it; 1.234,5 and 1,234,567 are none.
-_DECIMAL_COMMA = re.compile(r"([+-]?\d+),(\d+(?:[eE][+-]?\d+)?)")
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+#: Numbers as German and French spreadsheets write them, and with a point; 1.234,5 is neither.
+_DECIMAL_COMMA = re.compile(r"([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)")
+_DECIMAL_POINT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?")
+#: What may be a decimal number, or a whole one with its thousands set apart.
+_EITHER = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 Record = tuple[int, list[str]]
 
 
 class Sheet(NamedTuple):
     """A file as it was read: what stands between its cells (of an SDF, as if a comma did), the
-    columns' names as they are written and without spaces around them, and the records below them,
-    numbered."""
+    columns' names as they are written and without spaces around them, the records below them,
+    numbered, and whether decimals take a comma, as some cell shows."""
 
     path: Path
     mark: str
     header: list[str]
     names: list[str]
     body: list[Record]
+    commas: bool = False
 
     def position(self, column: str, option: str) -> int:
         """Where the column of a name is; InputError where there is none, or more than one."""
@@ -54,26 +58,49 @@ class Sheet(NamedTuple):
         """Refuse a row of too few or too many cells (InputError)."""
         for row, cells in self.body:
             if len(cells) != len(self.header):
+                some = f"{len(cells)} cell{'s' * (len(cells) != 1)}"
                 raise InputError(
-                    f"{self.path} row {row} has {len(cells)} cells, but the header has "
+                    f"{self.path} row {row} has {some}, but the header has "
                     f"{len(self.header)}: complete the row, or quote cells that contain "
                     f"{_MARKS[self.mark]}"
                 )
 
     def column(self, at: int) -> list[str]:
         """A column's cells, its labels as Python writes numbers."""
-        found = [_plain(" ".join(cells[at].split())) for _, cells in self.body]
-        # Commas beside points, or with three digits behind every one, may set thousands apart.
-        if self.mark == "," or any("." in cell for cell in found):
-            return found
-        if all(_THOUSANDS.fullmatch(cell) for cell in found if "," in cell):
+        found = self._cells(at)
+        if not self.commas or any(map(_has_point, found)):
             return found
         decimal = _DECIMAL_COMMA
         return [decimal.sub(r"\1.\2", c) if decimal.fullmatch(c) else c for c in found]
 
+    def unclear(self, at: int) -> int | None:
+        """The first row of `body` whose number in a column may be a decimal one or thousands: 1.234
+        where decimals take a comma, 1,234 where none is known to."""
+        found = self._cells(at)
+        if any(map(_has_point, found)):
+            return None
+        other = "." if self.commas else ","
+        unclear = (i for i, c in enumerate(found) if other in c and _EITHER.fullmatch(c))
+        return next(unclear, None)
+
+    def _cells(self, at: int) -> list[str]:
+        return [_plain(cells[at]) for _, cells in self.body]
+
+
+def _has_point(cell: str) -> bool:
+    """Whether it is a number whose decimals surely take a point."""
+    return "." in cell and bool(_DECIMAL_POINT.fullmatch(cell)) and not _EITHER.fullmatch(cell)
+
+
+def _has_comma(cell: str) -> bool:
+    """Whether it is a number whose decimals surely take a comma."""
+    return "," in cell and bool(_DECIMAL_COMMA.fullmatch(cell)) and not _EITHER.fullmatch(cell)
+
 
 def _plain(cell: str) -> str:
-    """true and false as 1 and 0, a typographer's minus before a number as Python's."""
+    """A cell with single spaces, true and false as 1 and 0, a typographer's minus before a number
+    as Python's."""
+    cell = " ".join(cell.split())
     if cell[:1] == _MINUS and cell[1:2] in set(".0123456789"):
         return f"-{cell[1:]}"
     return _BOOLEANS.get(cell.lower(), cell)
@@ -101,30 +128,38 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     if "\0" in text:
         row = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path} row {row} holds binary data: give a CSV file")
-    records: list[Record] = []
-    row = 0
     mark = _delimiter(text, smiles_column)
     # A space before a quote is none of the cell's, which would else keep its quotes.
-    spaced = re.search(rf'(?:^|{mark}) +"', text, re.MULTILINE) is not None
-    try:
-        lines = csv.reader(
-            io.StringIO(text, newline=""), delimiter=mark, strict=True, skipinitialspace=spaced
-        )
-        for row, cells in enumerate(lines, 1):
-            if len(cells) > 1 or "".join(cells).strip():
-                records.append((row, cells))
-    except csv.Error as error:
-        # A quote that is not closed makes a long cell of all that follows, too.
-        long = ", or leave out a cell as long as this" if "field limit" in str(error) else ""
-        raise InputError(
-            f"{path} row {row + 1} is not valid CSV ({error}): correct its quotes{long}"
-        ) from error
+    spaced = ' "' in text and re.search(rf'(?:^|{mark}) +"', text, re.MULTILINE) is not None
+    records = _records(path, text, mark, spaced)
     if not records:
         raise InputError(f"{path} is empty: give a CSV file with a header and rows")
     (_, header), *body = records
     if not body:
         raise InputError(f"{path} has a header but no rows: add molecules below it")
-    return Sheet(path, mark, header, [name.strip() for name in header], body)
+    commas = mark != "," and any(_has_comma(_plain(cell)) for _, cells in body for cell in cells)
+    return Sheet(path, mark, header, [name.strip() for name in header], body, commas)
+
+
+def _records(path: Path, text: str, mark: str, spaced: bool) -> list[Record]:
+    """The rows that are not blank, numbered; `spaced` leaves out the spaces before a cell."""
+    records: list[Record] = []
+    row = 0
+    source = io.StringIO(text, newline="")
+    try:
+        lines = csv.reader(source, delimiter=mark, strict=True, skipinitialspace=spaced)
+        for row, cells in enumerate(lines, 1):
+            if "".join(cells).strip():
+                records.append((row, cells))
+    except csv.Error as error:
+        if spaced:  # the quotes behind spaces are the cells' own
+            return _records(path, text, mark, spaced=False)
+        # A quote that is not closed makes a long cell of all that follows, too.
+        long = ", or leave out a cell as long as this" if "field limit" in str(error) else ""
+        raise InputError(
+            f"{path} row {row + 1} is not valid CSV ({error}): correct its quotes{long}"
+        ) from error
+    return records
 
 
 def _delimiter(text: str, smiles_column: str) -> str:
@@ -136,6 +171,9 @@ def _delimiter(text: str, smiles_column: str) -> str:
     # A name may hold a comma: what sets the SMILES' column apart is it.
     name = smiles_column.lower()
     for mark in between:
-        if name in (cell.strip().lower() for cell in next(csv.reader([header[0]], delimiter=mark))):
-            return mark
+        with suppress(csv.Error):
+            first = io.StringIO(header[0], newline="")
+            cells = next(csv.reader(first, delimiter=mark, skipinitialspace=True))
+            if name in (cell.strip().lower() for cell in cells):
+                return mark
     return between[0] if between else ","

@@ -137,9 +137,10 @@ def read_table(
         progress: show a progress bar for these.
 
     Cells that are empty or say nan, na, n/a, #n/a, null or none (any case) are missing targets.
-    Between tabs or semicolons -0,77 is -0.77, in a column without points, or where a comma has
-    other than three digits behind it. True and false (any case) are 1 and 0. A single target of
-    words, each of which occurs twice or more on average, holds classes.
+    Between tabs or semicolons -0,77 is -0.77: one cell that cannot be thousands says that decimals
+    take commas, in all columns but those where one surely takes a point. True and false (any case)
+    are 1 and 0. A single target of words, each of which occurs twice or more on average, holds
+    classes.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -218,7 +219,10 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
         return sheet.position(names[found[0]], "--smiles-column")
     problem = "several columns" if found else "no column"
     hint = ""
-    if not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
+    like = [name for name in names if "smiles" in name.lower()]
+    if not found and len(like) == 1:
+        hint = f"; did you mean --smiles-column {shlex.quote(like[0])}?"
+    elif not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
         hint = "; or, since row 1 looks like data, add a line of column names above it"
         if len(names) == 1:  # of a SMILES, or a SMILES and a name
             hint += ", or name the file *.smi"

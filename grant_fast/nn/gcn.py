@@ -310,4 +310,5 @@ def _graphs_of_pyg(data: Any) -> LooseGraphs:
     if x is None or edges is None:
         missing = "x" if x is None else "edge_index"
         raise InputError(f"the {type(data).__name__} has no {missing}: give it one")
-    return LooseGraphs(x, edges, weight, batch, None if batch is None else data.num_graphs)
+    size = None if batch is None else getattr(data, "num_graphs", None)
+    return LooseGraphs(x, edges, weight, batch, size)

@@ -25,6 +25,7 @@ from ..training.folder import (
     load_state,
     make_folder,
     prepare_folder,
+    read_config,
     remove_files,
 )
 from ..training.model import resolve_device
@@ -90,11 +91,10 @@ def compare(
     with alone_in(folder):
         if not resume:
             _clear(folder)
-        for run_dir, run in plan:  # the folder says what is to be done, if this is interrupted
-            if not (run_dir / CONFIG_FILE).exists():
-                make_folder(run_dir)
-                prepare_folder(run_dir, run, fresh=False)
         done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
+        for run_dir, run in plan:  # the folder says what is to be done, if this is interrupted
+            make_folder(run_dir)
+            prepare_folder(run_dir, run, fresh=False)
         if resume and not all(done):
             _warm_up(dataset, config)
         observer = observer or Observer()
@@ -102,9 +102,8 @@ def compare(
             if is_done:
                 observer.kept()
             else:
-                trainer = Trainer(dataset, run, run_dir, resume=resume)
                 with alone_in(run_dir):  # from a `train --resume` of this one
-                    trainer.fit(observer)
+                    Trainer(dataset, run, run_dir, resume=resume).fit(observer)
     last = config.seed + seeds
     return [
         read_run(run_folder(folder, name, seed))
@@ -113,19 +112,25 @@ def compare(
     ]
 
 
-def begun(out: Path) -> tuple[list[str], list[int]]:
-    """The arms, in the order of reports, and the seeds of the runs in a comparison's folder."""
-    runs = [path.parent for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
-    found = {run.parent.name for run in runs}
-    seeds = {run.name.removeprefix("seed-") for run in runs if run.parent.name in KNOWN}
-    return [arm for arm in KNOWN if arm in found], sorted(map(int, filter(str.isdecimal, seeds)))
+def begun(out: Path) -> list[tuple[str, int]]:
+    """Arm and seed of each run in a comparison's folder, arms in the order of reports."""
+    folders = [path.parent for path in out.glob(f"*/seed-*/{CONFIG_FILE}")]
+    runs = [(folder.parent.name, folder.name.removeprefix("seed-")) for folder in folders]
+    known = [(arm, int(seed)) for arm, seed in runs if arm in KNOWN and seed.isdecimal()]
+    return sorted(known, key=lambda run: (KNOWN.index(run[0]), run[1]))
 
 
-def beside(out: Path, runs: Sequence[Run]) -> tuple[list[str], list[int]]:
-    """Those arms and seeds in a comparison's folder that are none of these runs."""
-    arms, seeds = begun(out)
-    shown = {run.result.arm for run in runs}, {run.result.seed for run in runs}
-    return [arm for arm in arms if arm not in shown[0]], [n for n in seeds if n not in shown[1]]
+def begun_config(out: Path) -> RunConfig | None:
+    """The settings that the runs in a comparison's folder share, with the lowest of their seeds;
+    None where there are no runs.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    if not (runs := begun(out)):
+        return None
+    arm, seed = min(runs, key=lambda run: run[1])
+    return replace(read_config(run_folder(out, arm, seed)), visits=None)
 
 
 def arm_config(config: RunConfig, name: str, seed: int, visits: int | None) -> RunConfig:
@@ -159,7 +164,8 @@ def _clear(out: Path) -> None:
     for arm in KNOWN:
         runs = list((out / arm).glob("seed-*"))
         for run_dir in runs:
-            clear_folder(run_dir)
+            with alone_in(run_dir):
+                clear_folder(run_dir)
         for path in (*runs, out / arm):
             with suppress(OSError):  # something else is in it
                 path.rmdir()
@@ -167,9 +173,9 @@ def _clear(out: Path) -> None:
 
 
 def _is_done(run_dir: Path, config: RunConfig, dataset: Dataset) -> bool:
-    """Whether the run is finished; one of other settings or other data is an error."""
-    metric = config.metric_of(dataset.metric)
-    return is_finished(run_dir) and bool(load_state(run_dir, config, dataset.checksum, metric))
+    """Whether the run is finished; one of other settings or other data is an error, if begun."""
+    state = load_state(run_dir, config, dataset.checksum, config.metric_of(dataset.metric))
+    return state is not None and is_finished(run_dir)
 
 
 def check_seeds(seeds: int) -> None:

@@ -371,10 +371,7 @@ def evaluating(model: Model) -> Iterator[None]:
 
 def _positions(ids: Positions, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
-    given = as_index(ids).cpu()
-    if given.dtype == torch.bool:
-        raise InputError("ids is a mask: give positions, mask.nonzero().squeeze(1)")
-    where = as_positions(given, total)
+    where = as_positions(as_index(ids).cpu(), total)
     return torch.arange(where.start, where.stop) if isinstance(where, slice) else where
 
 

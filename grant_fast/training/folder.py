@@ -136,7 +136,7 @@ def save_state(run_dir: Path, state: dict[str, Any]) -> None:
     save_checkpoint(run_dir / LAST_FILE, {**state, "history": history})
     best = state["best"]
     if best is not None:
-        shared = {name: state[name] for name in ("config", "spec")}
+        shared = {name: state[name] for name in ("config", "spec", "data")}
         weights = {"model": best["weights"], "epoch": best["epoch"]}
         save_checkpoint(run_dir / BEST_FILE, shared | weights)
     write_history(run_dir, state["history"])

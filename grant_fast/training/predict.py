@@ -39,11 +39,13 @@ class Predictor:
             are (`spec.decode` takes them to the targets' units): `score` does it.
         config: the settings of the run.
         spec: the task, and how the network's outputs relate to the targets.
+        checksum: of the data that it learned from, see `Dataset.checksum`; None if that is unknown.
     """
 
     model: FlexGCN
     config: RunConfig
     spec: ModelSpec
+    checksum: int | None = None
 
     def __call__(self, graphs: PackedGraphs) -> Tensor:
         """Own units (regression) or probabilities, float32 [rows, columns] on the CPU.
@@ -65,10 +67,16 @@ class Predictor:
         where the command `train` found it.
 
         Raises:
-            InputError: as `load_dataset` (the data have moved, say); or the run is one of the
-                function `train`, which keeps no data.
+            InputError: as `load_dataset` (the data have moved, say); the data or their split are
+                no longer the same; or the run is one of the function `train`, which keeps no data.
         """
-        return dataset_of(self.config, progress=progress)
+        dataset = dataset_of(self.config, progress=progress)
+        if self.checksum not in (None, dataset.grouped().checksum):
+            raise InputError(
+                f"{self.config.source} has changed since the run learned from it, or is split in "
+                "another way: restore it, or read it as it is now with load_dataset"
+            )
+        return dataset
 
     def score(self, graphs: PackedGraphs, ids: Positions | None = None) -> Tensor:
         """The teacher's score of each graph, float32 [len(ids)] on the CPU: its error, as
@@ -107,8 +115,9 @@ class Predictor:
                 f"these graphs have {graphs.num_features} features per node, but the run was "
                 f"trained on {self.spec.num_features}: give graphs of the same kind"
             )
-        of_ogb = self.spec.encoder == "atom" and not self.config.source.startswith(MEMORY)
-        if of_ogb and are_pyg_features(graphs.x):
+        source = self.config.source
+        of_anyone = source.startswith(MEMORY) or source.lower().endswith(".gfast")
+        if self.spec.encoder == "atom" and not of_anyone and are_pyg_features(graphs.x):
             raise InputError(
                 "these molecules have the features of torch_geometric.utils.from_smiles, and the "
                 "run was trained on OGB's: make them with PackedGraphs.from_smiles"
@@ -138,7 +147,8 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     spec = ModelSpec.from_dict(state["spec"])
     model = build_model(config, spec)
     load_weights(model, state["model"], path)
-    return Predictor(model.to(resolve_device(device)).eval(), config, spec)
+    model = model.to(resolve_device(device)).eval()
+    return Predictor(model, config, spec, state.get("data"))
 
 
 def _without_weights(folder: Path, name: str, config: RunConfig) -> str:

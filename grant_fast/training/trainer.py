@@ -100,9 +100,8 @@ class Trainer:
         check_metric(self.metric, self.task)
         self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
-        dataset.check_split()
-        _check_learnable(dataset)
         dataset = dataset.grouped()
+        _check_learnable(dataset)
         self._checksum = dataset.checksum
         split = {name: ids.cpu() for name, ids in dataset.split.items()}
         self._train_ids = split["train"]

@@ -148,7 +148,7 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     fewer = run(*words, "--resume", "--arm", "grant-b")
     assert "not name them: full, grant-s, grant-global." in fewer.stdout
     fewer = run(*words, "--resume", "--seeds", 1)
-    assert "beyond --seeds 1: runs of seed 1." in fewer.stdout
+    assert "Not shown, as these seeds were not asked for: 1." in fewer.stdout
 
 
 def test_tiny_and_huge_values_keep_their_digits(tmp_path):
@@ -199,7 +199,7 @@ def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
     )
     result = run("compare", "--resume", "--arm", "full", "--seeds", 1, "-o", out)
     assert "Not shown, as --arm does not name them: grant-b." in result.stdout
-    assert "Not shown, as they are beyond --seeds 1: runs of seed 4." in result.stdout
+    assert "Not shown, as these seeds were not asked for: 4." in result.stdout
     line = fails("compare", "--resume", *few, "-o", out, "--lr", 0.1)
     assert "the run was made with lr=0.5, not 0.1" in line
 

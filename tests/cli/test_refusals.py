@@ -320,7 +320,7 @@ def test_unwritable_outputs_are_named(tmp_path):
 def test_a_deleted_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "grant_fast.cli.commands.train.load", lambda _: (tmp_path.rmdir(), os.getcwd())
+        "grant_fast.cli.commands.train.load", lambda *_: (tmp_path.rmdir(), os.getcwd())
     )
     for _ in ("meanwhile", "before"):
         assert "the current folder was deleted: go to another one" in fails("train", *SMALL)

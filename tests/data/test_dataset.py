@@ -53,6 +53,13 @@ def test_folds_test_each_graph_once_and_share_none(table: Path) -> None:
             data.folds(count)
 
 
+def test_folds_need_no_graph_in_each_part(table: Path) -> None:
+    data = load_dataset(table, split="random", progress=False)
+    none = torch.tensor([], dtype=torch.int64)
+    data.split = {"train": torch.arange(9), "valid": none, "test": none}
+    assert [sum(fold.sizes) for fold in data.folds(3)] == [9, 9, 9]
+
+
 def test_nothing_is_made_of_a_split_that_is_none(table: Path) -> None:
     data = load_dataset(table, split="random", progress=False)
     data.split["test"] = data.split["train"][:2]

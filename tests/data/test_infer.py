@@ -85,8 +85,14 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[0.0], [0.0]], "multiclass", "all labels are 0, .*needs two classes: choose another ta"),
         ([[3.0], [NAN]], "multiclass", "all labels are 3, .*needs two classes"),
         ([[100000001.0], [100000002.0]], "multiclass", "beyond 16,777,216 are rounded, and differ"),
+        ([[16777216.0], [16777217.0], [5.0], [5.0]], "multiclass", "beyond 16,777,216 are rounded"),
     ],
 )
 def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:
     with pytest.raises(InputError, match=culprit):
         make_task(torch.tensor(y), "graph", kind=kind)
+
+
+def test_whole_numbers_are_classes_however_large() -> None:
+    task, y = make_task(torch.tensor([16777216, 16777217] * 2), "graph", kind="multiclass")
+    assert (task.names, y.tolist()) == (("16777216", "16777217"), [0, 1, 0, 1])

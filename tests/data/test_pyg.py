@@ -333,3 +333,14 @@ def test_an_adjacency_of_pygs_is_named() -> None:
     sparse = SimpleNamespace(x=torch.ones(2, 1), adj_t=torch.eye(2))
     with pytest.raises(InputError, match=r"graph 0 has adj_t .*drop ToSparseTensor"):
         from_data_list([sparse])
+
+
+def test_a_series_of_graphs_need_only_give_them_by_number() -> None:
+    class Series:
+        def __getitem__(self, index: int) -> Any:
+            return [graph(2), graph(3)][index]
+
+    assert PackedGraphs.from_data_list(Series()).num_nodes == 5
+    for wrong in ("graphs", 3, None):
+        with pytest.raises(InputError, match="is not a list of graphs: give PyG's Data objects"):
+            PackedGraphs.from_data_list(wrong)

@@ -119,6 +119,20 @@ def test_a_mask_beyond_which_nothing_is_labelled_is_obeyed_already() -> None:
     assert packed.y is not None and packed.y.isnan().any()
 
 
+def test_a_mask_is_looked_at_in_the_graphs_that_are_taken() -> None:
+    def first(n: int, _: Any) -> torch.Tensor:
+        return torch.arange(n) == 0
+
+    made = graphs(train_mask=first, y=lambda n, _: torch.where(first(n, _), 0, -100))
+    made[3].y[:] = 0  # alone has labels beyond its mask
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        part = InMemory(made)[[0, 4]]
+        assert PackedGraphs.from_dataset(part, y_level="node", missing_labels=True).num_graphs == 2
+    with pytest.warns(UserWarning, match="has train_mask, which is left out"):
+        PackedGraphs.from_dataset(InMemory(made)[2:], y_level="node", missing_labels=True)
+
+
 class Shifted(InMemory):
     def get(self, idx: int) -> Any:
         out = super().get(idx)

@@ -81,6 +81,13 @@ def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark:
     assert table.cells[0] == ["C", "-0,77", "6.5"]
     mixed = read_table(csv_file(f"smiles{mark}y\nC{mark}1,234\nO{mark}-0,770\n"))
     assert columns(mixed) == [pytest.approx([1.234, -0.77])]
+    sure = csv_file(
+        f"smiles{mark}a{mark}b{mark}c\nC{mark}1,234{mark}n.d.{mark}1.25\nO{mark}2{mark}-,5{mark}2.5"
+    )
+    assert columns(read_table(sure, target=["a", "c"])) == [
+        pytest.approx([1.234, 2.0]),
+        [1.25, 2.5],
+    ]
 
 
 def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
@@ -136,6 +143,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("\n\n", r"molecules.csv is empty"),
         ("smiles,y\n", "has a header but no rows"),
         ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, from 'id', 'y'"),
+        ("id,SMILES_std,y\na,C,1\n", "'smiles': .*; did you mean --smiles-column SMILES_std\\?"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
         ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': add the targets"),
@@ -146,15 +154,17 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles;y\nC;1.234,5\n", "'1.234,5' is not a number, as decimals take a point"),
         ("smiles;y\nC;1,234,567\n", "'1,234,567' is not a number, as decimals take a point"),
         ("smiles;y\nC;1,234\nO;0.5\n", "row 2, column 'y': '1,234' is not a number, as decimals"),
-        ("smiles\ty\nC\t1,234\nO\t-25,000\nN\t\n", "row 2, column 'y': '1,234' is not a number"),
+        ("smiles\ty\nC\t1,234\nO\t-25,000\n", "'y': '1,234' may mean 1.234 or 1234: write one"),
+        ('smiles,y\nC,"-8,378"\n', "row 2, column 'y': '-8,378' may mean -8.378 or -8378: write"),
+        ("smiles;y\nC;0,5\nO;2.760\n", "row 3, column 'y': '2.760' may mean 2,760 or 2760: write"),
         ('smiles,y\nC,"1,000.5"\n', "'1,000.5' is not a number, as .* point and thousands nothing"),
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
-        ("smiles,y\nC,1\nCC\n", "row 3 has 1 cells, but the header has 2"),
+        ("smiles,y\nC,1\nCC\n", "row 3 has 1 cell, but the header has 2"),
         ("smiles,y\nC,1,2\n", "row 2 has 3 cells, but .* 2: .* cells that contain commas"),
         ("smiles;y\nC;1;2\n", "row 2 has 3 cells, but .* quote cells that contain semicolons"),
-        ("smiles\ty\nC\n", "row 2 has 1 cells, but .* cells that contain tabs"),
+        ("smiles\ty\nC\n", "row 2 has 1 cell, but .* cells that contain tabs"),
         (
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words that begin like numbers \('>1', '5 nM'\): write plain numbers, without units",
@@ -220,6 +230,20 @@ def test_a_space_before_a_quote_is_not_of_the_cell(csv_file, mark: str) -> None:
     lines = ["smiles, active", 'C, "1"', 'CC, "0"', ' "CCO", ""', 'CN, "1"']
     table = read_table(csv_file("\n".join(lines).replace(",", mark)))
     assert (table.smiles[2], table.classes, columns(table)) == ("CCO", (), [[1.0, 0.0, -9.0, 1.0]])
+
+
+def test_spaces_before_quotes_that_are_a_cell_s_own_stay(csv_file) -> None:
+    table = read_table(csv_file('smiles,note,y\nC, "a" and b,5\nCC, "c",6\n'), target="y")
+    assert (columns(table), table.cells[0]) == ([[5.0, 6.0]], ["C", ' "a" and b', "5"])
+
+
+def test_a_name_may_go_over_several_lines(csv_file) -> None:
+    table = read_table(csv_file('"y\n(mM)"; "smiles"\n5;C\n'))
+    assert (table.smiles_column, columns(table)) == ("smiles", [[5.0]])
+
+
+def test_rows_without_a_single_cell_are_blank(csv_file) -> None:
+    assert read_table(csv_file("smiles,y\nC,1\n,\n , \nO,2\n,\n")).rows == [2, 5]
 
 
 def test_a_quoted_name_tells_what_stands_between_cells(csv_file) -> None:

@@ -435,6 +435,12 @@ def test_pygs_batches_are_taken_whole():
     sampler = GraNTSampler(graphs, Task("regression"), 2, epochs=9, mode="global")
     assert sampler.select(model, 0)  # which needs no predict
     torch.testing.assert_close(sampler.scores, (want - batch.y).abs()[:, 0].detach())
+    graphs.append(pyg.Data(x=torch.empty(0, 5), edge_index=torch.empty(2, 0).long()))
+    graphs[-1].edge_weight, graphs[-1].y = torch.empty(0), torch.zeros(1, 1)
+    assert model(pyg.Batch.from_data_list(graphs)).shape == (4, 1)  # the last one without nodes
+    by_hand = pyg.Data(x=batch.x, edge_index=batch.edge_index, batch=batch.batch)
+    by_hand.edge_weight = batch.edge_weight
+    torch.testing.assert_close(model(by_hand), want)
     with pytest.raises(InputError, match="give a DataBatch alone: it has its own edges"):
         model(batch, batch=batch.batch)
     for wrong, missing in ((pyg.Data(x=batch.x), "edge_index"), (pyg.Data(edge_index=0), "x")):

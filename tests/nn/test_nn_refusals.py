@@ -28,6 +28,7 @@ def test_nonsense_arguments_name_themselves():
         ({"dropout": 1.5}, "dropout is 1.5"),
         ({"dropout": "0.5"}, "dropout='0.5': give a number, or one for each hidden layer"),
         ({"encoder": "bond"}, "unknown encoder 'bond'"),
+        ({"in_channels": 0, "encoder": "atom"}, "in_channels=0: give a whole number of at least 1"),
     ]
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):

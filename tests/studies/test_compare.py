@@ -1,19 +1,24 @@
 """Comparisons: equal budgets, fair order, and finished work kept."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from grant_fast.errors import InputError
+from grant_fast.files import alone_in
 from grant_fast.studies.compare import (
     CONTROLS,
     REPORT_FILES,
+    begun,
+    begun_config,
     compare,
     planned_visits,
     run_folder,
     with_controls,
 )
+from grant_fast.training.folder import read_config
 from grant_fast.training.observers import Observer
 from tests.rings import make_dataset
 
@@ -169,3 +174,45 @@ def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
 
 def test_a_string_is_one_arm_and_not_its_letters():
     assert with_controls("grant-s", "random") == ("random", "grant-s")
+
+
+def test_a_refused_resume_leaves_the_folder_as_it_was(tmp_path, config):
+    data, settings = make_dataset(), config(epochs=2)
+    compare(data, settings, tmp_path, arms=["full"], seeds=1)
+    (run_folder(tmp_path, "random", 0) / "last.pt").unlink()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for other, seeds in ((replace(settings, lr=0.5), 1), (replace(settings, lr=0.5), 2)):
+        with pytest.raises(InputError, match=r"the run was made with lr=.*, not 0\.5"):
+            compare(data, other, tmp_path, arms=["full"], seeds=seeds, resume=True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_what_is_taken_up_elsewhere_says_where(tmp_path, config):
+    data, settings = make_dataset(), config(epochs=2, source="here.csv")
+    compare(data, settings, tmp_path, arms=["full"], controls=(), seeds=1)
+    moved = replace(settings, source="there.csv")
+    compare(data, moved, tmp_path, arms=["full"], controls=(), seeds=2, resume=True)
+    for seed in (0, 1):
+        assert read_config(run_folder(tmp_path, "full", seed)).source == "there.csv"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+def test_a_run_that_another_process_goes_on_with_is_left_to_it(tmp_path, config):
+    run_dir = run_folder(tmp_path, "full", 0)
+    run_dir.mkdir(parents=True)
+    job = {"arms": ["full"], "controls": (), "seeds": 1}
+    for resume in (False, True):
+        with alone_in(run_dir), pytest.raises(InputError, match="another process is writing to"):
+            compare(make_dataset(), config(epochs=1), tmp_path, **job, resume=resume)
+
+
+def test_what_has_begun_is_told_from_what_else_is_there(tmp_path, config):
+    assert (begun(tmp_path), begun_config(tmp_path)) == ([], None)
+    settings = config(epochs=1, seed=4)
+    compare(make_dataset(), settings, tmp_path, arms=["grant-s"], controls=["random"], seeds=2)
+    for other in ("best/seed-1", "random/seed-x"):
+        (tmp_path / other).mkdir(parents=True)
+        (tmp_path / other / "config.json").write_text("mine")
+    assert begun(tmp_path) == [(arm, seed) for arm in ("random", "grant-s") for seed in (4, 5)]
+    shared = begun_config(tmp_path)
+    assert (shared.seed, shared.visits, shared.epochs) == (4, None, 1)

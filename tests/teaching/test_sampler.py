@@ -399,6 +399,8 @@ def test_ids_may_be_a_mask(make_graphs) -> None:
     for ids in (mask, mask.tolist(), mask.numpy()):
         sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, ids=ids)
         assert sampler.ids.tolist() == [0, 3, 6]
+    with pytest.raises(InputError, match=r"uint8 is a mask or positions: give mask\.bool"):
+        GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, ids=mask.to(torch.uint8))
 
 
 def test_numpys_numbers_leave_plain_values_in_the_state(make_graphs) -> None:

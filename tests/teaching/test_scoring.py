@@ -14,12 +14,13 @@ from torch.utils.data import ConcatDataset, Subset
 from grant_fast import FlexGCN
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
-from grant_fast.tasks import Task
+from grant_fast.tasks import Task, has_labels_outside
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
 from tests.cases import AWKWARD_SIZES, dense_graphs
 
 REGRESSION = Task("regression")
+NAN = math.nan
 
 
 def one_by_one(model: nn.Module, graphs: list, task: Task) -> Tensor:
@@ -120,6 +121,39 @@ def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         score_graphs(lambda batch: batch.x[:, :1], graphs, task)
+
+
+@pytest.mark.parametrize(
+    ("mask", "y", "outside"),
+    [
+        ([True, False], [0, -100], False),
+        ([True, False], [0, 1], True),
+        ([True, False], [[0], [-100]], True),  # only a vector of integers holds class numbers
+        ([True, False], [[0.0, 1.0], [NAN, NAN]], False),
+        ([True, False], [[0.0, 1.0], [NAN, 0.0]], True),
+        ([1, 0], [0.0, NAN], False),
+        ([True, True], [0, 1], False),
+        ([[True, False], [True, False]], [0, -100], True),  # several splits
+        ([True, False], [0], True),
+        ([True, False], 0, True),
+        (True, 0, True),
+    ],
+)
+def test_a_mask_leaves_nothing_out_where_the_rest_has_no_labels(mask, y, outside) -> None:
+    assert has_labels_outside(torch.tensor(mask), torch.tensor(y)) is outside
+    assert has_labels_outside(torch.tensor(mask), None)
+
+
+def test_graphs_to_score_may_be_a_mask(make_graphs, model) -> None:
+    graphs = make_graphs(9)
+    mask = torch.arange(9) % 3 == 0
+    scores = score_graphs(model, graphs, REGRESSION)
+    for ids in (mask, mask.tolist(), mask.numpy()):
+        torch.testing.assert_close(score_graphs(model, graphs, REGRESSION, ids=ids), scores[mask])
+    with pytest.raises(InputError, match="give one bool for each of the 9 graphs"):
+        score_graphs(model, graphs, REGRESSION, ids=mask[:4])
+    with pytest.raises(InputError, match=r"uint8 is a mask or positions: give mask\.bool"):
+        score_graphs(model, graphs, REGRESSION, ids=mask.to(torch.uint8))
 
 
 @pytest.mark.parametrize("with_ptr", [True, False])

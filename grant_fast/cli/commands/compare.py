@@ -1,7 +1,9 @@
 """`grant-fast compare`."""
 
+import dataclasses
+from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +15,6 @@ from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
     again,
-    begun_comparison,
     described,
     holds_runs,
     interrupted,
@@ -22,6 +23,9 @@ from ..shell import (
     use_fitting_threads,
 )
 from ..terminal import readable, stderr
+
+if TYPE_CHECKING:
+    from ...training.records import Run
 
 _SEEDS = 3
 
@@ -33,8 +37,8 @@ def compare(
     source: Annotated[
         str | None,
         typer.Argument(
-            help=f"{SOURCES} With --resume and -o it may be left out: the data and the settings "
-            "below are then taken from the folder."
+            help=f"{SOURCES} With --resume and -o, give it only if the data have moved: settings, "
+            "arms and seeds are taken from the folder."
         ),
     ] = None,
     out: Annotated[
@@ -58,7 +62,7 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and two controls, over several seeds."""
-    from ...studies.compare import begun, beside, check_seeds, with_controls
+    from ...studies.compare import begun, begun_config, check_seeds, with_controls
     from ...studies.compare import compare as run_all
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
@@ -70,28 +74,30 @@ def compare(
     with_controls(chosen)
     check_seeds(_SEEDS if seeds is None else seeds)
     check_flags(resume, overwrite)
-    saved = None
     if source is not None:
         given["source"] = source
-    elif resume and out:
-        saved = begun_comparison(out, given)
-    else:
+        out = out or Path("runs") / f"compare-{unzipped_name(source).stem}"
+    if out is None or (source is None and not resume):
         raise InputError("nothing to compare: give a SOURCE, or --resume with -o FOLDER")
-    config = saved or config_of(given)  # nonsense is refused before data are read
-    out = out or Path("runs") / f"compare-{unzipped_name(config.source).stem}"
-    check_free(out, resume, overwrite)
-    if resume:
-        there, of_seeds = begun(out)
-        chosen, seeds = chosen or there, seeds or len(of_seeds)
+    saved = begun_config(out) if resume else None
+    if saved is None and source is None:
+        raise InputError(f"{out} holds no comparison to continue: give a SOURCE")
+    if saved is not None:
+        saved = dataclasses.replace(saved, **given)
+        chosen, seeds = _taken_up(begun(out), saved.seed, chosen, seeds)
     chosen, seeds = chosen or list(ARMS), seeds or _SEEDS
-    dataset = load(config)
+    config = saved or config_of(given)  # nonsense is refused before data are read
+    check_free(out, resume, overwrite)
+    dataset = load(config, out if source is None else None)
     check_free(out, resume, overwrite)  # another process may have been quicker
     config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
-    num_runs = seeds * len(with_controls(chosen))
+    every, about = with_controls(chosen), described(dataset, config)
+    if saved is not None:
+        about.append(f"continues {out}: {', '.join(every)}; {seeds} seed{'s' * (seeds != 1)} each")
     try:
-        with ConsoleObserver(stderr(), num_runs, described(dataset, config)) as shown:
+        with ConsoleObserver(stderr(), seeds * len(every), about) as shown:
             runs = run_all(
                 dataset,
                 config,
@@ -101,18 +107,37 @@ def compare(
                 resume=resume,
                 observer=Observers([shown, *observers]),
             )
+        title = title_of(dataset)
+        summaries = summarize(runs)
+        sentences = write_report(out, runs, summaries, title)
+        draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
         raise interrupted(holds_runs(out), again()) from None
-    title = title_of(dataset)
-    summaries = summarize(runs)
-    sentences = write_report(out, runs, summaries, title)
-    other_arms, other_seeds = beside(out, runs)
-    if other_arms:
-        sentences.append(f"Not shown, as --arm does not name them: {', '.join(other_arms)}.")
-    if other_seeds:
-        which = ", ".join(map(str, other_seeds))
-        sentences.append(f"Not shown, as they are beyond --seeds {seeds}: runs of seed {which}.")
-    draw_curves(out / "curves.png", runs, title)
+    sentences += _not_shown(begun(out), runs)
     result = runs[0].result
     table = terminal_table(summaries, result.metric, result.higher_is_better, title)
     show_results(out, table, sentences)
+
+
+def _taken_up(
+    there: list[tuple[str, int]], first: int, arms: list[str], seeds: int | None
+) -> tuple[list[str], int | None]:
+    """The arms and the number of seeds to go on with: those asked for, or else those in the folder,
+    whose seeds count from the first."""
+    of_seeds = {seed for _, seed in there}
+    found = next(n for n in count() if first + n not in of_seeds)
+    return arms or list(dict.fromkeys(arm for arm, _ in there)), seeds or found or None
+
+
+def _not_shown(there: list[tuple[str, int]], runs: list["Run"]) -> list[str]:
+    """What else is in the folder, a sentence for arms and one for seeds."""
+    shown = {run.result.arm for run in runs}, {run.result.seed for run in runs}
+    arms = dict.fromkeys(arm for arm, _ in there if arm not in shown[0])
+    seeds = sorted({seed for _, seed in there if seed not in shown[1]})
+    sentences = []
+    if arms:
+        sentences.append(f"Not shown, as --arm does not name them: {', '.join(arms)}.")
+    if seeds:
+        which = ", ".join(map(str, seeds))
+        sentences.append(f"Not shown, as these seeds were not asked for: {which}.")
+    return sentences

@@ -99,12 +99,12 @@ def reproduce(
                 resume=resume,
                 observer=shown,
             )
+        title = f"{recipe.name}: {title_of(dataset)}"
+        differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
+        command = shlex.join(["grant-fast", *sys.argv[1:]])
+        write_reproduction(out, recipe, config, rows, title, differences, command)
+        draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
         raise interrupted(holds_runs(out), again()) from None
-    title = f"{recipe.name}: {title_of(dataset)}"
-    differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
-    command = shlex.join(["grant-fast", *sys.argv[1:]])
-    write_reproduction(out, recipe, config, rows, title, differences, command)
-    draw_curves(out / "curves.png", runs, title)
     table = terminal_table(cells(recipe, config, rows), title)
     show_results(out, table, [f"- {sentence}" for sentence in differences], width=120)

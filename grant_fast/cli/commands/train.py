@@ -8,7 +8,6 @@ import typer
 
 from ...errors import InputError
 from ...files import unzipped_name
-from ...training.config import MEMORY
 from ...training.defaults import config_of
 from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..options import with_settings
@@ -63,15 +62,7 @@ def train(
     config = saved or config_of(changes)  # nonsense is refused before data are read
     out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
     check_free(out, resume, overwrite)
-    try:
-        dataset = load(config)
-    except InputError as error:
-        if saved is None or source is not None or config.source.startswith(MEMORY):
-            raise
-        raise InputError(
-            f"{error} ({config.source} is the source in {out / CONFIG_FILE}: if the data have "
-            "moved, give a SOURCE with --resume)"
-        ) from error
+    dataset = load(config, out / CONFIG_FILE if source is None else None)
     check_free(out, resume, overwrite)  # another process may have been quicker
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
