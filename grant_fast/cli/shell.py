@@ -95,16 +95,21 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     return [", ".join(words), *doubts(dataset, config)]
 
 
-def described_share(config: RunConfig) -> list[str]:
+def described_share(config: RunConfig, num_train: int) -> list[str]:
     """That a run does not train on all graphs in every epoch, in a line; none where it does."""
-    if config.arm in ("full", INFOBATCH) or config.start_ratio == 1:
+    if config.arm in ("full", INFOBATCH):
         return []
-    from ..teaching.schedules import Curriculum
+    from ..teaching.schedules import Curriculum, share_size
 
+    what, total = "graphs", num_train
+    if config.arm == "grant-b":
+        what, total = "batches", -(-num_train // config.batch_size)
+    if share_size(config.start_ratio, total) == total:
+        return []
     schedules: Any = config.ratio_schedule, config.interval
     last = Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
-    what = "batches" if config.arm == "grant-b" else "graphs"
-    share = f"{config.start_ratio:.0%} of the {what}, one or more, at first, {last:.0%} at the end"
+    of = f"{share_size(config.start_ratio, total):,} of {total:,} {what}"
+    share = f"{of} at first, {share_size(last, total):,} of them at the end"
     remedy = "--arm full takes all"
     curriculum = config.interval == "curriculum" and config.ratio_schedule != "constant"
     if last == config.start_ratio and curriculum and config.epochs > 1:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 
-from ..errors import InputError, whole_number
+from ..errors import InputError, few, whole_number
 from ..files import closest, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
@@ -232,6 +232,15 @@ def molecules_of(
     return arrays, [(table.rows[i], text or table.title(i)) for i, text in failures], found
 
 
+def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[Failure]) -> str:
+    """That no molecule of a table can be read, and what may be wrong."""
+    shown = few([repr(text[:30]) for _, text in failed])
+    if table_kind(source) == ".smi":
+        return f"{source} holds no valid SMILES ({shown}): begin each line with one"
+    where = f"{source} column {table.smiles_column!r}"
+    return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
+
+
 def _from_table(
     path: Path,
     table: Table,
@@ -249,6 +258,8 @@ def _from_table(
     also = scaffold if by_scaffold else None
     arrays, skipped, scaffolds = molecules_of(table, also, reading)
     too_few = arrays.num_graphs < FEWEST
+    if skipped and not arrays.num_graphs and table_kind(path) != ".sdf":
+        raise InputError(no_molecules(path, table, skipped))
     if skipped and (strict or too_few):
         row, text = skipped[0]
         left = f"correct it: what is left, {arrays.num_graphs} of {len(table)}, is too few to split"
@@ -295,7 +306,9 @@ def _from_smi(
     by_scaffold = split == "scaffold"
     also = _scored if by_scaffold else penalized_logp
     arrays, skipped, found = molecules_of(table, also, reading)
-    if skipped and (strict or arrays.num_graphs == 0):
+    if skipped and not arrays.num_graphs:
+        raise InputError(no_molecules(path, table, skipped))
+    if skipped and strict:
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
     table = table.without(skipped)

@@ -162,7 +162,7 @@ def _clear(out: Path) -> None:
     All of it at once: a later --resume must not take an old result for one of this comparison.
     """
     for arm in KNOWN:
-        runs = list((out / arm).glob("seed-*"))
+        runs = [path for path in (out / arm).glob("seed-*") if path.is_dir()]
         for run_dir in runs:
             with alone_in(run_dir):
                 clear_folder(run_dir)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..data.load import Reading, check_kind, molecules_of
+from ..data.load import Reading, check_kind, molecules_of, no_molecules
 from ..data.table import Table, molecules_in, read_smi, read_table, table_kind
-from ..errors import InputError, few
+from ..errors import InputError
 from ..files import atomic_write_csv, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Task, measured
@@ -84,7 +84,7 @@ def predict_table(
         table = read_table(source, column, require_target=False, workers=workers, progress=progress)
     arrays, failed, _ = molecules_of(table, None, Reading(workers, progress))
     if arrays.num_graphs == 0:
-        raise InputError(_no_molecules(source, table, failed))
+        raise InputError(no_molecules(source, table, failed))
     if failed and strict:
         row, text = failed[0]
         raise InputError(
@@ -101,15 +101,6 @@ def predict_table(
     )
     _write_csv(out, [*table.header, *names], lines)
     return failed
-
-
-def _no_molecules(source: str | Path, table: Table, failed: Sequence[tuple[int, str]]) -> str:
-    """That no molecule of a table can be read, and what may be wrong."""
-    shown = few([repr(text[:30]) for _, text in failed])
-    if table_kind(source) == ".smi":
-        return f"{source} holds no valid SMILES ({shown}): begin each line with one"
-    where = f"{source} column {table.smiles_column!r}"
-    return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
 
 
 def predict_packed(predictors: Sequence[Predictor], source: str | Path, out: str | Path) -> None:

@@ -353,6 +353,36 @@ def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path)
     again = run("train", "--resume", "-o", tmp_path / "run")
     assert again.exit_code == 0
     assert "run has no finished epoch to continue from: the run starts at epoch 1" in again.stderr
+    assert "epoch 1" not in run("train", "--resume", "-o", tmp_path / "run").stderr
+
+
+def test_a_comparison_is_taken_up_with_data_that_have_moved(molecules, tmp_path):
+    out, moved = tmp_path / "x", tmp_path / "moved.csv"
+    few = ["--arm", "grant-s", "--seeds", 1]
+    assert run("compare", molecules, *SIZE, "--lr", 0.5, *few, "-o", out).exit_code == 0
+    molecules.rename(moved)
+    line = fails("compare", "--resume", "-o", out)
+    assert f"{molecules} is the source in {out}: if the data have moved, give a SOURCE" in line
+    line = fails("compare", moved, "--resume", "-o", out, "--lr", 0.25)
+    assert "the run was made with lr=0.5, not 0.25" in line
+    result = run("compare", moved, "--resume", "-o", out, "--seeds", 2)
+    assert result.exit_code == 0, result.output
+    said = "".join(result.stderr.split())
+    assert f"continues{out}:full-equal-budget,random,grant-s;2seedseach" in said
+    for seed in (0, 1):
+        text = (out / "random" / f"seed-{seed}" / "config.json").read_text()
+        assert json.loads(text)["source"] == str(moved)
+    assert load_predictor(out / "grant-s" / "seed-0").dataset().sizes == (24, 3, 3)
+
+
+def test_seeds_are_counted_from_the_first(tmp_path):
+    out = tmp_path / "x"
+    words = ["compare", *SMALL, "--epochs", 1, "--arm", "full", "-o", out]
+    for seed in (7, 9):
+        assert run(*words, "--seed", seed, "--seeds", 1, "--resume").exit_code == 0
+    assert "asked for: 9." in run("compare", "--resume", "-o", out).stdout
+    assert not (out / "full" / "seed-8").exists()
+    assert "asked for: 7, 9." in run(*words, "--seed", 3, "--seeds", 1, "--resume").stdout
 
 
 def test_molecules_in_test_and_in_training_are_counted(tmp_path):
@@ -407,20 +437,21 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     [
         (
             {"arm": "grant-b", "start_ratio": 0.05, "epochs": 50},
-            "grant-b: 5% of the batches, one or more, at first, 87% at the end (",
+            "grant-b: 1 of 20 batches at first, 18 of them at the end (",
         ),
         (
             {"arm": "random", "start_ratio": 0.1, "epochs": 5},
-            "random: 10% of the graphs, one or more, at first, 10% at the end (too few epochs for "
+            "random: 1,000 of 10,000 graphs at first, 1,000 of them at the end (too few epochs for "
             "it to grow: give more, or --interval 1; ",
         ),
         ({"arm": "grant-s", "start_ratio": 1.0}, ""),
+        ({"arm": "grant-b", "start_ratio": 0.05, "batch_size": 10_000}, ""),
         ({"arm": "full"}, ""),
         ({"arm": "infobatch"}, ""),
     ],
 )
 def test_a_run_on_a_share_of_the_graphs_says_so(settings, said):
-    lines = shell.described_share(RunConfig(**settings))
+    lines = shell.described_share(RunConfig(**settings), 10_000)
     assert lines == ([f"{said}--arm full takes all)"] if said else [])
 
 

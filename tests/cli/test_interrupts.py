@@ -138,3 +138,17 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
             assert said.startswith("interrupted; continue with: grant-fast")
         else:
             assert said == "interrupted"
+
+
+def test_an_interrupt_amid_the_report_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    few = ["--graphs", 20, "--epochs", 1, "--seeds", 1, "--device", "cpu", "-o", tmp_path / "x"]
+    with monkeypatch.context() as patch:
+        patch.setattr("grant_fast.studies.curves.draw_curves", interrupt)
+        for words in (["compare", *SMALL, *few], ["reproduce", "gen-reg", *few, "--overwrite"]):
+            result = run(*words)
+            assert result.exit_code == 130
+            assert "continue with: grant-fast" in result.stderr
+    assert run("reproduce", "gen-reg", *few, "--resume").exit_code == 0

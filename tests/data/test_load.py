@@ -138,7 +138,9 @@ class TestMolecules:
             load_dataset(path, strict=True, progress=False)
 
     def test_nothing_parsable_is_an_error_anyway(self, csv_file: Callable) -> None:
-        with pytest.raises(InputError, match=r"row 2: 'C1' is not a valid SMILES \(2 such"):
+        with pytest.raises(
+            InputError, match=r"column 'smiles' holds no valid SMILES \('C1', 'C2'\): name"
+        ):
             load_dataset(csv_file(["C1,0", "C2,1"]), progress=False)
 
     def test_too_few_left_to_split_names_what_was_left_out(self, csv_file: Callable) -> None:

@@ -169,6 +169,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words that begin like numbers \('>1', '5 nM'\): write plain numbers, without units",
         ),
+        ("smiles,y\nC,'1'\nCC,'0'\nN,'1'\nO,'0'\n", r"begin like numbers \(\"'1'\", \"'0'\"\)"),
         ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\), too many different ones for classes"),
         ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
         (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),

@@ -107,6 +107,10 @@ def test_wrong_inputs_name_themselves():
         model(case.x, torch.zeros(2, 3), batch=case.batch)
     with pytest.raises(InputError, match=r"edge_index has shape \(3, 2\)"):
         model(case.x, torch.zeros(3, 2).long(), batch=case.batch)
+    with pytest.raises(InputError, match=r"shape \(3, 2\).*edge features \(edge_attr\) are not"):
+        FlexGCN(5, 4, 1, orders=[2, 2])(
+            torch.ones(4, 5), torch.zeros(2, 3).long(), torch.ones(3, 2)
+        )
     with pytest.raises(InputError, match="edge_weight has shape"):
         model(case.x, case.edge_index, torch.ones(3), case.batch)
     with pytest.raises(InputError, match="edge_weight is a list: give a tensor"):

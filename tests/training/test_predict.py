@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from grant_fast.data.dataset import save_dataset
+from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
+from grant_fast.graphs import PackedGraphs
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
 from grant_fast.training.answers import predict_packed, write_parts
+from grant_fast.training.config import MEMORY
 from grant_fast.training.metrics import evaluate
 from grant_fast.training.predict import load_predictor
+from grant_fast.training.source import dataset_of
 from grant_fast.training.targets import targets_of
 from grant_fast.training.trainer import Trainer
 from tests.rings import NUM_GRAPHS, make_dataset
@@ -107,3 +111,58 @@ def test_the_result_holds_every_metric_of_the_task_for_the_best_weights(tmp_path
         for name in names:
             expected = pytest.approx(evaluate(name, pred, y, data.task), abs=1e-5)
             assert result.test_metrics[name] == expected
+
+
+SMILES = [f"{'C' * (n % 7 + 1)}{end}" for n in range(21) for end in ("O", "N=O")]
+
+
+@pytest.fixture
+def table(tmp_path):
+    pytest.importorskip("rdkit")
+    pytest.importorskip("ogb")
+    path = tmp_path / "table.csv"
+    path.write_text("smiles,y\n" + "".join(f"{smiles},{n}\n" for n, smiles in enumerate(SMILES)))
+    return path
+
+
+def test_the_data_of_a_run_are_those_that_it_learned_from(tmp_path, config, table):
+    settings = config(epochs=1, source=str(table), split="random")
+    data = dataset_of(settings)
+    Trainer(data, settings, tmp_path / "run").fit()
+    again = load_predictor(tmp_path / "run").dataset()
+    assert torch.equal(again.split["test"], data.split["test"])
+    table.write_text(table.read_text().replace(",5\n", ",6\n"))
+    for last in (False, True):
+        with pytest.raises(InputError, match=r"table\.csv has changed since the run learned"):
+            load_predictor(tmp_path / "run", last=last).dataset()
+
+
+@pytest.mark.parametrize("where", ["csv", "memory", "gfast"])
+def test_molecules_numbered_as_pygs_are_only_for_a_run_that_learned_from_such(
+    tmp_path, config, table, where
+):
+    utils = pytest.importorskip("torch_geometric.utils")
+    packed = PackedGraphs.from_data_list([utils.from_smiles(smiles) for smiles in SMILES])
+    packed.y = torch.arange(len(SMILES)).float()[:, None]
+    data = load_dataset(table, split="random", progress=False)
+    if where != "csv":
+        data = replace(data, graphs=packed)
+    save_dataset(data, tmp_path / "a.gfast")
+    source = {"csv": str(table), "memory": MEMORY + "a", "gfast": str(tmp_path / "a.gfast")}[where]
+    Trainer(data, config(epochs=1, source=source, split="random"), tmp_path / "run").fit()
+    predict = load_predictor(tmp_path / "run")
+    if where == "csv":
+        with pytest.raises(InputError, match="and the run was trained on OGB's: make them"):
+            predict(packed)
+    else:
+        assert predict(packed).shape == (len(SMILES), 1)
+
+
+def test_graphs_that_share_an_id_are_each_in_split_csv(tmp_path, config):
+    dataset = make_dataset()
+    dataset.graphs.ids = torch.arange(NUM_GRAPHS) // 2
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    write_parts(tmp_path, dataset)
+    rows = (tmp_path / "split.csv").read_text().splitlines()
+    assert rows[1:5] == ["0,train", "0,train", "1,train", "1,train"]
+    assert len(rows) == 1 + NUM_GRAPHS

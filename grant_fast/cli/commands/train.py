@@ -69,7 +69,8 @@ def train(
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         trainer = Trainer(dataset, config, out, resume=resume)
-        about = [*described(dataset, config), *described_share(config)]
+        share = described_share(config, len(dataset.split["train"]))
+        about = [*described(dataset, config), *share]
         if resume and trainer.epoch == 0:
             about.append(f"{out} has no finished epoch to continue from: the run starts at epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
