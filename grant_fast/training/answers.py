@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..data.dataset import Dataset
 from ..data.load import Reading, check_kind, molecules_of, no_molecules
-from ..data.table import Table, molecules_in, read_smi, read_table, table_kind
+from ..data.table import molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, unzipped_name
 from ..graphs import PackedGraphs
