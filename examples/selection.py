@@ -25,7 +25,7 @@ from torch import Tensor
 from grant_fast import GraNTSampler, score_graphs, select_graphs
 from grant_fast.data.load import Dataset, load_dataset
 from grant_fast.files import atomic_write_text
-from grant_fast.studies.report import markdown
+from grant_fast.studies.report import Spread, chance, markdown
 from grant_fast.teaching.residuals import graph_losses
 from grant_fast.training.config import RunConfig
 from grant_fast.training.defaults import defaults_for
@@ -215,7 +215,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
         for run in mine:
             by_arm[run["arm"]].append(run)
         extra = [key for key in ("positive", "noisy") if key in mine[0]["probes"][0]]
-        heads = ["arm", f"test {mine[0]['metric']}", "at the last epoch", "graphs seen"]
+        heads = ["arm", f"test {mine[0]['metric']}", "p", "at the last epoch", "graphs seen"]
         heads += ["seconds", "selecting", "overlap", "chance"]
         heads += [f"{key} among them" for key in extra]
         text.append(
@@ -225,7 +225,8 @@ def tables(runs: list[dict[str, Any]]) -> str:
         for arm in (arm for arm in ARMS if arm in by_arm):
             group = by_arm[arm]
             early = [p for run in group for p in run["probes"] if p["share"] < 1]
-            cells = [arm, spread(group, "test"), spread(group, "test_last")]
+            cells = [arm, spread(group, "test"), beside(group, by_arm["random"])]
+            cells.append(spread(group, "test_last"))
             cells.append(f"{mean(run['visits'] for run in group):,.0f}")
             selecting = mean(run["selecting_seconds"] for run in group)
             seconds = selecting + mean(run["training_seconds"] for run in group)
@@ -235,6 +236,14 @@ def tables(runs: list[dict[str, Any]]) -> str:
             rows.append(cells)
         text.append(markdown(heads, rows))
     return "\n\n".join(text)
+
+
+def beside(group: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
+    """The p of Welch's t-test of two arms' test metrics; nothing of an arm beside itself."""
+    if group is others or min(len(group), len(others)) < 2:
+        return "–"
+    one, other = (Spread.of([run["test"] for run in runs]) for runs in (group, others))
+    return f"{chance(one, other):.3f}"
 
 
 def spread(group: list[dict[str, Any]], key: str) -> str:
@@ -262,8 +271,8 @@ def draw(path: Path, runs: list[dict[str, Any]]) -> None:
             shares = {probe["epoch"]: probe["share"] for probe in group[0]}
             points = zip(*group, strict=True)
             axis.plot(list(shares), [mean(p["overlap"] for p in at) for at in points], label=arm)
-        chance = list(shares), list(shares.values())
-        axis.plot(*chance, color="black", linestyle=":", label="chance")
+        random = list(shares), list(shares.values())
+        axis.plot(*random, color="black", linestyle=":", label="chance")
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("epoch")
         axis.grid(color="#dddddd", linewidth=0.7)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich import box
 from rich.markup import escape
 from rich.table import Table
@@ -21,6 +22,8 @@ from .compare import CONTROLS
 
 FULL = "full"
 _ENOUGH_SEEDS = 3
+#: How seldom chance alone sets two means so far apart that they are called different.
+_SELDOM = 0.05
 _EQUAL_SHARE = 0.1  # by which numbers of graphs may differ and still be called equal
 
 
@@ -105,9 +108,8 @@ def summarize(runs: Sequence[Run]) -> list[ArmSummary]:
 def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool) -> list[str]:
     """What the numbers say, in plain sentences.
 
-    A difference of two means counts only where it exceeds two standard errors,
-    2 √(s₁²/n₁ + s₂²/n₂) (Welch's, so spreads may differ); anything less is "no clear difference".
-    Fewer than three seeds tell nothing about s, and so decide nothing.
+    A difference of two means counts only where `chance` is below 5%; anything else is "no clear
+    difference". Fewer than three seeds tell nothing about the spread, and so decide nothing.
     """
     measured = [arm for arm in summaries if not math.isnan(arm.test_metric.mean)]
     if not measured:
@@ -122,7 +124,8 @@ def verdict(summaries: Sequence[ArmSummary], metric: str, higher_is_better: bool
     if tied:
         lead = f"{lead}, with no clear difference from {_joined(tied)}"
     elif len(measured) > 1:
-        lead = f"{lead}, by more than two standard errors"
+        others = "the other arm" if len(measured) == 2 else "each other arm"
+        lead = f"{lead}, clearly better than {others} (Welch's t-test, p < {_SELDOM})"
     return [f"{lead}.", *_against_controls(measured, sign)]
 
 
@@ -168,10 +171,31 @@ def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
 
 def _order(one: ArmSummary, other: ArmSummary, sign: int) -> int:
     """1 where `one` is clearly better, -1 where clearly worse, else 0."""
-    gap = sign * (one.test_metric.mean - other.test_metric.mean)
-    spreads = (one.test_metric, other.test_metric)
-    error = math.sqrt(sum((spread.std or 0.0) ** 2 / spread.seeds for spread in spreads))
-    return 0 if abs(gap) <= 2 * error else (1 if gap > 0 else -1)
+    if chance(one.test_metric, other.test_metric) >= _SELDOM:
+        return 0
+    return 1 if sign * (one.test_metric.mean - other.test_metric.mean) > 0 else -1
+
+
+def chance(one: Spread, other: Spread) -> float:
+    """How often seeds alone would set two equal means at least so far apart: the two-sided p of
+    Welch's t-test (B. L. Welch, *Biometrika* 34, 1947), whose spreads may differ.
+
+    Args:
+        one, other: of two seeds or more each.
+    """
+    gap, parts = abs(one.mean - other.mean), []
+    for spread in (one, other):
+        assert spread.std is not None
+        parts.append((spread.std**2 / spread.seeds, spread.seeds - 1))
+    squared = sum(part for part, _ in parts)  # of the standard error of the gap
+    if squared == 0:
+        return float(gap == 0)
+    freedom = squared**2 / sum(part**2 / degrees for part, degrees in parts)
+    # Student's density, integrated over the angle whose tangent is t/√freedom.
+    angles = torch.linspace(0, math.atan(gap / math.sqrt(squared * freedom)), 1001).double()
+    between = float(torch.trapezoid(angles.cos() ** (freedom - 1), angles))
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
+    return 1 - 2 * scale / math.sqrt(math.pi) * between
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from grant_fast.studies.curves import draw_curves
 from grant_fast.studies.report import (
     ArmSummary,
     Spread,
+    chance,
     markdown,
     rows,
     summarize,
@@ -108,17 +110,46 @@ def test_a_clear_winner_is_called_one():
         }
     )
     lead = "grant-b has the best mean test roc_auc, 0.810 ± 0.010"
-    assert said[0] == f"{lead}, by more than two standard errors."
+    assert said[0] == f"{lead}, clearly better than each other arm (Welch's t-test, p < 0.05)."
     assert said[1] == (
         "grant-b: better than random, better than full-equal-budget, better than full, "
         "50% less training time than full."
     )
 
 
-def test_a_difference_within_two_standard_errors_is_no_clear_difference():
-    # 0.10 above full, with a standard error of √(0.1²/3 + 0.06²/3) = 0.067
+@pytest.mark.parametrize(
+    ("t", "degrees"), [(12.7062, 1), (4.30265, 2), (2.77645, 4), (2.22814, 10), (1.96115, 1998)]
+)
+def test_chance_is_what_tables_of_students_t_say(t, degrees):
+    seeds = degrees // 2 + 1
+    if degrees == 1:  # one spread is nothing beside the other
+        one, other, error = Spread(0, 1e-9, 9), Spread(0, 1, 2), math.sqrt(1 / 2)
+    else:
+        one, other, error = Spread(0, 1, seeds), Spread(0, 1, seeds), math.sqrt(2 / seeds)
+    assert chance(one, replace(other, mean=t * error)) == pytest.approx(0.05, abs=2e-5)
+
+
+def test_chance_is_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    draw = random.Random(0)
+    for _ in range(50):
+        one, other = (
+            Spread(draw.gauss(0, 2), draw.random(), draw.randint(2, 20)) for _ in range(2)
+        )
+        flat = (one.mean, one.std, one.seeds, other.mean, other.std, other.seeds)
+        expected = stats.ttest_ind_from_stats(*flat, equal_var=False).pvalue
+        assert chance(one, other) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_any_spread_every_gap_is_clear():
+    assert chance(Spread(1, 0, 3), Spread(1, 0, 3)) == 1
+    assert chance(Spread(1, 0, 3), Spread(2, 0, 3)) == 0
+
+
+def test_what_chance_may_give_is_no_clear_difference():
+    # 0.20 above full, three standard errors of √(0.1²/3 + 0.06²/3) = 0.067: p is 0.054
     said = sentences(
-        {"full": [0.6, 0.7, 0.8], "random": [0.6, 0.7, 0.8], "grant-b": [0.74, 0.80, 0.86]}
+        {"full": [0.6, 0.7, 0.8], "random": [0.6, 0.7, 0.8], "grant-b": [0.84, 0.90, 0.96]}
     )
     assert said[0].startswith("grant-b has the best")
     assert "no clear difference from full and random" in said[0]
@@ -216,6 +247,8 @@ def test_a_page_kept_here_shows_the_numbers_kept_beside_it(path):
     page = path.with_suffix(".md").read_text(encoding="utf-8")
     assert markdown(*rows(summaries, kept["metric"])) in page
     assert all(sentence in page for sentence in kept["verdict"])
+    said = verdict(summaries, kept["metric"], kept["higher_is_better"]) + unequal(summaries)
+    assert kept["verdict"] == said
 
 
 @pytest.fixture
