@@ -225,7 +225,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
         for arm in (arm for arm in ARMS if arm in by_arm):
             group = by_arm[arm]
             early = [p for run in group for p in run["probes"] if p["share"] < 1]
-            cells = [arm, spread(group, "test"), beside(group, by_arm["random"])]
+            cells = [arm, spread(group, "test"), beside(group, by_arm.get("random", []))]
             cells.append(spread(group, "test_last"))
             cells.append(f"{mean(run['visits'] for run in group):,.0f}")
             selecting = mean(run["selecting_seconds"] for run in group)

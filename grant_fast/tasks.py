@@ -68,9 +68,11 @@ def measured(y: "Tensor", task: Task) -> "Tensor":
 
 def has_labels_outside(mask: "Tensor", y: "Tensor | None") -> bool:
     """Whether rows of `y` that are not in the mask have labels, or may have."""
-    if y is None or mask.dim() != 1 or y.shape[:1] != mask.shape:
+    if y is None or getattr(mask, "ndim", 0) != 1 or y.shape[:1] != mask.shape:
         return True
     rest = y[~mask.bool()]
+    if len(rest) == 0:
+        return False
     if rest.is_floating_point():
         return not bool(rest.isnan().all())
     return rest.dim() > 1 or bool((rest != NOT_MEASURED).any())  # only class numbers can be missing

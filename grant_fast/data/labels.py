@@ -49,7 +49,7 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
         values = np.array([_value(cell) for cell in cells])
         doubtful = np.flatnonzero(~(np.abs(values) <= _LARGEST)).tolist()
         wrong = next((at for at in doubtful if cells[at].lower() not in MISSING), None)
-        if wrong is not None or sheet.commas:
+        if wrong is not None or sheet.mark != ",":
             _check_is_clear(sheet, column)
         if wrong is not None:
             _check_no_number_among_words(sheet, column)
@@ -168,7 +168,7 @@ def _check_is_clear(sheet: Sheet, column: int) -> None:
     row, record = sheet.body[at]
     text = record[column].strip()
     whole = re.sub("[.,]", "", text)
-    decimal = text.replace(".", ",") if sheet.commas else text.replace(",", ".")
+    decimal = text.replace(".", ",") if "." in text else text.replace(",", ".")
     raise InputError(
         f"{sheet.path} row {row}, column {sheet.names[column]!r}: {text!r} may mean {decimal} or "
         f"{whole}: write one of these"

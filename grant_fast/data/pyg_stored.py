@@ -48,9 +48,10 @@ def stored_rows(dataset: Any) -> GraphRows | None:
     if not len(where) or (told is not None and (np.asarray(told)[where] != x.sizes).any()):
         return None
     left_out = {}  # edges of several types are looked at one by one
-    if "train_mask" in store:
-        mask = _rows(store["train_mask"], dataset.slices["train_mask"], where, 0)
-        if has_labels_outside(mask.values, y and y.values):
+    if (mask := store.get("train_mask")) is not None:
+        if isinstance(mask, Tensor):
+            mask = _rows(mask, dataset.slices["train_mask"], where, 0).values
+        if has_labels_outside(mask, y and y.values):
             left_out = {"train_mask": 0}
     if weight is not None:
         weight = Rows(weight.sizes, weight.values.reshape(-1).float())

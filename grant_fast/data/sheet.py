@@ -31,7 +31,7 @@ Record = tuple[int, list[str]]
 class Sheet(NamedTuple):
     """A file as it was read: what stands between its cells (of an SDF, as if a comma did), the
     columns' names as they are written and without spaces around them, the records below them,
-    numbered, and whether decimals take a comma, as some cell shows."""
+    numbered, and whether decimals take commas: some cell shows it, and none shows a point."""
 
     path: Path
     mark: str
@@ -68,7 +68,7 @@ class Sheet(NamedTuple):
     def column(self, at: int) -> list[str]:
         """A column's cells, its labels as Python writes numbers."""
         found = self._cells(at)
-        if not self.commas or any(map(_has_point, found)):
+        if not self._takes_commas(found):
             return found
         decimal = _DECIMAL_COMMA
         return [decimal.sub(r"\1.\2", c) if decimal.fullmatch(c) else c for c in found]
@@ -79,9 +79,15 @@ class Sheet(NamedTuple):
         found = self._cells(at)
         if any(map(_has_point, found)):
             return None
-        other = "." if self.commas else ","
+        other = "." if self._takes_commas(found) else ","
         unclear = (i for i, c in enumerate(found) if other in c and _EITHER.fullmatch(c))
         return next(unclear, None)
+
+    def _takes_commas(self, found: list[str]) -> bool:
+        """Whether decimals take commas in a column of these cells."""
+        if self.mark == "," or any(map(_has_point, found)):
+            return False
+        return self.commas or any(map(_has_comma, found))
 
     def _cells(self, at: int) -> list[str]:
         return [_plain(cells[at]) for _, cells in self.body]
@@ -115,7 +121,8 @@ def listed(names: Sequence[str], limit: int = 20) -> str:
 def read_sheet(path: Path, smiles_column: str) -> Sheet:
     """A UTF-8 CSV file. Its header says what stands between cells: tabs, commas or semicolons.
 
-    Records are numbered as a spreadsheet does it, the header is 1; blank ones are left out.
+    Records are numbered as a spreadsheet does it, the header is 1; blank lines are left out, and at
+    the end rows of empty cells.
 
     Args:
         path: the file, or a *.gz of it.
@@ -137,7 +144,9 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     (_, header), *body = records
     if not body:
         raise InputError(f"{path} has a header but no rows: add molecules below it")
-    commas = mark != "," and any(_has_comma(_plain(cell)) for _, cells in body for cell in cells)
+    cells = [cell for _, cells in body for cell in cells] if mark != "," else []
+    commas = any(_has_comma(_plain(cell)) for cell in cells if "," in cell)
+    commas = commas and not any(_has_point(cell.strip()) for cell in cells if "." in cell)
     return Sheet(path, mark, header, [name.strip() for name in header], body, commas)
 
 
@@ -149,17 +158,30 @@ def _records(path: Path, text: str, mark: str, spaced: bool) -> list[Record]:
     try:
         lines = csv.reader(source, delimiter=mark, strict=True, skipinitialspace=spaced)
         for row, cells in enumerate(lines, 1):
-            if "".join(cells).strip():
+            if len(cells) > 1 or "".join(cells).strip():
                 records.append((row, cells))
     except csv.Error as error:
-        if spaced:  # the quotes behind spaces are the cells' own
-            return _records(path, text, mark, spaced=False)
+        if spaced and (other := _with_own_quotes(path, text, mark)):
+            return other
         # A quote that is not closed makes a long cell of all that follows, too.
         long = ", or leave out a cell as long as this" if "field limit" in str(error) else ""
         raise InputError(
             f"{path} row {row + 1} is not valid CSV ({error}): correct its quotes{long}"
         ) from error
+    while records and not "".join(records[-1][1]).strip():  # a spreadsheet's empty rows at the end
+        records.pop()
     return records
+
+
+def _with_own_quotes(path: Path, text: str, mark: str) -> list[Record]:
+    """The rows where quotes behind spaces are parts of cells, as in a note that begins with a
+    quotation; none where quotes seem to stand around cells all the same."""
+    records: list[Record] = []
+    with suppress(InputError):
+        records = _records(path, text, mark, spaced=False)
+    widths = {len(cells) for _, cells in records}
+    around = any(re.fullmatch(r'\s+".*"\s*', cell) for _, cells in records for cell in cells)
+    return [] if around or len(widths) > 1 else records
 
 
 def _delimiter(text: str, smiles_column: str) -> str:

@@ -124,7 +124,8 @@ def read_table(
 
     Args:
         path: the file, or a *.gz of it. Its header says what stands between cells: tabs, commas or
-            semicolons. A byte order mark is skipped, lines that are empty or of spaces too. Of an
+            semicolons. A byte order mark is skipped, lines that are empty or of spaces too, and
+            rows of empty cells at the end. Of an
             SDF the columns are those of `sdf.read_sdf`.
         smiles_column: by default the column called smiles, in any case. An SDF has none to choose.
         target: the target columns, or several names in one, separated by commas; "all" stands for
@@ -137,10 +138,10 @@ def read_table(
         progress: show a progress bar for these.
 
     Cells that are empty or say nan, na, n/a, #n/a, null or none (any case) are missing targets.
-    Between tabs or semicolons -0,77 is -0.77: one cell that cannot be thousands says that decimals
-    take commas, in all columns but those where one surely takes a point. True and false (any case)
-    are 1 and 0. A single target of words, each of which occurs twice or more on average, holds
-    classes.
+    Between tabs or semicolons -0,77 is -0.77: a cell that cannot be thousands says that decimals
+    take commas in its column, and in all columns if no cell surely takes a point. True and false
+    (any case) are 1 and 0. A single target of words, each of which occurs twice or more on average,
+    holds classes.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -220,7 +221,7 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
     problem = "several columns" if found else "no column"
     hint = ""
     like = [name for name in names if "smiles" in name.lower()]
-    if not found and len(like) == 1:
+    if len(like) == 1 < len(names):
         hint = f"; did you mean --smiles-column {shlex.quote(like[0])}?"
     elif not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
         hint = "; or, since row 1 looks like data, add a line of column names above it"

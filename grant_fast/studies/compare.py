@@ -160,15 +160,20 @@ def _clear(out: Path) -> None:
     """Remove an earlier comparison, of whatever arms and seeds, and nothing else.
 
     All of it at once: a later --resume must not take an old result for one of this comparison.
+
+    Raises:
+        InputError: another process writes to one of its runs, and nothing was removed; or something
+            cannot be.
     """
-    for arm in KNOWN:
-        runs = [path for path in (out / arm).glob("seed-*") if path.is_dir()]
-        for run_dir in runs:
-            with alone_in(run_dir):
-                clear_folder(run_dir)
-        for path in (*runs, out / arm):
-            with suppress(OSError):  # something else is in it
-                path.rmdir()
+    runs = [p for arm in KNOWN for p in (out / arm).glob("seed-*") if p.is_dir()]
+    for run_dir in runs:
+        with alone_in(run_dir):
+            pass
+    for run_dir in runs:
+        clear_folder(run_dir)
+    for path in (*runs, *(out / arm for arm in KNOWN)):
+        with suppress(OSError):  # it is not there, or something else is in it
+            path.rmdir()
     remove_files(out, REPORT_FILES)
 
 

@@ -192,7 +192,9 @@ def chance(one: Spread, other: Spread) -> float:
         return float(gap == 0)
     freedom = squared**2 / sum(part**2 / degrees for part, degrees in parts)
     # Student's density, integrated over the angle whose tangent is t/√freedom.
-    angles = torch.linspace(0, math.atan(gap / math.sqrt(squared * freedom)), 1001).double()
+    angles = torch.linspace(
+        0, math.atan(gap / math.sqrt(squared * freedom)), 1001, dtype=torch.float64
+    )
     between = float(torch.trapezoid(angles.cos() ** (freedom - 1), angles))
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
     return 1 - 2 * scale / math.sqrt(math.pi) * between

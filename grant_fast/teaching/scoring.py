@@ -13,7 +13,7 @@ from torch.utils.data import Subset, default_collate
 from ..batches import GraphBatch
 from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import as_index, as_positions, count_graphs, sizes_to_ptr, take
+from ..indexing import as_positions, count_graphs, sizes_to_ptr, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..nn.checks import check_layers
 from ..ops.dispatch import takes_kernels
@@ -89,7 +89,7 @@ def score_graphs(
             evaluation mode; modules that a plain function uses stay in the mode they are in.
         graphs: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
         task: what is learned.
-        ids: positions in `graphs` to score, in the order of the result; all of them if None.
+        ids: positions in `graphs` to score, in the order of the result, or a mask; all if None.
         predict: `predict(model, batch)` gives the raw outputs (logits, or values in the units of
             y), `[num_graphs, C]`, or `[num_nodes, C]` at node level; `model(batch)` if None.
         residual: "gradient" or "raw", as in `grant_fast.teaching.residual`.
@@ -371,7 +371,7 @@ def evaluating(model: Model) -> Iterator[None]:
 
 def _positions(ids: Positions, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
-    where = as_positions(as_index(ids).cpu(), total)
+    where = as_positions(ids.cpu() if isinstance(ids, Tensor) else ids, total)
     return torch.arange(where.start, where.stop) if isinstance(where, slice) else where
 
 

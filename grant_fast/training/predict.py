@@ -71,7 +71,7 @@ class Predictor:
                 no longer the same; or the run is one of the function `train`, which keeps no data.
         """
         dataset = dataset_of(self.config, progress=progress)
-        if self.checksum not in (None, dataset.grouped().checksum):
+        if self.checksum is not None and self.checksum != dataset.grouped().checksum:
             raise InputError(
                 f"{self.config.source} has changed since the run learned from it, or is split in "
                 "another way: restore it, or read it as it is now with load_dataset"
@@ -85,7 +85,7 @@ class Predictor:
 
         Args:
             graphs: with targets as the run was trained on.
-            ids: positions in `graphs`, in the order of the result; all of them if None.
+            ids: positions in `graphs`, in the order of the result, or a mask; all of them if None.
 
         Raises:
             InputError: as a call, and as `score_graphs`.
@@ -115,9 +115,8 @@ class Predictor:
                 f"these graphs have {graphs.num_features} features per node, but the run was "
                 f"trained on {self.spec.num_features}: give graphs of the same kind"
             )
-        source = self.config.source
-        of_anyone = source.startswith(MEMORY) or source.lower().endswith(".gfast")
-        if self.spec.encoder == "atom" and not of_anyone and are_pyg_features(graphs.x):
+        of_ogb = self.spec.encoder == "atom" and not self.config.source.startswith(MEMORY)
+        if of_ogb and are_pyg_features(graphs.x):
             raise InputError(
                 "these molecules have the features of torch_geometric.utils.from_smiles, and the "
                 "run was trained on OGB's: make them with PackedGraphs.from_smiles"

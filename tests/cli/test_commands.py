@@ -172,7 +172,7 @@ def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():
 
 def test_compare_says_which_arms_it_runs():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("compare", "--help").stdout).split())
-    assert "Default: full, grant-b, grant-s, grant-global; the controls, random" in words
+    assert "else full, grant-b, grant-s, grant-global; the controls, random" in words
     assert "and full-equal-budget, always run. Extra: grant-proportional, infobatch." in words
 
 
@@ -363,6 +363,10 @@ def test_a_comparison_is_taken_up_with_data_that_have_moved(molecules, tmp_path)
     molecules.rename(moved)
     line = fails("compare", "--resume", "-o", out)
     assert f"{molecules} is the source in {out}: if the data have moved, give a SOURCE" in line
+    line = fails("compare", "--resume")
+    assert "nothing to compare: give a SOURCE, or --resume with -o FOLDER" in line
+    line = fails("compare", tmp_path / "none.csv", "--resume", "-o", out)
+    assert "is the source in" not in line
     line = fails("compare", moved, "--resume", "-o", out, "--lr", 0.25)
     assert "the run was made with lr=0.5, not 0.25" in line
     result = run("compare", moved, "--resume", "-o", out, "--seeds", 2)
@@ -437,21 +441,21 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     [
         (
             {"arm": "grant-b", "start_ratio": 0.05, "epochs": 50},
-            "grant-b: 1 of 20 batches at first, 18 of them at the end (",
+            "grant-b: 2 of 21 batches at first, 19 of them at the end (",
         ),
         (
             {"arm": "random", "start_ratio": 0.1, "epochs": 5},
-            "random: 1,000 of 10,000 graphs at first, 1,000 of them at the end (too few epochs for "
+            "random: 1,001 of 10,001 graphs at first, 1,001 of them at the end (too few epochs for "
             "it to grow: give more, or --interval 1; ",
         ),
         ({"arm": "grant-s", "start_ratio": 1.0}, ""),
-        ({"arm": "grant-b", "start_ratio": 0.05, "batch_size": 10_000}, ""),
+        ({"arm": "grant-b", "start_ratio": 0.05, "batch_size": 10_001}, ""),
         ({"arm": "full"}, ""),
         ({"arm": "infobatch"}, ""),
     ],
 )
 def test_a_run_on_a_share_of_the_graphs_says_so(settings, said):
-    lines = shell.described_share(RunConfig(**settings), 10_000)
+    lines = shell.described_share(RunConfig(**settings), 10_001)
     assert lines == ([f"{said}--arm full takes all)"] if said else [])
 
 

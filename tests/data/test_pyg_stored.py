@@ -181,3 +181,9 @@ def test_a_bad_graph_is_named(changes: dict[str, Any], culprit: str) -> None:
 def test_a_part_of_no_graphs_is_refused() -> None:
     with pytest.raises(InputError, match="the list of graphs is empty"):
         from_dataset(Subset(InMemory(graphs()), []))
+
+
+def test_masks_of_numpy_are_no_error() -> None:
+    made = graphs(train_mask=lambda n, _: torch.ones(n, dtype=torch.bool).numpy())
+    with pytest.warns(UserWarning, match="has train_mask, which is left out"):
+        assert PackedGraphs.from_dataset(InMemory(made)).num_graphs == len(SIZES)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytest import approx
 
 from grant_fast.data.table import Table, read_smi, read_table, table_kind
 from grant_fast.errors import InputError
@@ -58,7 +59,7 @@ def test_the_header_says_what_stands_between_cells(csv_file, text: str) -> None:
 
 def test_empty_cells_and_their_synonyms_are_missing_targets(csv_file) -> None:
     table = read_table(csv_file("smiles,y\nC,\nC,NaN\nC,na\nC,NULL\nC, \nC,#N/A\nC,1e-3\n"))
-    assert columns(table) == [[-9.0] * 6 + [pytest.approx(1e-3)]]
+    assert columns(table) == [[-9.0] * 6 + [approx(1e-3)]]
 
 
 def test_true_and_false_are_one_and_nought(csv_file) -> None:
@@ -77,17 +78,29 @@ def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark:
     table = read_table(csv_file("\n".join(lines).replace(";", mark)), target="all")
     assert table.target_names == ("logS", "pIC50")
     values = [[-0.77, 1.5e-3, -9.0, 2.0, 12.5], [6.5, -9.0, 7.0, 8.0, 9.25]]
-    assert columns(table) == [pytest.approx(values[0]), values[1]]
+    assert columns(table) == [approx(values[0]), values[1]]
     assert table.cells[0] == ["C", "-0,77", "6.5"]
     mixed = read_table(csv_file(f"smiles{mark}y\nC{mark}1,234\nO{mark}-0,770\n"))
-    assert columns(mixed) == [pytest.approx([1.234, -0.77])]
-    sure = csv_file(
-        f"smiles{mark}a{mark}b{mark}c\nC{mark}1,234{mark}n.d.{mark}1.25\nO{mark}2{mark}-,5{mark}2.5"
-    )
-    assert columns(read_table(sure, target=["a", "c"])) == [
-        pytest.approx([1.234, 2.0]),
-        [1.25, 2.5],
+    assert columns(mixed) == [approx([1.234, -0.77])]
+    sure = [f"smiles{mark}a{mark}b", f"C{mark}1,234{mark}n.d.", f"O{mark}2{mark}-,5"]
+    assert columns(read_table(csv_file("\n".join(sure)), target="a")) == [[approx(1.234), 2.0]]
+    # Where a point shows that "2,5" may be no number, a column speaks for itself alone.
+    both = [
+        f"smiles{mark}a{mark}b{mark}c",
+        f"C{mark}1,234{mark}2,5{mark}.5",
+        f"O{mark}2{mark}3,250{mark}1.234",
     ]
+    path = csv_file("\n".join(both))
+    assert columns(read_table(path, target=["b", "c"])) == [[2.5, 3.25], [0.5, approx(1.234)]]
+    with pytest.raises(InputError, match=r"column 'a': '1,234' may mean 1\.234 or 1234"):
+        read_table(path, target="a")
+    with pytest.raises(InputError, match=r"'1,234' is not a number, as decimals take a point"):
+        read_table(
+            csv_file(
+                f"smiles{mark}p{mark}y\nC{mark}2,4{mark}1,234\nO{mark}3{mark}1e.5\nN{mark}3{mark}.5e0"
+            ),
+            target="y",
+        )
 
 
 def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_file) -> None:
@@ -95,7 +108,7 @@ def test_labels_that_float32_rounds_away_are_refused_with_what_to_subtract(csv_f
     with pytest.raises(InputError, match=r"column 'E' varies too little .* subtract -1e\+06"):
         read_table(csv_file(text))
     assert columns(read_table(csv_file(text.replace("-100000", "")))) == [
-        pytest.approx([1.53, -9.0, 2.53])
+        approx([1.53, -9.0, 2.53])
     ]
 
 
@@ -144,6 +157,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\n", "has a header but no rows"),
         ("id,y\nC,1\n", "no column called 'smiles'.*--smiles-column, from 'id', 'y'"),
         ("id,SMILES_std,y\na,C,1\n", "'smiles': .*; did you mean --smiles-column SMILES_std\\?"),
+        ("smiles|y\nC|1\n", r"'smiles': choose one with --smiles-column, from 'smiles\|y'$"),
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
         ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': add the targets"),
@@ -234,17 +248,29 @@ def test_a_space_before_a_quote_is_not_of_the_cell(csv_file, mark: str) -> None:
 
 
 def test_spaces_before_quotes_that_are_a_cell_s_own_stay(csv_file) -> None:
-    table = read_table(csv_file('smiles,note,y\nC, "a" and b,5\nCC, "c",6\n'), target="y")
+    table = read_table(csv_file('smiles,note,y\nC, "a" and b,5\nCC, c,6\n'), target="y")
     assert (columns(table), table.cells[0]) == ([[5.0, 6.0]], ["C", ' "a" and b', "5"])
+    for row in ('CC, "c",6', 'CC, "c, d",6'):  # where they stand around cells, too
+        with pytest.raises(InputError, match="row 2 is not valid CSV"):
+            read_table(csv_file(f'smiles,note,y\nC, "a" and b,5\n{row}\n'), target="y")
 
 
 def test_a_name_may_go_over_several_lines(csv_file) -> None:
-    table = read_table(csv_file('"y\n(mM)"; "smiles"\n5;C\n'))
+    table = read_table(csv_file('a, b;"y\n(mM)"; "smiles"\n1;5;C\n'), target="y\n(mM)")
     assert (table.smiles_column, columns(table)) == ("smiles", [[5.0]])
 
 
-def test_rows_without_a_single_cell_are_blank(csv_file) -> None:
-    assert read_table(csv_file("smiles,y\nC,1\n,\n , \nO,2\n,\n")).rows == [2, 5]
+def test_a_header_that_is_no_csv_between_other_marks_is_read_between_its_own(csv_file) -> None:
+    table = read_table(csv_file('a, "b" c;smiles;y\n1;C;5\n'), target="y")
+    assert columns(table) == [[5.0]]
+    long = f"{'a' * 200_000}\tb,c;smiles\n"
+    with pytest.raises(InputError, match=r"not valid CSV \(field larger than field limit"):
+        read_table(csv_file(long))
+
+
+def test_empty_rows_at_the_end_are_left_out(csv_file) -> None:
+    table = read_table(csv_file("smiles,y\nC,1\n,\nO,2\n , \n,\n"), require_target=False)
+    assert (table.rows, table.smiles) == ([2, 3, 4], ["C", "", "O"])
 
 
 def test_a_quoted_name_tells_what_stands_between_cells(csv_file) -> None:

@@ -199,8 +199,14 @@ def test_what_is_taken_up_elsewhere_says_where(tmp_path, config):
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
 def test_a_run_that_another_process_goes_on_with_is_left_to_it(tmp_path, config):
     run_dir = run_folder(tmp_path, "full", 0)
-    run_dir.mkdir(parents=True)
-    job = {"arms": ["full"], "controls": (), "seeds": 1}
+    job = {"arms": ["full", "grant-s"], "controls": (), "seeds": 2}
+    compare(make_dataset(), config(epochs=1), tmp_path, **job)
+    before = sorted(tmp_path.rglob("*"))
+    refused = pytest.raises(InputError, match="another process is writing to")
+    with alone_in(run_folder(tmp_path, "grant-s", 1)), refused:
+        compare(make_dataset(), config(epochs=1), tmp_path, **job)
+    assert sorted(tmp_path.rglob("*")) == before
+    (run_dir / "result.json").unlink()
     for resume in (False, True):
         with alone_in(run_dir), pytest.raises(InputError, match="another process is writing to"):
             compare(make_dataset(), config(epochs=1), tmp_path, **job, resume=resume)

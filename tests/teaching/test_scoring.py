@@ -133,6 +133,7 @@ def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
         ([True, False], [[0.0, 1.0], [NAN, 0.0]], True),
         ([1, 0], [0.0, NAN], False),
         ([True, True], [0, 1], False),
+        ([True, True], [[0], [1]], False),
         ([[True, False], [True, False]], [0, -100], True),  # several splits
         ([True, False], [0], True),
         ([True, False], 0, True),
@@ -142,13 +143,14 @@ def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
 def test_a_mask_leaves_nothing_out_where_the_rest_has_no_labels(mask, y, outside) -> None:
     assert has_labels_outside(torch.tensor(mask), torch.tensor(y)) is outside
     assert has_labels_outside(torch.tensor(mask), None)
+    assert has_labels_outside([torch.tensor(mask)], torch.tensor(y))  # as PyG joins NumPy's
 
 
 def test_graphs_to_score_may_be_a_mask(make_graphs, model) -> None:
     graphs = make_graphs(9)
     mask = torch.arange(9) % 3 == 0
     scores = score_graphs(model, graphs, REGRESSION)
-    for ids in (mask, mask.tolist(), mask.numpy()):
+    for ids in (mask, mask.tolist(), mask.numpy(), slice(0, 9, 3)):
         torch.testing.assert_close(score_graphs(model, graphs, REGRESSION, ids=ids), scores[mask])
     with pytest.raises(InputError, match="give one bool for each of the 9 graphs"):
         score_graphs(model, graphs, REGRESSION, ids=mask[:4])

@@ -13,6 +13,7 @@ from grant_fast.graphs import PackedGraphs
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
 from grant_fast.training.answers import predict_packed, write_parts
+from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import MEMORY
 from grant_fast.training.metrics import evaluate
 from grant_fast.training.predict import load_predictor
@@ -131,13 +132,17 @@ def test_the_data_of_a_run_are_those_that_it_learned_from(tmp_path, config, tabl
     Trainer(data, settings, tmp_path / "run").fit()
     again = load_predictor(tmp_path / "run").dataset()
     assert torch.equal(again.split["test"], data.split["test"])
+    state = load_checkpoint(tmp_path / "run" / "best.pt")
     table.write_text(table.read_text().replace(",5\n", ",6\n"))
     for last in (False, True):
         with pytest.raises(InputError, match=r"table\.csv has changed since the run learned"):
             load_predictor(tmp_path / "run", last=last).dataset()
+    del state["data"]  # as earlier versions wrote it
+    save_checkpoint(tmp_path / "run" / "best.pt", state)
+    assert load_predictor(tmp_path / "run").dataset().sizes == data.sizes
 
 
-@pytest.mark.parametrize("where", ["csv", "memory", "gfast"])
+@pytest.mark.parametrize("where", ["csv", "gfast", "memory"])
 def test_molecules_numbered_as_pygs_are_only_for_a_run_that_learned_from_such(
     tmp_path, config, table, where
 ):
@@ -145,17 +150,19 @@ def test_molecules_numbered_as_pygs_are_only_for_a_run_that_learned_from_such(
     packed = PackedGraphs.from_data_list([utils.from_smiles(smiles) for smiles in SMILES])
     packed.y = torch.arange(len(SMILES)).float()[:, None]
     data = load_dataset(table, split="random", progress=False)
-    if where != "csv":
-        data = replace(data, graphs=packed)
-    save_dataset(data, tmp_path / "a.gfast")
-    source = {"csv": str(table), "memory": MEMORY + "a", "gfast": str(tmp_path / "a.gfast")}[where]
+    source = str(table)
+    if where == "memory":
+        data, source = replace(data, graphs=packed), MEMORY + "a"
+    elif where == "gfast":
+        source = str(tmp_path / "a.gfast")
+        save_dataset(data, source)
     Trainer(data, config(epochs=1, source=source, split="random"), tmp_path / "run").fit()
     predict = load_predictor(tmp_path / "run")
-    if where == "csv":
+    if where == "memory":
+        assert predict(packed).shape == (len(SMILES), 1)
+    else:
         with pytest.raises(InputError, match="and the run was trained on OGB's: make them"):
             predict(packed)
-    else:
-        assert predict(packed).shape == (len(SMILES), 1)
 
 
 def test_graphs_that_share_an_id_are_each_in_split_csv(tmp_path, config):

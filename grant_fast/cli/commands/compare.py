@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...training.records import Run
 
 _SEEDS = 3
+_TEACHERS = [name for name in ARMS if name != "random"]
 
 
 @app.command()
@@ -49,12 +50,16 @@ def compare(
         typer.Option(
             "--arm",
             help="Arms to run; repeat the option, or separate names with commas. Default: "
-            f"{', '.join(name for name in ARMS if name != 'random')}; the controls, random "
-            f"and full-equal-budget, always run. Extra: {', '.join(ON_REQUEST)}.",
+            f"with --resume the folder's, else {', '.join(_TEACHERS)}; "
+            "the controls, random and full-equal-budget, always run. Extra: "
+            f"{', '.join(ON_REQUEST)}.",
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help=f"How many seeds for each arm. Default: {_SEEDS}.")
+        int | None,
+        typer.Option(
+            help=f"How many seeds for each arm. Default: with --resume the folder's, else {_SEEDS}."
+        ),
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -121,12 +126,12 @@ def compare(
 
 def _taken_up(
     there: list[tuple[str, int]], first: int, arms: list[str], seeds: int | None
-) -> tuple[list[str], int | None]:
+) -> tuple[list[str], int]:
     """The arms and the number of seeds to go on with: those asked for, or else those in the folder,
     whose seeds count from the first."""
     of_seeds = {seed for _, seed in there}
     found = next(n for n in count() if first + n not in of_seeds)
-    return arms or list(dict.fromkeys(arm for arm, _ in there)), seeds or found or None
+    return arms or list(dict.fromkeys(arm for arm, _ in there)), seeds or found
 
 
 def _not_shown(there: list[tuple[str, int]], runs: list["Run"]) -> list[str]:
