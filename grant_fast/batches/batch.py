@@ -107,7 +107,9 @@ class GraphBatch:
 
     def check_unchanged(self, *, but: str | None = None) -> None:
         """Refuse features or edges that were written to, or that require a gradient: no model would
-        see it (InputError). One attribute may be what it is."""
+        see it (InputError). One attribute may be what it is. What is kept of a dataset's features
+        is forgotten where these were written to."""
+        self.graphs.forget_written()
         for name, copied in tuple(self._copies.items()):  # another thread may add to them
             if name not in ("y", but) and copied.is_written:
                 raise InputError(CHANGED.format(name))

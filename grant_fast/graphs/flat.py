@@ -33,6 +33,8 @@ class FlatGraphs:
     cache_bytes = 4 << 30
     #: Whether edges are put into groups, which hops read faster.
     groups = True
+    #: How often X had been written to when `kinds` were computed.
+    _kinds_of: int | None = None
 
     def __init__(
         self,
@@ -59,9 +61,10 @@ class FlatGraphs:
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle or a deep copy takes over, without hops: a copied X counts its writes from
-        elsewhere."""
-        return vars(self) | {"_cache": {k: v for k, v in self._cache.items() if k[0] != "hops"}}
+        """What a pickle or a deep copy takes over, without what is kept of X: a copied X counts its
+        writes from elsewhere."""
+        own = vars(self) | {"_cache": {k: v for k, v in self._cache.items() if k[0] != "hops"}}
+        return {name: value for name, value in own.items() if name not in ("kinds", "_kinds_of")}
 
     @property
     def num_graphs(self) -> int:
@@ -241,8 +244,15 @@ class FlatGraphs:
         """
         if self.x.is_floating_point() or not self.x.numel():
             return None
+        self._kinds_of = writes(self.x)
         rows, code = distinct_rows(self.x)
         return None if 4 * rows.shape[0] > self.num_nodes else (rows, code)
+
+    def forget_written(self) -> None:
+        """Let `kinds` be computed anew if X was written to since; `hops` sees to itself."""
+        if self._kinds_of not in (None, writes(self.x)):
+            vars(self).pop("kinds", None)
+            self._kinds_of = None
 
     # What never changes during training is computed once (features and graphs are data).
 

@@ -24,7 +24,8 @@ FEW_NODES = 256
 #: From so many rows on a GPU should gain more by a batch norm's kernels than Python loses by
 #: starting five of them: an estimate, since no device has run them.
 MANY_ROWS = 1 << 16
-_counts: WeakKeyDictionary[FlatGraphs, dict[tuple[tuple[int, ...], torch.dtype], Tensor]]
+_Table = tuple[tuple[int, ...], torch.dtype]  # its cardinalities, and the dtype of its weight
+_counts: WeakKeyDictionary[FlatGraphs, dict[_Table, tuple[Tensor, Tensor]]]
 _counts = WeakKeyDictionary()
 
 #: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
@@ -176,9 +177,11 @@ class AtomEncoder(nn.Module):
         if transformed or len(x) > MOST_KINDS or autocasts(x) or type(self) is not AtomEncoder:
             return self(x)
         made, key = _counts.setdefault(graphs, {}), (self.cardinalities, self.weight.dtype)
-        if key not in made:
-            made[key] = self._count(x)
-        return made[key] @ self.weight
+        of, count = made.get(key, (None, None))
+        if count is None or of is not x:  # they are other kinds where X was written to
+            count = self._count(x)
+            made[key] = x, count
+        return count @ self.weight
 
     @kept
     @torch.no_grad()

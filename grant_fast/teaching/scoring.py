@@ -162,6 +162,8 @@ class ScoringPass:
         """
         if self.predict is None and is_plain(model):
             check_layers(model.convs, model.normalize)  # as the forward pass does
+        if isinstance(self.graphs, PackedGraphs):
+            self.graphs.forget_written()
         with evaluating(model):
             fast = self._by_one_kernel(model, return_predictions)
             if fast is not None and not fast[0].isnan().any():

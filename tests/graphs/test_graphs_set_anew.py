@@ -278,3 +278,41 @@ def test_a_class_that_means_missing_is_told_what_says_so():
     missing = torch.tensor([0, -100])
     with pytest.raises(InputError, match=r"y is -100 at graph 1.*pass missing_labels=True"):
         PackedGraphs.from_arrays(torch.zeros(2, 1), [[], []], [0, 1], missing, y_level="graph")
+
+
+@pytest.mark.parametrize("how", ["in place", "deepcopy", "pickle"])
+@pytest.mark.parametrize("settings", [{}, {"backend": "torch"}, {"pool": "max"}])
+def test_categories_that_are_written_to_are_read_as_they_are(how, settings):
+    """Kinds of nodes were kept from the first evaluation."""
+    torch.manual_seed(0)
+    size = 300
+    x = torch.cat([torch.randint(2, (size, 3)), torch.zeros(size, 6, dtype=torch.int64)], 1)
+    edges = torch.randint(size // 2, (2, size)) * 2 + torch.tensor([[0], [1]])
+    edges[1] = edges[0] // 2 * 2 + 1
+    of_graph = torch.arange(size) // 2
+    graphs = PackedGraphs.from_arrays(x, edges, of_graph, torch.zeros(size // 2, 1))
+    model = FlexGCN(16, 8, 1, orders=[3, 2], encoder="atom", **settings).eval()
+
+    def check(graphs):
+        batch = graphs.batch(slice(None))
+        with torch.no_grad():
+            want = model(graphs.x, edges, batch=of_graph)
+            torch.testing.assert_close(model(batch), want)
+        torch.testing.assert_close(
+            score_graphs(model, graphs, Task("regression")), want[:, 0].abs()
+        )
+
+    check(graphs)
+    assert graphs.kinds is not None
+    if how == "deepcopy":
+        graphs = copy.deepcopy(graphs)
+    elif how == "pickle":
+        graphs = pickle.loads(pickle.dumps(graphs))
+    for column, value in ((0, 6), (1, 3), (0, 7)):
+        graphs.x[:, column] = value
+        check(graphs)
+    graphs.x[:, 2] = 1
+    torch.testing.assert_close(
+        score_graphs(model, graphs, Task("regression")),
+        model(graphs.x, edges, batch=of_graph)[:, 0].abs().detach(),
+    )
