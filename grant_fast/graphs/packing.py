@@ -169,7 +169,10 @@ def pack_targets(
         wrong = (classes < 0) & ((classes != NOT_MEASURED) | (not missing_labels))
         if wrong.any():
             row = int(wrong.nonzero()[0])
-            hint = "numbers that are no classes are floating point: give y.float()"
+            hint = (
+                f"where none was measured, give {NOT_MEASURED} and missing_labels=True; numbers "
+                "that are no classes are floating point: give y.float()"
+            )
             if classes[row] == NOT_MEASURED:
                 hint = f"pass missing_labels=True if {NOT_MEASURED} is 'not measured'"
             raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0 ({hint})")

@@ -1,5 +1,6 @@
 """Processes that train one model together: which graphs each scores, which batches each serves."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,11 +52,21 @@ class Replicas:
 
     def inner(self, model: Any) -> Any:
         """The module that `DistributedDataParallel` wraps, with process 0's buffers in all, as the
-        wrapper's own forward pass would have it; any other model as it is.
+        wrapper's own forward pass would have it; any other model as it is, and all of them for a
+        process alone.
 
         Raises:
             InputError: PyTorch knows of no such processes.
         """
+        if self.count == 1:
+            if isinstance(model, DistributedDataParallel) and dist.get_world_size() > 1:
+                warnings.warn(
+                    f"the model learns in {dist.get_world_size()} processes, but num_replicas is "
+                    "1, so each trains on every selected graph: give num_replicas and rank, unless "
+                    "each process has graphs of its own",
+                    stacklevel=4,
+                )
+            return model
         self._check_group()
         if not isinstance(model, DistributedDataParallel):
             return model

@@ -341,7 +341,8 @@ def _checked_classes(classes: Tensor, num_classes: int) -> Tensor:
     if classes.is_floating_point() or classes.is_complex() or classes.dtype == torch.bool:
         raise InputError(
             f"multiclass targets must be class numbers (int64), not {classes.dtype}: use "
-            "y.long(); to pack graphs, integers of shape [rows], as y.view(-1).long()"
+            f"y.long(), with {NOT_MEASURED} for NaN; to pack graphs, integers of shape [rows], as "
+            "y.view(-1).long()"
         )
     if _may_look_at(classes) and classes.numel():
         low, high = torch.aminmax(classes)

@@ -350,7 +350,7 @@ class GraNTSampler(Sampler[list[int]]):
             self._whole,
         )
         if self.replicas.count == 1:
-            return look(model)[:2]
+            return look(self.replicas.inner(model))[:2]
         scores, _, _ = look(self.replicas.inner(model), check=False)
         scores = self.replicas.joined(scores, len(self.ids))
         check_numbers(scores, self.ids, self.dataset)  # now, and so in all processes or in none

@@ -89,6 +89,8 @@ def _train(rank: int, count: int, folder: str) -> None:
         model = DistributedDataParallel(FlexGCN(3, 4, 1, orders=[3, 2], norm="batch_norm"))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         sampler, alone = sampler_of(graphs, mode, count, rank), sampler_of(graphs, mode)
+        with pytest.warns(UserWarning, match="learns in 2 processes, but num_replicas is 1"):
+            sampler_of(graphs, mode).select(model, 0)
         for epoch in range(EPOCHS):
             sampler.select(model, epoch)  # the norms have seen other batches in each process
             alone.select(model.module, epoch)
