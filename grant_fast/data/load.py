@@ -137,6 +137,8 @@ def load_dataset(
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
+        if name and path.is_dir():
+            raise InputError(f"{name} is a folder: give a file in it")
         raise InputError(
             f"columns and targets can be chosen only in CSV files and SDFs, not in {name!r}"
         )

@@ -291,9 +291,10 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
             + (", or make the task multiclass, with an output for each class" * two_logits)
         )
     if target.shape != (len(matrix), columns):
+        shape = f"[{len(matrix)}]" if task.kind == "multiclass" else f"[{len(matrix)}, {columns}]"
         raise InputError(
             f"targets have shape {tuple(y.shape)} for predictions of shape {tuple(pred.shape)}: "
-            f"this {task.level}-level {task.kind} task needs [{len(matrix)}, {columns}], one row "
+            f"this {task.level}-level {task.kind} task needs {shape}, one row "
             f"for each {task.level}" + _hint(len(matrix), y, columns, task)
         )
     matrix = matrix.to(torch.promote_types(pred.dtype, torch.float32))

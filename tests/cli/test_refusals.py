@@ -233,6 +233,10 @@ def test_a_source_that_is_not_there_is_named_with_a_likely_one(here, source, mes
     assert not Path("runs").exists() and not Path("out.gfast").exists()
 
 
+def test_a_folder_has_no_columns(here):
+    assert "hiv-run is a folder: give a file in it" in fails("train", "hiv-run", "--target", "y")
+
+
 OTHER_KINDS = [
     ("notes.txt", "the kind of a file is told by its extension: rename it"),
     ("molecules", "the kind of a file is told by its extension: rename it"),
