@@ -124,33 +124,6 @@ def test_targets_that_never_vary_are_named(tmp_path):
     assert "not measurable, because the test split has labels of only one value (" in result.stdout
 
 
-def test_compare_writes_table_numbers_and_picture(tmp_path):
-    out = tmp_path / "all"
-    words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
-    result = run(*words)
-    assert result.exit_code == 0, result.output
-    assert f"picture: {out / 'curves.png'}" in result.stdout
-    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    table = json.loads((out / "results.json").read_text())
-    arms = ["full", "full-equal-budget", "random", "grant-b", "grant-s", "grant-global"]
-    assert [arm["arm"] for arm in table["arms"]] == arms
-    assert all(arm in result.stdout for arm in arms)
-    seen = {arm["arm"]: arm["graphs_seen"]["mean"] for arm in table["arms"]}
-    assert seen["full-equal-budget"] == seen["random"] == seen["grant-s"] == seen["grant-global"]
-    assert (out / "results.md").read_text().count("\n| ") >= len(arms)
-    begun = (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns
-    (out / "random" / "seed-0" / "result.json").unlink()
-    assert run(*words, "--resume").exit_code == 0
-    assert (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns == begun
-    assert (out / "random" / "seed-0" / "result.json").exists()
-    line = fails(*words, "--resume", "--lr", 0.5)
-    assert "the run was made with lr=0.005, not 0.5" in line
-    fewer = run(*words, "--resume", "--arm", "grant-b")
-    assert "not name them: full, grant-s, grant-global." in fewer.stdout
-    fewer = run(*words, "--resume", "--seeds", 1)
-    assert "Not shown, as these seeds were not asked for: 1." in fewer.stdout
-
-
 def test_tiny_and_huge_values_keep_their_digits(tmp_path):
     pytest.importorskip("rdkit")
     table = tmp_path / "tiny.csv"
@@ -170,12 +143,6 @@ def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():
     assert b"Options" in done.stdout and "κ".encode() not in done.stdout and b"?" in done.stdout
 
 
-def test_compare_says_which_arms_it_runs():
-    words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("compare", "--help").stdout).split())
-    assert "else full, grant-b, grant-s, grant-global; the controls, random" in words
-    assert "and full-equal-budget, always run. Extra: grant-proportional, infobatch." in words
-
-
 def test_the_help_says_how_data_are_split_and_shortened_by_default():
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("train", "--help").stdout).split())
     assert (
@@ -183,34 +150,6 @@ def test_the_help_says_how_data_are_split_and_shortened_by_default():
     )
     assert "Use only the first N graphs (published splits: the first of each part" in words
     assert "The type of task; one of auto" in words and "multilabel. Default: auto." in words
-
-
-def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
-    out, few = tmp_path / "x", ["--arm", "grant-b", "--seeds", 2]
-    words = [*SMALL, "--epochs", 1, "--lr", 0.5, "--seed", 3, *few, "-o", out]
-    assert run("compare", *words).exit_code == 0
-    (out / "random" / "seed-4" / "result.json").unlink()
-    result = run("compare", "--resume", "-o", out)
-    assert result.exit_code == 0, result.output
-    assert "Not shown" not in result.stdout
-    assert (out / "random" / "seed-4" / "result.json").exists()
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(
-        ["grant-b", "random", "full-equal-budget"]
-    )
-    result = run("compare", "--resume", "--arm", "full", "--seeds", 1, "-o", out)
-    assert "Not shown, as --arm does not name them: grant-b." in result.stdout
-    assert "Not shown, as these seeds were not asked for: 4." in result.stdout
-    line = fails("compare", "--resume", *few, "-o", out, "--lr", 0.1)
-    assert "the run was made with lr=0.5, not 0.1" in line
-
-
-def test_compare_always_brings_its_controls(tmp_path):
-    words = ["--epochs", 1, "--seeds", 1, "--arm", "grant-b", "-o", tmp_path / "x"]
-    result = run("compare", *SMALL, *words)
-    assert result.exit_code == 0, result.output
-    found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
-    assert found == {"grant-b", "random", "full-equal-budget"}
-    assert "with one seed, that may be mere chance" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -354,39 +293,6 @@ def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path)
     assert again.exit_code == 0
     assert "run has no finished epoch to continue from: the run starts at epoch 1" in again.stderr
     assert "epoch 1" not in run("train", "--resume", "-o", tmp_path / "run").stderr
-
-
-def test_a_comparison_is_taken_up_with_data_that_have_moved(molecules, tmp_path):
-    out, moved = tmp_path / "x", tmp_path / "moved.csv"
-    few = ["--arm", "grant-s", "--seeds", 1]
-    assert run("compare", molecules, *SIZE, "--lr", 0.5, *few, "-o", out).exit_code == 0
-    molecules.rename(moved)
-    line = fails("compare", "--resume", "-o", out)
-    assert f"{molecules} is the source in {out}: if the data have moved, give a SOURCE" in line
-    line = fails("compare", "--resume")
-    assert "nothing to compare: give a SOURCE, or --resume with -o FOLDER" in line
-    line = fails("compare", tmp_path / "none.csv", "--resume", "-o", out)
-    assert "is the source in" not in line
-    line = fails("compare", moved, "--resume", "-o", out, "--lr", 0.25)
-    assert "the run was made with lr=0.5, not 0.25" in line
-    result = run("compare", moved, "--resume", "-o", out, "--seeds", 2)
-    assert result.exit_code == 0, result.output
-    said = "".join(result.stderr.split())
-    assert f"continues{out}:full-equal-budget,random,grant-s;2seedseach" in said
-    for seed in (0, 1):
-        text = (out / "random" / f"seed-{seed}" / "config.json").read_text()
-        assert json.loads(text)["source"] == str(moved)
-    assert load_predictor(out / "grant-s" / "seed-0").dataset().sizes == (24, 3, 3)
-
-
-def test_seeds_are_counted_from_the_first(tmp_path):
-    out = tmp_path / "x"
-    words = ["compare", *SMALL, "--epochs", 1, "--arm", "full", "-o", out]
-    for seed in (7, 9):
-        assert run(*words, "--seed", seed, "--seeds", 1, "--resume").exit_code == 0
-    assert "asked for: 9." in run("compare", "--resume", "-o", out).stdout
-    assert not (out / "full" / "seed-8").exists()
-    assert "asked for: 7, 9." in run(*words, "--seed", 3, "--seeds", 1, "--resume").stdout
 
 
 def test_molecules_in_test_and_in_training_are_counted(tmp_path):

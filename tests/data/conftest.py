@@ -1,4 +1,4 @@
-"""A tiny data set in the raw format that OGB publishes."""
+"""A CSV file, and a tiny data set in the raw format that OGB publishes."""
 
 import gzip
 import pickle
@@ -19,6 +19,18 @@ _FILES = {
     "split/scaffold/valid": "3\n",
     "split/scaffold/test": "2\n",
 }
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Callable[[str | bytes], Path]:
+    """Write a table of these words."""
+
+    def write(content: str | bytes) -> Path:
+        path = tmp_path / "molecules.csv"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
 
 
 @pytest.fixture

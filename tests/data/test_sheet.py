@@ -1,0 +1,107 @@
+"""Cells of a CSV file: what stands between them, and what is a number."""
+
+import pytest
+from pytest import approx
+
+from grant_fast.data.table import read_table
+from grant_fast.errors import InputError
+from tests.data.tables import columns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'smiles;"IC50, nM";y\nCC;a, b;1.5\n',
+        '"smiles"\t"IC50, nM"\ty\nCC\t5;6\t1.5\n',
+        '\ufeff\n\nsmiles,"IC50; nM\t",y\nCC,5;6,1.5\n',
+        '"IC50,\nnM ""5"""\tsmiles\ty\n"5,6"\tCC\t1.5\n',
+        'smiles;5" tube;y\rCC;"a, b";1.5\r',
+    ],
+)
+def test_the_header_says_what_stands_between_cells(csv_file, text: str) -> None:
+    table = read_table(csv_file(text), target=["y"])
+    assert (table.smiles, columns(table)) == (["CC"], [[1.5]])
+
+
+def test_a_minus_as_typographers_set_it_is_one(csv_file) -> None:
+    table = read_table(csv_file("smiles;y\nC;\u22120,5\nO;\u22122\nN;-3\n"))
+    assert columns(table) == [[-0.5, -2.0, -3.0]]
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark: str) -> None:
+    lines = ["smiles;logS;pIC50", "C;-0,77;6.5", "O;1,50E-03;", "N;;7", "CC;+2;8", "CN;12,5;9.25"]
+    table = read_table(csv_file("\n".join(lines).replace(";", mark)), target="all")
+    assert table.target_names == ("logS", "pIC50")
+    values = [[-0.77, 1.5e-3, -9.0, 2.0, 12.5], [6.5, -9.0, 7.0, 8.0, 9.25]]
+    assert columns(table) == [approx(values[0]), values[1]]
+    assert table.cells[0] == ["C", "-0,77", "6.5"]
+    mixed = read_table(csv_file(f"smiles{mark}y\nC{mark}1,234\nO{mark}-0,770\n"))
+    assert columns(mixed) == [approx([1.234, -0.77])]
+    sure = [f"smiles{mark}a{mark}b", f"C{mark}1,234{mark}n.d.", f"O{mark}2{mark}-,5"]
+    assert columns(read_table(csv_file("\n".join(sure)), target="a")) == [[approx(1.234), 2.0]]
+    # Where a point shows that "2,5" may be no number, a column speaks for itself alone.
+    both = [
+        f"smiles{mark}a{mark}b{mark}c",
+        f"C{mark}1,234{mark}2,5{mark}.5",
+        f"O{mark}2{mark}3,250{mark}1.234",
+    ]
+    path = csv_file("\n".join(both))
+    assert columns(read_table(path, target=["b", "c"])) == [[2.5, 3.25], [0.5, approx(1.234)]]
+    with pytest.raises(InputError, match=r"column 'a': '1,234' may mean 1\.234 or 1234"):
+        read_table(path, target="a")
+    with pytest.raises(InputError, match=r"'1,234' is not a number, as decimals take a point"):
+        read_table(
+            csv_file(
+                f"smiles{mark}p{mark}y\nC{mark}2,4{mark}1,234\nO{mark}3{mark}1e.5\nN{mark}3{mark}.5e0"
+            ),
+            target="y",
+        )
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_a_space_before_a_quote_is_not_of_the_cell(csv_file, mark: str) -> None:
+    lines = ["smiles, active", 'C, "1"', 'CC, "0"', ' "CCO", ""', 'CN, "1"']
+    table = read_table(csv_file("\n".join(lines).replace(",", mark)))
+    assert (table.smiles[2], table.classes, columns(table)) == ("CCO", (), [[1.0, 0.0, -9.0, 1.0]])
+
+
+def test_spaces_before_quotes_that_are_a_cell_s_own_stay(csv_file) -> None:
+    table = read_table(csv_file('smiles,note,y\nC, "a" and b,5\nCC, c,6\n'), target="y")
+    assert (columns(table), table.cells[0]) == ([[5.0, 6.0]], ["C", ' "a" and b', "5"])
+    for row in ('CC, "c",6', 'CC, "c, d",6'):  # where they stand around cells, too
+        with pytest.raises(InputError, match="row 2 is not valid CSV"):
+            read_table(csv_file(f'smiles,note,y\nC, "a" and b,5\n{row}\n'), target="y")
+
+
+def test_a_name_may_go_over_several_lines(csv_file) -> None:
+    table = read_table(csv_file('a, b;"y\n(mM)"; "smiles"\n1;5;C\n'), target="y\n(mM)")
+    assert (table.smiles_column, columns(table)) == ("smiles", [[5.0]])
+
+
+def test_a_header_that_is_no_csv_between_other_marks_is_read_between_its_own(csv_file) -> None:
+    table = read_table(csv_file('a, "b" c;smiles;y\n1;C;5\n'), target="y")
+    assert columns(table) == [[5.0]]
+    long = f"{'a' * 200_000}\tb,c;smiles\n"
+    with pytest.raises(InputError, match=r"not valid CSV \(field larger than field limit"):
+        read_table(csv_file(long))
+
+
+def test_empty_rows_at_the_end_are_left_out(csv_file) -> None:
+    table = read_table(csv_file("smiles,y\nC,1\n,\nO,2\n , \n,\n"), require_target=False)
+    assert (table.rows, table.smiles) == ([2, 3, 4], ["C", "", "O"])
+
+
+def test_a_quoted_name_tells_what_stands_between_cells(csv_file) -> None:
+    table = read_table(csv_file('"smiles";"y";note, free\nC;5;"a, b"\n'), target="y")
+    assert (table.header, columns(table)) == (["smiles", "y", "note, free"], [[5.0]])
+
+
+def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None:
+    for header in ("SMILES;log S (mol/l, 25 C)", "log S (a\tb);smiles"):
+        table = read_table(csv_file(f"{header}\n1;1\n"))
+        assert (table.smiles, columns(table)) == (["1"], [[1.0]])
+    table = read_table(csv_file("structure,y (a; b)\nC,1\n"), "structure")
+    assert table.target_names == ("y (a; b)",)
+    table = read_table(csv_file("Structure;IC50, nM\nC;1\n"), "Structure")
+    assert table.target_names == ("IC50, nM",)
