@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .errors import InputError
-from .reference import expand_rows
+from .reference import accept_sparse_csr, expand_rows
 
 CSRTensors = tuple[Tensor, Tensor, Tensor]
 
@@ -122,6 +122,7 @@ class Adjacency:
                 "edge_weight goes only with edge_index: a sparse matrix has its own values"
             )
         if isinstance(edges, Tensor):
+            accept_sparse_csr()
             edges = edges.to_sparse_csr()
             rowptr, col, value = edges.crow_indices(), edges.col_indices(), edges.values()
             shape = tuple(edges.shape)

@@ -28,7 +28,7 @@ def dense_flex_conv(x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: T
 
 
 @cache
-def _accept_sparse_csr() -> None:
+def accept_sparse_csr() -> None:
     """Build one CSR tensor with torch's 'beta state' notice muted: it is given once a process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -36,7 +36,7 @@ def _accept_sparse_csr() -> None:
 
 
 def _csr(rowptr: Tensor, col: Tensor, value: Tensor, num_cols: int) -> Tensor:
-    _accept_sparse_csr()
+    accept_sparse_csr()
     size = (rowptr.shape[0] - 1, num_cols)
     return torch.sparse_csr_tensor(rowptr, col, value, size, check_invariants=False)
 

@@ -43,5 +43,7 @@ def test_pygs_batches_are_taken_whole():
 def _sparse(data):
     """The transposed adjacency of a graph: row = target."""
     size = (len(data.x), len(data.x))
-    adjacency = torch.sparse_coo_tensor(data.edge_index.flip(0), data.edge_weight, size)
-    return adjacency.coalesce().to_sparse_csr()
+    adjacency = torch.sparse_coo_tensor(
+        data.edge_index.flip(0), data.edge_weight, size, check_invariants=True
+    )
+    return adjacency.coalesce()
