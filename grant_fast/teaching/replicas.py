@@ -1,9 +1,12 @@
 """Processes that train one model together: which graphs each scores, which batches each serves."""
 
 import warnings
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -74,6 +77,29 @@ class Replicas:
             for buffer in model.buffers():
                 dist.broadcast(buffer, 0)
         return model.module
+
+    def check_alike(self, settings: Mapping[str, object], device: torch.device) -> None:
+        """Refuse, in all processes at once, what is not the same in all of them.
+
+        Raises:
+            InputError: a setting differs between processes.
+        """
+        marks = torch.tensor([zlib.crc32(repr(value).encode()) for value in settings.values()])
+        both = torch.cat([marks, -marks]).to(device)
+        dist.all_reduce(both, dist.ReduceOp.MAX)
+        largest, smallest = both.cpu().view(2, -1)
+        unlike = [
+            f"{name} (here {value!r})"
+            for (name, value), differs in zip(
+                settings.items(), (largest != -smallest).tolist(), strict=True
+            )
+            if differs
+        ]
+        if unlike:
+            raise InputError(
+                f"not the same in all {self.count} processes: {', '.join(unlike)}. Give every "
+                "process the same graphs, settings and epoch, and only a rank of its own"
+            )
 
     def joined(self, part: Tensor, size: int) -> Tensor:
         """[size], put together from every process's `part`: the same bits in all of them."""

@@ -197,7 +197,7 @@ class GraNTSampler(Sampler[list[int]]):
 
         Raises:
             InputError: a NaN prediction (naming the graph), no model, an epoch that is outside the
-                run or is not a whole number.
+                run or is not a whole number, processes that differ in more than `rank`.
         """
         self._move_to(epoch)
         at = self.curriculum.last_selection(epoch)
@@ -349,9 +349,14 @@ class GraNTSampler(Sampler[list[int]]):
             self.collate,
             self._whole,
         )
+        inner = self.replicas.inner(model)
         if self.replicas.count == 1:
-            return look(self.replicas.inner(model))[:2]
-        scores, _, _ = look(self.replicas.inner(model), check=False)
+            return look(inner)[:2]
+        scores, _, _ = look(inner, check=False)
+        alike = {**self._settings, "epoch": self.epoch}
+        if isinstance(self.dataset, PackedGraphs):  # parts of one data set differ in these
+            alike.update(num_nodes=self.dataset.num_nodes, num_edges=self.dataset.num_edges)
+        self.replicas.check_alike(alike, scores.device)
         scores = self.replicas.joined(scores, len(self.ids))
         check_numbers(scores, self.ids, self.dataset)  # now, and so in all processes or in none
         return scores, None

@@ -24,6 +24,8 @@ from .targets import targets_of
 def check_new_graphs(source: str) -> None:
     """Refuse what cannot be a table of SMILES nor a packed file, by its name (InputError)."""
     path = Path(source)
+    if path.is_dir():
+        raise InputError(f"{source} is a folder: give run folders first, the new graphs last")
     if not path.suffix and not path.exists():
         raise InputError(
             f"there is no file {source}: give a CSV of SMILES, a *.sdf, a *.smi, or a *.gfast, "

@@ -285,6 +285,8 @@ def test_new_graphs_that_cannot_be_read_are_named(trained, monkeypatch):
     assert "there is no packed file b.gfast" in fails("predict", "run", "b.gfast", "-o", "out.csv")
     line = fails("predict", "run", "gen-reg", "-o", "nowhere/out.csv")
     assert "nowhere does not exist: make it first, or give another one" in line
+    line = fails("predict", "molecules.csv", "run", "-o", "out.csv")
+    assert "run is a folder: give run folders first, the new graphs last" in line
 
 
 def test_a_column_of_words_asks_for_numbers(here):

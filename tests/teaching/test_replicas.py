@@ -1,5 +1,6 @@
 """Several processes that train one model, each on its share of the batches."""
 
+import re
 import sys
 
 import pytest
@@ -103,8 +104,27 @@ def _train(rank: int, count: int, folder: str) -> None:
                 loss(model(batch), batch.y, TASK).backward()
                 optimizer.step()
         seen.append({"weights": [p.detach().clone() for p in model.parameters()]})
+    seen.append({"refused": [_refusal(other, model) for other in _unlike(graphs, count, rank)]})
     torch.save(seen, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
+
+
+def _unlike(graphs: PackedGraphs, count: int, rank: int) -> list[GraNTSampler]:
+    """Samplers that differ between processes, each in one thing only, but for the last, in two."""
+    more = {"epochs": EPOCHS, "num_replicas": count, "rank": rank, "start_ratio": 0.5}
+    return [
+        GraNTSampler(graphs, TASK, 4, seed=rank, **more),
+        GraNTSampler(graphs, TASK, 4, ids=range(rank, rank + 40), **more),
+        GraNTSampler(graphs, TASK, 4, mode=SCORED[rank], **more),
+        GraNTSampler(graphs.subset(range(rank, rank + 39)), TASK, 4, **more),
+        GraNTSampler(graphs, TASK, 4 + rank, ids=range(40 + rank), **more),
+    ]
+
+
+def _refusal(sampler: GraNTSampler, model: torch.nn.Module) -> str:
+    with pytest.raises(InputError) as refused:
+        sampler.select(model, 0)
+    return str(refused.value)
 
 
 @pytest.mark.skipif(not dist.is_available(), reason="this PyTorch knows of one process only")
@@ -116,6 +136,9 @@ def test_processes_pick_the_same_graphs_as_one_alone_and_share_the_batches(tmp_p
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     epochs = 0
     for one, other in zip(first, second, strict=True):
+        if "refused" in one:
+            _check_refusals(one["refused"], other["refused"])
+            continue
         if "weights" in one:
             assert all(map(torch.equal, one["weights"], other["weights"]))
             continue
@@ -123,6 +146,19 @@ def test_processes_pick_the_same_graphs_as_one_alone_and_share_the_batches(tmp_p
         assert one["expected"] == other["expected"] == in_turns[: len(one["expected"])]
         epochs += 1
     assert epochs == EPOCHS * len(SCORED)
+
+
+def _check_refusals(first: list[str], second: list[str]) -> None:
+    """Both processes name what differs between them, and nothing else."""
+    names = (("seed",), ("ids_crc32",), ("mode",), ("num_nodes", "num_edges"))
+    names = (*names, ("batch_size", "num_graphs", "ids_crc32"))
+    for here, there, expected in zip(first, second, names, strict=True):
+        assert here != there
+        for said in (here, there):
+            assert said.startswith("not the same in all 2 processes: ")
+            assert tuple(re.findall(r"(\w+) \(here", said)) == expected
+    assert "seed (here 0)" in first[0] and "seed (here 1)" in second[0]
+    assert "mode (here 'batch')" in first[2] and "mode (here 'graph')" in second[2]
 
 
 def test_what_cannot_be_is_refused():
@@ -148,6 +184,7 @@ def test_a_nan_is_told_to_all_processes_before_any_of_them_ends(monkeypatch):
     met: list[bool] = []
     monkeypatch.setattr(Replicas, "joined", joined)
     monkeypatch.setattr(Replicas, "_check_group", lambda self: None)
+    monkeypatch.setattr(Replicas, "check_alike", lambda self, settings, device: None)
     model = FlexGCN(3, 4, 1, orders=[2, 2])
     torch.nn.init.constant_(model.convs[0].weight, torch.nan)
     with pytest.raises(InputError, match=r"id 0 is NaN \(so for 2 of 4 graphs\)"):
