@@ -314,6 +314,8 @@ def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:
     if task.level == "node" and rows < len(y):
         return "; if the predictions are one a graph, pool=None in FlexGCN gives one a node"
     if task.level == "graph" and rows < len(y) and y.numel() == len(y) * columns:
+        if rows > 1:
+            return "; if they are the nodes', give the task level='node' and FlexGCN pool=None"
         return "; if the model was called without the batch vector, give it: batch=batch.batch"
     if task.level == "graph" and rows > len(y):
         return "; if the predictions are one a node, pool them, as FlexGCN's pool='mean' does"
