@@ -4,6 +4,7 @@ import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, TypeVar
 
 import torch
@@ -88,13 +89,8 @@ class Replicas:
         both = torch.cat([marks, -marks]).to(device)
         dist.all_reduce(both, dist.ReduceOp.MAX)
         largest, smallest = both.cpu().view(2, -1)
-        unlike = [
-            f"{name} (here {value!r})"
-            for (name, value), differs in zip(
-                settings.items(), (largest != -smallest).tolist(), strict=True
-            )
-            if differs
-        ]
+        differs = (largest != -smallest).tolist()
+        unlike = [f"{name} (here {value!r})" for name, value in compress(settings.items(), differs)]
         if unlike:
             raise InputError(
                 f"not the same in all {self.count} processes: {', '.join(unlike)}. Give every "
