@@ -131,7 +131,21 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
     if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.metric, result.test_metric_each))
+    if result.test_metric is not None and result.constant_metric is not None:
+        lines.append(_described_constant(result))
     return lines
+
+
+def _described_constant(result: "RunResult") -> str:
+    """What the metric is of a prediction that ignores the graph, and whether the run's is better."""
+    line = (
+        f"the same answer everywhere would have test {result.metric} {result.constant_metric:.4g}"
+    )
+    if result.beats_constant(result.test_metric):
+        return line
+    return (
+        f"{line}: this network is no better (try a lower --lr, more --epochs, or another --target)"
+    )
 
 
 def _described_each(metric: str, metrics: dict[str, float | None]) -> str:

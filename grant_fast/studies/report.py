@@ -17,7 +17,7 @@ from rich.table import Table
 from ..data.dataset import Dataset
 from ..files import atomic_write_text
 from ..training.config import INFOBATCH
-from ..training.records import Run
+from ..training.records import Run, RunResult
 from .compare import CONTROLS
 
 FULL = "full"
@@ -150,6 +150,20 @@ def unequal(summaries: Sequence[ArmSummary]) -> list[str]:
     return sentences
 
 
+def unlearned(summaries: Sequence[ArmSummary], result: RunResult) -> list[str]:
+    """Which arms are no better than a prediction that ignores the graph, in a sentence, if any."""
+    means = {arm.arm: arm.test_metric.mean for arm in summaries}
+    arms = [
+        arm for arm, mean in means.items() if not (math.isnan(mean) or result.beats_constant(mean))
+    ]
+    if not arms:
+        return []
+    return [
+        f"No better than the same answer everywhere (test {result.metric} "
+        f"{result.constant_metric:.4g}): {_joined(arms)}. How such networks differ says nothing."
+    ]
+
+
 def _against_controls(arms: Sequence[ArmSummary], sign: int) -> list[str]:
     by_name = {arm.arm: arm for arm in arms}
     sentences = []
@@ -261,7 +275,11 @@ def write_report(
 ) -> list[str]:
     """Write results.json and results.md into `out`; return the verdict's sentences."""
     result = runs[0].result
-    sentences = verdict(summaries, result.metric, result.higher_is_better) + unequal(summaries)
+    sentences = [
+        *verdict(summaries, result.metric, result.higher_is_better),
+        *unequal(summaries),
+        *unlearned(summaries, result),
+    ]
     document = {
         "title": title,
         "metric": result.metric,

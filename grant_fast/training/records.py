@@ -62,6 +62,7 @@ class RunResult:
             several regressions `metric` and R².
         test_metric_each: where there are several targets, the one of each, of which `test_metric`
             is the mean over those that could be measured.
+        constant_metric: `test_metric` of the prediction of `constant_loss`.
     """
 
     arm: str
@@ -81,6 +82,14 @@ class RunResult:
     constant_loss: float | None
     test_metrics: dict[str, float | None] = field(default_factory=dict)
     test_metric_each: dict[str, float | None] = field(default_factory=dict)
+    constant_metric: float | None = None
+
+    def beats_constant(self, test_metric: float) -> bool:
+        """Whether a value of the metric is better than that of a constant, if it has one."""
+        if self.constant_metric is None:
+            return True
+        gain = test_metric - self.constant_metric
+        return gain > 0 if self.higher_is_better else gain < 0
 
 
 @dataclass(frozen=True)

@@ -327,6 +327,7 @@ class Trainer:
             constant_loss=known(self._evaluator.constant_loss("valid")),
             test_metrics={name: known(value) for name, value in metrics.items()},
             test_metric_each={name: known(value) for name, value in each.items()},
+            constant_metric=known(self._evaluator.constant_metric("test")),
         )
         write_result(self.run_dir, result)
         return result

@@ -107,6 +107,17 @@ def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
         )
 
 
+def test_a_test_metric_stands_beside_that_of_a_guess(tmp_path):
+    few = ["--graphs", 60, "--device", "cpu", "--arm", "full", "-o", tmp_path, "--overwrite"]
+    taught, untaught = (
+        run("train", "gen-reg", *few, *settings).stdout.splitlines()[1]
+        for settings in (["--epochs", 30], ["--epochs", 1, "--lr", 1e-9])
+    )
+    guess = json.loads((tmp_path / "result.json").read_text())["constant_metric"]
+    assert taught == f"the same answer everywhere would have test mae {guess:.4g}"
+    assert untaught.startswith(f"{taught}: this network is no better (try a lower --lr")
+
+
 def test_targets_that_never_vary_are_named(tmp_path):
     pytest.importorskip("rdkit")
     table = tmp_path / "flat.csv"

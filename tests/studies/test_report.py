@@ -118,6 +118,28 @@ def test_a_clear_winner_is_called_one():
 
 
 @pytest.mark.parametrize(
+    ("higher", "constant", "who"),
+    [
+        (True, 0.5, "full and random"),  # half of the area, too, is what a guess has
+        (False, 0.5, "grant-b and random"),
+        (True, 0.1, None),
+        (True, None, None),
+    ],
+)
+def test_arms_that_are_no_better_than_a_guess_are_named(tmp_path, higher, constant, who):
+    metrics = {"full": [0.4, 0.5], "grant-b": [0.5, 0.6], "random": [0.5, 0.5], "grant-s": [None]}
+    runs = [
+        replace(run, result=replace(run.result, constant_metric=constant))
+        for run in make_runs(metrics, higher_is_better=higher)
+    ]
+    said = write_report(tmp_path, runs, summarize(runs), "title")
+    named = [sentence for sentence in said if sentence.startswith("No better")]
+    guess = f"the same answer everywhere (test {'roc_auc' if higher else 'mae'} 0.5)"
+    says = f"No better than {guess}: {who}. How such networks differ says nothing."
+    assert named == ([says] if who else [])
+
+
+@pytest.mark.parametrize(
     ("t", "degrees"), [(12.7062, 1), (4.30265, 2), (2.77645, 4), (2.22814, 10), (1.96115, 1998)]
 )
 def test_chance_is_what_tables_of_students_t_say(t, degrees):

@@ -368,7 +368,16 @@ def test_the_loss_of_the_constant_guess_is_that_of_the_training_mean(tmp_path, c
     mean = train.nanmean(0)
     variance = (train - mean).square().nanmean(0)
     expected = ((valid - mean).square() / variance).mean()
-    assert trainer.fit().constant_loss == pytest.approx(float(expected), rel=1e-5)
+    result = trainer.fit()
+    assert result.constant_loss == pytest.approx(float(expected), rel=1e-5)
+    error = (y[dataset.split["test"]] - mean).abs().nanmean()  # in the targets' own units
+    assert result.metric == "mae"
+    assert result.constant_metric == pytest.approx(float(error), rel=1e-5)
+
+
+def test_who_guesses_among_two_classes_has_half_of_the_area(tmp_path, config):
+    result = Trainer(make_dataset("binary"), config(epochs=1), tmp_path).fit()
+    assert (result.metric, result.constant_metric) == ("roc_auc", 0.5)
 
 
 def test_tensorboard_events_are_written(tmp_path, config):
