@@ -137,7 +137,7 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
 
 
 def _described_constant(result: "RunResult") -> str:
-    """What the metric is of a prediction that ignores the graph, and whether the run's is better."""
+    """The metric of a prediction that ignores the graph, and whether the run's is better."""
     line = (
         f"the same answer everywhere would have test {result.metric} {result.constant_metric:.4g}"
     )

@@ -84,9 +84,9 @@ class RunResult:
     test_metric_each: dict[str, float | None] = field(default_factory=dict)
     constant_metric: float | None = None
 
-    def beats_constant(self, test_metric: float) -> bool:
-        """Whether a value of the metric is better than that of a constant, if it has one."""
-        if self.constant_metric is None:
+    def beats_constant(self, test_metric: float | None) -> bool:
+        """Whether a value of the metric is better than that of a constant, if both are known."""
+        if test_metric is None or self.constant_metric is None:
             return True
         gain = test_metric - self.constant_metric
         return gain > 0 if self.higher_is_better else gain < 0
