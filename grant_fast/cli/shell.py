@@ -119,15 +119,17 @@ def described_share(config: RunConfig, num_train: int) -> list[str]:
 
 def described_test(result: "RunResult", dataset: Any) -> list[str]:
     """What a run's test gave, and of which weights, in a line; in another, each of its targets."""
+    from ..training.doubts import why_unmeasured
+
     if result.test_metric is None:
-        metric = f"not measurable, because {_why_unmeasured(dataset, 'test')}"
+        metric = f"not measurable, because {why_unmeasured(dataset, result.metric, 'test')}"
     else:
         metric = f"{result.test_metric:.4g}"
         others = {k: v for k, v in result.test_metrics.items() if k != result.metric}
         metric += "".join(f", {k} {v:.4g}" for k, v in others.items() if v is not None)
     chosen = "best by valid"
     if result.valid_metric is None:
-        chosen = f"the last, because {_why_unmeasured(dataset, 'valid')}"
+        chosen = f"the last, because {why_unmeasured(dataset, result.metric, 'valid')}"
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
     if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.metric, result.test_metric_each))
@@ -155,18 +157,6 @@ def _described_each(metric: str, metrics: dict[str, float | None]) -> str:
     if len(metrics) > _FEW_TARGETS:
         return f"{words}; each is in result.json"
     return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
-
-
-def _why_unmeasured(dataset: Any, part: str) -> str:
-    """What keeps every metric from being measured on a part of the data."""
-    from ..tasks import measured
-    from ..training.targets import targets_of
-
-    labelled = measured(targets_of(dataset.graphs, dataset.split[part]), dataset.task).any()
-    if not labelled:
-        return f"the {part} split has no labels"
-    one = "value" if dataset.task.kind == "regression" else "class"
-    return f"the {part} split has labels of only one {one}"
 
 
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:

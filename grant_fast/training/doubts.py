@@ -27,8 +27,25 @@ def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
     return [*_of_labels(dataset, config), *_of_molecules(dataset, config)]
 
 
+def why_unmeasured(dataset: Dataset, metric: str, part: str) -> str | None:
+    """What keeps a metric from being measured on a part of the split; None where nothing does."""
+    task, y = dataset.task, targets_of(dataset.graphs, dataset.split[part])
+    known = measured(y, task)
+    if not known.any():
+        return f"the {part} split has no labels"
+    columns = zip(y.view(len(y), -1).T, known.view(len(y), -1).T, strict=True)
+    if metric in _OF_TWO and all(len(column[seen].unique()) < 2 for column, seen in columns):
+        one = "value" if task.kind == "regression" else "class"
+        return f"the {part} split has labels of only one {one}"
+    return None
+
+
 def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     task, lines = dataset.task, []
+    metric = config.metric_of(dataset.metric)
+    for part, so in (("valid", "the last weights are kept"), ("test", "nothing is measured there")):
+        if why := why_unmeasured(dataset, metric, part):
+            lines.append(f"{why}, so {so}")
     y = targets_of(dataset.graphs, dataset.split["train"])
     value = "class"
     if task.kind == "regression":
@@ -37,7 +54,7 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
             lines += _classes_among(y, task)
         if task.level == "graph":
             lines += _stand_ins(dataset.graphs.y, task)
-    if config.metric_of(dataset.metric) == "accuracy":
+    if metric == "accuracy":
         lines += _one_class_above_all(y, task)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
@@ -47,7 +64,7 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
         lines.append(f"{only}, so there is nothing to learn: target {few(constant)}")
     y = targets_of(dataset.graphs, dataset.split["valid"])
     found = unlabelled_targets(y, task)
-    if config.metric_of(dataset.metric) in _OF_TWO:
+    if metric in _OF_TWO:
         found += constant_targets(y, task)
     blind = [target for target in found if target not in (*unknown, *constant)]
     if 0 < len(blind) < task.num_outputs:

@@ -101,6 +101,21 @@ def test_a_target_that_validation_cannot_judge_is_named(tmp_path: Path) -> None:
     assert "no say" in doubts(dataset, replace(config, metric="mae"))[0]
 
 
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_part_on_which_nothing_can_be_measured_is_named(tmp_path: Path, part: str) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n, n / 2) for n in range(31)])
+    so = "the last weights are kept" if part == "valid" else "nothing is measured there"
+    y = dataset.graphs.y
+    assert y is not None
+    y[dataset.split[part]] = 5
+    says = f"the {part} split has labels of only one value, so {so}"
+    assert doubts(dataset, replace(config, metric="mae")) == []
+    assert doubts(dataset, config) == [says]
+    y[dataset.split[part]] = torch.nan
+    says = f"the {part} split has no labels, so {so}"
+    assert doubts(dataset, config) == doubts(dataset, replace(config, metric="mae")) == [says]
+
+
 def of_two_targets(folder: Path, labels: list[tuple[object, object]]) -> tuple[Dataset, RunConfig]:
     """A table of chains with labels y and z, of which the first 30 are taken."""
     pytest.importorskip("rdkit")
