@@ -62,9 +62,10 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
     if index.numel() == 0:
         index = index.long()
     if index.is_floating_point() or index.dim() > 1:
+        lists = "" if index.dim() != 2 else " (a DataLoader takes lists of them as batch_sampler=)"
         raise InputError(
             f"graph positions are {index.dtype} of shape {tuple(index.shape)}: "
-            "give a flat list of integers"
+            f"give a flat list of integers{lists}"
         )
     index = index.reshape(-1).to(torch.int64, copy=True)  # its owner may write the next batch there
     if index.device.type == "cpu" and index.numel():

@@ -42,6 +42,8 @@ class Task:
             )
         if self.level not in get_args(Level):
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
+        if self.kind == "multiclass" and self.num_outputs == 1:
+            raise InputError("a multiclass task has an output for each class: give num_outputs")
         whole_number("num_outputs", self.num_outputs, least=2 if self.kind == "multiclass" else 1)
         of_targets = self.kind in ("regression", "multilabel")
         if of_targets and len(self.names) not in (0, self.num_outputs):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
 from ..caching import kept, kept_property, writes
@@ -15,6 +14,7 @@ from ..errors import InputError
 from ..indexing import repeat, sizes_to_ptr, spans, take, upload
 from ..reference import expand_rows
 from .edges import BatchAdjacency
+from .foreign import no_such
 from .tiles import Segments, TileRows, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class GraphBatch:
 
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no Python
     loop over graphs, and no host synchronisation where the positions are on the CPU. Attribute
-    names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are. They are
-    read-only: a `FlexGCN` reads the dataset itself, and would not see a change to the batch. Under
-    `torch.compile`, a `FlexGCN` that is given a `GraphBatch` runs uncompiled, because each batch
-    has its own sizes.
+    names are PyG's, so a PyG model takes `b.x, b.edge_index, b.batch` as they are; but y is [B, 1]
+    where PyG's is [B] floats. They are read-only: a `FlexGCN` reads the dataset itself, and would
+    not see a change to the batch. Under `torch.compile`, a `FlexGCN` that is given a `GraphBatch`
+    runs uncompiled, because each batch has its own sizes.
 
     **Shapes** for B graphs of n nodes and e edges in all:
         x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
@@ -94,16 +94,10 @@ class GraphBatch:
     if not TYPE_CHECKING:  # to whom every name would be one
 
         def __getattr__(self, name: str) -> Any:
-            """What is not there: of PyG's attributes, those that packing leaves out."""
+            """What is not there, such as some of PyG's attributes."""
             if name.startswith("_") or hasattr(type(self), name):
                 return self.__getattribute__(name)  # fails again, and says what is wrong
-            raise AttributeError(
-                f"a GraphBatch has no {name!r}: packed graphs carry only x, edge_index, "
-                "edge_weight, edge_attr and y; if a model needs more, give the sampler and the "
-                "loader PyG's data set itself",
-                name=name,
-                obj=self,
-            )
+            raise no_such(self, name, of_batch=True)
 
     def check_unchanged(self, *, but: str | None = None) -> None:
         """Refuse features or edges that were written to, or that require a gradient: no model would
@@ -164,6 +158,11 @@ class GraphBatch:
 
     @property
     def num_features(self) -> int:
+        return self.graphs.num_features
+
+    @property
+    def num_node_features(self) -> int:
+        """PyG's other name for `num_features`."""
         return self.graphs.num_features
 
     @property
@@ -430,19 +429,3 @@ class GraphBatch:
         if indexed(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))
-
-
-def _collate(batches: list[GraphBatch], *, collate_fn_map: Any = None) -> GraphBatch:
-    """What torch's DataLoader does with the batches that it fetched: one batch of them all."""
-    if len(batches) == 1:
-        return batches[0]
-    if any(b.graphs is not batches[0].graphs for b in batches):
-        raise InputError(
-            "a batch mixes graphs from several datasets: join them with PackedGraphs.concat"
-        )
-    where = [b._positions for b in batches]
-    flat = [torch.arange(w.start, w.stop) if isinstance(w, slice) else w for w in where]
-    return GraphBatch(batches[0].graphs, torch.cat(flat))
-
-
-default_collate_fn_map[GraphBatch] = _collate

@@ -1,5 +1,6 @@
 """A data set with its task and its split, in memory and in a packed file."""
 
+import copy
 import os
 import zlib
 from dataclasses import asdict, dataclass, field, replace
@@ -201,9 +202,23 @@ def read_packed(path: Path, kind: Kind | None) -> Dataset:
         InputError: there is no such file, it is damaged or holds no targets, or `kind` does not
             fit those.
     """
-    graphs = PackedGraphs.load(path, verify=True)
+    return described(PackedGraphs.load(path, verify=True), kind, str(path), path.stem)
+
+
+def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -> Dataset:
+    """Graphs with the task, split, metric and encoder that their `meta` tells, or else their `y`.
+
+    Args:
+        graphs: with targets; they are left as they are.
+        kind: of the task; None for the stored one.
+        origin, name: what an error calls them, and people, if `meta` does not.
+
+    Raises:
+        InputError: as `read_packed`.
+    """
+    graphs = copy.copy(graphs)
     if graphs.y is None:
-        raise InputError(f"{path} holds no targets: pack it again with targets")
+        raise InputError(f"{origin} holds no targets: pack it again with targets")
     meta: dict[str, Any] = graphs.meta
     try:
         stored = meta.get("task")
@@ -217,11 +232,11 @@ def read_packed(path: Path, kind: Kind | None) -> Dataset:
             of_columns = names if len(names) == columns else ()  # not of classes
             task, graphs.y = make_task(graphs.y, graphs.y_level, of_columns, kind)
             metric = default_metric(task)
-        split = _split_from_text(meta["split"], graphs.ids) if "split" in meta else {}
+        split = _split_from_text(meta["split"], graphs.ids.cpu()) if "split" in meta else {}
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} has a damaged description ({error}): pack it again") from error
+        raise InputError(f"{origin} has a damaged description ({error}): pack it again") from error
     return Dataset(
-        name=meta.get("name", path.stem),
+        name=meta.get("name", name),
         graphs=graphs,
         task=task,
         split=split,

@@ -19,6 +19,7 @@ from .cache import SMALLEST, cached_graphs
 from .dataset import (
     Dataset,
     default_metric,
+    described,
     first_graphs,
     first_of_each_part,
     read_packed,
@@ -53,11 +54,15 @@ _INSTEAD = {
     ".json": "write it as a CSV",
     **dict.fromkeys(COMPRESSED, "it is compressed: unpack it"),
 }
+_NO_TABLE = (
+    "a PackedGraphs has no columns and no SMILES: load the file that has them, or leave out "
+    'smiles_column, target, split_column and split="scaffold"'
+)
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
 
 
 def load_dataset(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | PackedGraphs,
     *,
     smiles_column: str | None = None,
     target: str | Sequence[str] | None = None,
@@ -80,8 +85,8 @@ def load_dataset(
         source: "gen-reg" or "gen-cls" (generated), a CSV file with SMILES, an SDF, a "*.smi" file
             (one SMILES a line, as ZINC's: the target is the penalised logP), a *.gz of one of
             these, a packed "*.gfast" file, "QM9", "ZINC" or "ogbg-mol*" (from the folder `dataset`,
-            downloaded on first use), or "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba": noise in
-            their shape, for timing.
+            downloaded on first use), "twin:QM9", "twin:ZINC", "twin:ogbg-molpcba" (noise in their
+            shape, for timing), or a `PackedGraphs` in memory.
         smiles_column: the column of a CSV file with the SMILES; by default the one called smiles.
         target: one column of a CSV file (or data field of an SDF), or several; "all" for every
             column of numbers (`left_out` of the data set names the others). By default the only
@@ -108,11 +113,17 @@ def load_dataset(
         InputError: an unknown source, or something wrong in it; the message names the place.
         MissingExtraError: the source needs a package that is not installed.
     """
+    if isinstance(source, PackedGraphs):
+        _check_arguments(task, split, split_column, num_graphs, workers)
+        if smiles_column is not None or target or split_column is not None or split == "scaffold":
+            raise InputError(_NO_TABLE)
+        dataset = described(source, task, "the PackedGraphs", "graphs")
+        return _with_split(first_graphs(dataset, num_graphs), split, seed)
     if not isinstance(source, (str, os.PathLike)):
         raise InputError(
-            f"a data set is the path of a file or a name, not a {type(source).__name__}: give one "
-            'of these, or use PackedGraphs.from_smiles(df["smiles"].tolist(), '
-            'df[["y"]].to_numpy())'
+            f"a data set is the path of a file, a name or a PackedGraphs, not a "
+            f"{type(source).__name__}: give one of these, as PackedGraphs.from_dataset makes of "
+            'PyG\'s, or PackedGraphs.from_smiles(df["smiles"].tolist(), df[["y"]].to_numpy())'
         )
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):

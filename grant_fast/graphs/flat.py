@@ -39,15 +39,20 @@ class FlatGraphs:
     def __init__(
         self,
         x: Tensor,
-        y: Tensor | None,
-        ptr: Tensor,
-        adj: PackedCSR,
-        adj_t: PackedCSR | None,
+        y: Tensor | None = None,
+        ptr: Tensor | None = None,
+        adj: PackedCSR | None = None,
+        adj_t: PackedCSR | None = None,
         ids: Tensor | None = None,
         y_level: Level = "graph",
         meta: dict[str, Any] | None = None,
         edge_attr: Tensor | None = None,
     ) -> None:
+        if ptr is None or adj is None:
+            raise InputError(
+                "PackedGraphs takes flat tensors here: make one with PackedGraphs.from_dataset, "
+                "from_data_list, from_smiles or from_arrays, or load one"
+            )
         self.x, self.y, self.ptr, self.adj, self.adj_t = x, y, ptr, adj, adj_t
         self.edge_attr = edge_attr
         self.ids = torch.arange(self.num_graphs, device=x.device) if ids is None else ids
@@ -80,6 +85,11 @@ class FlatGraphs:
 
     @property
     def num_features(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def num_node_features(self) -> int:
+        """PyG's other name for `num_features`."""
         return self.x.shape[1]
 
     @property

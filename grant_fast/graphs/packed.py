@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from ..batches import GraphBatch
+from ..batches.foreign import no_such
 from ..batches.layout import joined_csr, joined_ptr
 from ..errors import InputError
 from ..indexing import Positions
@@ -80,6 +81,14 @@ class PackedGraphs(FlatGraphs):
             value = self._checked(name, value)
         super().__setattr__(name, value)
 
+    if not TYPE_CHECKING:  # to whom every name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """What is not there, such as some of PyG's attributes."""
+            if name.startswith("_") or hasattr(type(self), name):
+                return self.__getattribute__(name)  # fails again, and says what is wrong
+            raise no_such(self, name, of_batch=False)
+
     def _checked(self, name: str, value: Any) -> Any:
         """A new value of a field, as packing makes it; InputError where it does not fit these
         graphs."""
@@ -140,7 +149,7 @@ class PackedGraphs(FlatGraphs):
         return self.subset(where)
 
     def __getitems__(self, where: list[int]) -> list[GraphBatch]:
-        # torch's DataLoader fetches a batch sampler's lists through this; the batch's `_collate`
+        # torch's DataLoader fetches a batch sampler's lists through this; `batches.collate`
         # follows.
         _check_no_worker()
         return [self.batch(where)]
@@ -223,6 +232,7 @@ class PackedGraphs(FlatGraphs):
         """From PyG `Data` objects: anything with `x`, `edge_index` and, optionally, `y`,
         `edge_weight` and `edge_attr`.
 
+        As in `from_arrays`, float64 becomes float32, and a float y of shape [1] a row of y [G, 1].
         `edge_type` and `train_mask` are not carried; a warning says so. If no model reads
         `edge_attr`, set it to None first: it would be kept in memory and in files.
         """

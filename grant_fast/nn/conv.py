@@ -157,9 +157,12 @@ class FlexConv(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Takes what a `TAGConv` of this order saved, too."""
-        names = [f"{prefix}lins.{k}.weight" for k in range(self.order)]
         saved = [name for name in state_dict if name.startswith(f"{prefix}lins.")]
-        if f"{prefix}weight" not in state_dict and sorted(saved) == sorted(names):
+        names = [f"{prefix}lins.{k}.weight" for k in range(len(saved))]
+        if saved and f"{prefix}weight" not in state_dict and sorted(saved) == sorted(names):
+            if len(saved) != self.order:
+                errors: list[str] = rest[-1]
+                errors.append(f"a TAGConv with K={len(saved) - 1} needs order={len(saved)}")
             state_dict[f"{prefix}weight"] = torch.stack([state_dict.pop(name).T for name in names])
         super()._load_from_state_dict(state_dict, prefix, *rest)
 

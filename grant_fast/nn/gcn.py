@@ -7,17 +7,19 @@ from typing import Any, TypeGuard, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from .. import ops
 from ..batches import GraphBatch
 from ..batches.loose import LooseGraphs
 from ..errors import InputError, whole_number
+from ..graphs.flat import FlatGraphs
 from ..graphs.on_the_fly import packed
 from ..ops.dispatch import check_backend, is_reference
 from . import one_pass
 from .checks import check_layers, choose, embeds_kinds, is_hooked, per_layer
 from .conv import FlexConv
-from .modules import ACTIVATIONS, NORMS, AtomEncoder, BatchNorm
+from .modules import ACTIVATIONS, ATOM_CARDINALITIES, NORMS, AtomEncoder, BatchNorm
 
 
 class FlexGCN(nn.Module):
@@ -193,8 +195,14 @@ class FlexGCN(nn.Module):
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x
-        kept = x.is_floating_point() or x.is_complex()  # the latter for the layer to refuse
-        return x if kept else x.to(self._conv(0).any_parameter.dtype)
+        if x.is_floating_point() or x.is_complex():  # the latter for the layer to refuse
+            return x
+        if x.shape[1:] == (len(ATOM_CARDINALITIES),) != (self._conv(0).in_channels,):
+            raise InputError(
+                f"x holds {x.shape[1]} columns of integers, and this network takes "
+                f'{self._conv(0).in_channels}: if they are OGB\'s of atoms, give it encoder="atom"'
+            )
+        return x.to(self._conv(0).any_parameter.dtype)
 
     def _hidden_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
@@ -292,6 +300,12 @@ def as_graphs(
     batch_size: int | None = None,
 ) -> GraphBatch | LooseGraphs:
     """The graphs that a model was called with; arguments and errors as `FlexGCN.forward`."""
+    if isinstance(x, FlatGraphs | Dataset):  # PyG's have an edge_index, of all graphs unshifted
+        whose = (
+            "graphs.batch(slice(None))" if isinstance(x, FlatGraphs) else "those of a DataLoader"
+        )
+        kind = type(x).__name__
+        raise InputError(f"a {kind} is a whole data set: give batches of it, as {whose}")
     if isinstance(x, GraphBatch) or hasattr(x, "edge_index"):
         if not (edge_index is edge_weight is batch is batch_size is None):
             kind = type(x).__name__

@@ -45,7 +45,8 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
             none of its.
     """
     if reduction not in REDUCTIONS:
-        raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'")
+        each = "; graph_losses gives one for each graph" if reduction == "none" else ""
+        raise InputError(f"unknown reduction {reduction!r}: choose 'mean' or 'sum'{each}")
     pred, y = aligned(pred, y, task)
     known = measured(y, task)
     if _may_look_at(known) and known.numel() and bool(known.all()):
@@ -284,11 +285,9 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     matrix = pred.unsqueeze(1) if pred.dim() == 1 and outputs == 1 else pred
     target = y.unsqueeze(1) if y.dim() == 1 and columns == 1 else y
     if matrix.dim() != 2 or matrix.shape[1] != outputs:
-        two_logits = task.kind == "binary" and matrix.shape[1:] == (2,)
         raise InputError(
             f"predictions have shape {tuple(pred.shape)}, and this {task.kind} task needs "
-            f"[rows, {outputs}]: check the network's out_channels"
-            + (", or make the task multiclass, with an output for each class" * two_logits)
+            f"[rows, {outputs}]: check the network's out_channels" + _or_the_task(matrix, y, task)
         )
     if target.shape != (len(matrix), columns):
         shape = f"[{len(matrix)}]" if task.kind == "multiclass" else f"[{len(matrix)}, {columns}]"
@@ -303,6 +302,20 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
     if task.kind != "multiclass":
         return matrix, _checked_labels(target, matrix.dtype, task)
     return matrix, _checked_classes(target.squeeze(1), outputs)
+
+
+def _or_the_task(pred: Tensor, y: Tensor, task: Task) -> str:
+    """What may be wrong of a task for which predictions have the wrong width."""
+    if pred.dim() != 2:
+        return ""
+    if task.kind == "multiclass":
+        return f", or give the task num_outputs={pred.shape[1]}, the number of classes"
+    if pred.shape == y.shape:
+        kind = "multilabel" if task.kind == "binary" else task.kind
+        return f', or make the task Task("{kind}", num_outputs={y.shape[1]})'
+    if task.kind == "binary" and pred.shape[1] == 2:
+        return ", or make the task multiclass, with an output for each class"
+    return ""
 
 
 def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:

@@ -411,7 +411,7 @@ def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if not hasattr(items[0], "stores_as"):
         raise InputError(
             f"the graphs are of type {type(items[0]).__name__}, which PyG does not collate: give "
-            "collate=, a function that makes a batch from a list of them"
+            "collate=, a function that makes a batch, with the targets as its y, of a list of them"
         )
     return require("torch_geometric.data", "pyg").Batch.from_data_list(items)
 

@@ -47,7 +47,11 @@ def train(
             folder is not empty or another process writes to it, or the training diverges.
     """
     if not isinstance(dataset, Dataset):
-        raise InputError(f"train takes a data set of load_dataset, not a {type(dataset).__name__}")
+        kind = type(dataset).__name__
+        raise InputError(
+            f"train takes what load_dataset returns, not a {kind}: load_dataset takes a file, a "
+            "name or a PackedGraphs"
+        )
     out = Path(out)
     settings = {name: _plain(name, value) for name, value in settings.items()}
     check_free(out, resume, overwrite)

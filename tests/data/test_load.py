@@ -288,7 +288,7 @@ def test_an_unknown_source_lists_what_is_known(source: str) -> None:
 def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
     kind = type(source).__name__
     with pytest.raises(
-        InputError, match=rf"not a {kind}: give one of these, or use .*\.from_smiles\(df"
+        InputError, match=rf"not a {kind}: give one of these, as .*from_dataset.*from_smiles\(df"
     ):
         load_dataset(source)
 

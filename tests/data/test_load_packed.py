@@ -124,6 +124,29 @@ class TestPacked:
         regression = load_dataset(tmp_path / "mine.gfast", task="regression")
         assert (regression.task.kind, regression.metric) == ("regression", "mae")
 
+    def test_graphs_in_memory_are_taken_as_those_of_a_file(self, packed: Path) -> None:
+        of_file = load_dataset(packed)
+        same = load_dataset(of_file.graphs)
+        assert (same.name, same.task, same.metric) == (of_file.name, of_file.task, of_file.metric)
+        assert parts(same) == parts(of_file) and same.splitting == "stored"
+        few = load_dataset(of_file.graphs, num_graphs=9, split="random", seed=1)
+        assert sum(few.sizes) == few.graphs.num_graphs == 9
+
+    def test_graphs_in_memory_are_left_as_they_are(self) -> None:
+        y = torch.tensor([[3.0], [5.0]]).repeat(10, 1)
+        graphs = PackedGraphs.from_smiles(["CC", "CO"] * 10, y)
+        dataset = load_dataset(graphs, task="multiclass")
+        assert (dataset.name, dataset.encoder, dataset.splitting) == ("graphs", "atom", "random")
+        assert dataset.task == Task("multiclass", "graph", 2, ("3", "5"))
+        assert torch.equal(graphs.y, y) and dataset.graphs.y.tolist() == [0, 1] * 10
+
+    @pytest.mark.parametrize(
+        "of_files", [{"target": "y"}, {"smiles_column": "y"}, {"split": "scaffold"}]
+    )
+    def test_graphs_in_memory_have_no_columns(self, packed: Path, of_files) -> None:
+        with pytest.raises(InputError, match="a PackedGraphs has no columns and no SMILES"):
+            load_dataset(PackedGraphs.load(packed), **of_files)
+
     def test_graphs_without_targets_are_refused(self, tmp_path: Path) -> None:
         PackedGraphs.from_arrays(
             torch.ones(4, 2), torch.empty(2, 0, dtype=torch.int64), torch.arange(4)

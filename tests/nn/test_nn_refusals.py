@@ -101,6 +101,9 @@ def test_wrong_inputs_name_themselves():
         model(case.x)
     with pytest.raises(InputError, match=r"x has 5 features, but in_channels=6"):
         FlexGCN(6, 4, 1, orders=[2, 2])(case.graphs[0])
+    atoms = torch.zeros(5, 9).long()
+    with pytest.raises(InputError, match=r'9 columns of integers, and this .* encoder="atom"'):
+        FlexGCN(6, 4, 1, orders=[2, 2])(atoms, case.edge_index, batch=case.batch)
     with pytest.raises(InputError, match=r"edge 1 is 0 → 5, but nodes run from 0 to 4"):
         model(case.x, torch.tensor([[0, 0], [1, 5]]), batch=case.batch)
     with pytest.raises(InputError, match=r"edge_index is torch\.float32"):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from grant_fast import FlexGCN, GraNTSampler, InputError, Task
+from tests.cases import Case
 
 
 def test_pygs_batches_are_taken_whole():
@@ -35,6 +36,12 @@ def test_pygs_batches_are_taken_whole():
     torch.testing.assert_close(model(by_hand), want)
     with pytest.raises(InputError, match="give a DataBatch alone: it has its own edges"):
         model(batch, batch=batch.batch)
+    dataset = pytest.importorskip("torch_geometric.datasets").FakeDataset(num_graphs=2)
+    for whole, remedy in ((dataset, "those of a DataLoader"), (Case().graphs, r"graphs\.batch\(")):
+        with pytest.raises(
+            InputError, match=f"is a whole data set: give batches of it, as {remedy}"
+        ):
+            model(whole)
     for wrong, missing in ((pyg.Data(x=batch.x), "edge_index"), (pyg.Data(edge_index=0), "x")):
         with pytest.raises(InputError, match=f"the Data has no {missing}: give it one"):
             model(wrong)

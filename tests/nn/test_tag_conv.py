@@ -80,9 +80,12 @@ def test_what_a_tag_conv_saved_is_loaded(bias):
     case = Case()
     want = saved["conv"](case.x, case.edge_index)
     torch.testing.assert_close(loaded["conv"](case.x, case.edge_index), want)
-    with pytest.raises(RuntimeError, match="lins"):
-        nn.ModuleDict({"conv": FlexConv(5, 4, order=2, bias=bias)}).load_state_dict(state)
     other = FlexConv(5, 4, order=2, bias=bias)  # of another order nothing is taken in part
     before = other.weight.detach().clone()
-    nn.ModuleDict({"conv": other}).load_state_dict(state, strict=False)
-    assert torch.equal(other.weight, before)
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match="a TAGConv with K=2 needs order=3"):
+            nn.ModuleDict({"conv": other}).load_state_dict(state, strict=strict)
+        assert torch.equal(other.weight, before)
+    del state["conv.lins.1.weight"]  # is none of a TAGConv
+    with pytest.raises(RuntimeError, match=r'Unexpected key.*"conv\.lins\.2\.weight"'):
+        nn.ModuleDict({"conv": other}).load_state_dict(state)

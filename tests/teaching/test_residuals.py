@@ -231,6 +231,9 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
     [
         ((4, 2), (4, 1), TASKS["regression"], r"shape \(4, 2\).*\[rows, 1\].*out_channels"),
         ((4, 2), (4,), TASKS["binary"], "out_channels, or make the task multiclass"),
+        ((4, 2), (4, 2), TASKS["binary"], r'or make the task Task\("multilabel", num_outputs=2\)'),
+        ((4, 2), (4, 2), TASKS["regression"], r'Task\("regression", num_outputs=2\)'),
+        ((4, 9), (4,), TASKS["multiclass"], "or give the task num_outputs=9, the number of"),
         ((4, 3), (4, 1), TASKS["several targets"], r"shape \(4, 1\).*shape \(4, 3\).*\[4, 3\]"),
         (
             (4, 3),
