@@ -160,6 +160,11 @@ class ScoringPass:
 
         Without `check` a score may be NaN, for `check_numbers` to find.
         """
+        if self.predict is model:
+            raise InputError(
+                "predict is the model: give a function of (model, batch), or leave it out if the "
+                "model takes a batch alone"
+            )
         if self.predict is None and is_plain(model):
             check_layers(model.convs, model.normalize)  # as the forward pass does
         if isinstance(self.graphs, PackedGraphs):

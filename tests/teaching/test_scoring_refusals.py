@@ -34,6 +34,10 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         score_graphs(None, graphs, REGRESSION)  # type: ignore[type-var]
     with pytest.raises(InputError, match="task is 'regression': give a Task"):
         score_graphs(model, graphs, "regression")  # type: ignore[call-overload]
+    with pytest.raises(
+        InputError, match=r"predict is the model: .*leave it out if the model takes"
+    ):
+        score_graphs(model, graphs, REGRESSION, predict=model)
     with pytest.raises(InputError, match="no graphs to score"):
         score_graphs(model, graphs, REGRESSION, ids=[])
     with pytest.raises(
