@@ -342,7 +342,7 @@ class PackedGraphs(FlatGraphs):
             ids = torch.arange(ids.numel(), device=ids.device)
         if renumbered or any(p.meta.get("split") != meta.get("split") for p in parts):
             meta.pop("split", None)
-        return cls(
+        out = cls(
             x=torch.cat([p.x for p in parts]),
             y=_joined([p.y for p in parts]),
             ptr=joined_ptr([p.ptr for p in parts]),
@@ -353,6 +353,9 @@ class PackedGraphs(FlatGraphs):
             meta=meta,
             edge_attr=_joined([p.edge_attr for p in parts]),
         )
+        if any("scale" in vars(part) for part in parts):  # as in `subset`
+            out.scale = torch.cat([part.scale for part in parts])
+        return out
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one versioned file (safetensors: flat tensors and JSON, nothing executable).

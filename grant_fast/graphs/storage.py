@@ -45,6 +45,8 @@ def save(graphs: "PackedGraphs", path: str | os.PathLike[str]) -> None:
     for name, csr in (("adj", graphs.adj), ("adj_t", graphs.adj_t)):
         if csr is not None:
             tensors |= {f"{name}.{field}": value for field, value in csr._asdict().items()}
+    if graphs.scale.dtype != torch.float32 and not graphs.x.is_floating_point():
+        tensors["scale"] = graphs.scale  # whose dtype may stand nowhere else
     there = {name: t.detach().cpu() for name, t in tensors.items() if t is not None}
     save_tensors(there, graphs.y_level, path, graphs.meta)
 
@@ -198,7 +200,12 @@ def _assemble(
     adj, adj_t, attr = csrs["adj"], csrs.get("adj_t"), tensors.get("edge_attr")
     if attr is not None and (attr.dim() not in (1, 2) or attr.shape[0] != adj.col.shape[0]):
         raise ValueError("edge_attr does not fit the edges")
-    return cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta, attr)
+    out = cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta, attr)
+    if "scale" in tensors:
+        if tensors["scale"].shape != (num_nodes,) or not tensors["scale"].is_floating_point():
+            raise ValueError("scale does not fit the nodes")
+        out.scale = tensors["scale"]
+    return out
 
 
 def _within_graphs(csr: PackedCSR, ptr: Tensor) -> bool:

@@ -160,7 +160,7 @@ class ScoringPass:
 
         Without `check` a score may be NaN, for `check_numbers` to find.
         """
-        if self.predict is model:
+        if isinstance(model, nn.Module) and self.predict is model:
             raise InputError(
                 "predict is the model: give a function of (model, batch), or leave it out if the "
                 "model takes a batch alone"

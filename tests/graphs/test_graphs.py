@@ -181,7 +181,7 @@ def test_concat_refuses_what_does_not_belong_together():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_categorical_graphs_in_float64_are_computed_in_float64(weighted):
+def test_categorical_graphs_in_float64_are_computed_in_float64(weighted, tmp_path):
     case = Case(weighted=weighted)
     x, batch = torch.arange(case.num_nodes) % 3, case.batch
     edges, weight = case.edge_index, case.edge_weight
@@ -193,7 +193,11 @@ def test_categorical_graphs_in_float64_are_computed_in_float64(weighted):
     h = reference.dense_flex_conv(model.encoder(x[:, None]), first.weight, first.bias, a).relu()
     h = reference.dense_flex_conv(h, last.weight, last.bias, a)
     loose = model(x[:, None], edges, weight, batch)
-    for out in (model(graphs.batch(every)), model(graphs.to("cpu")[every].batch(every)), loose):
+    graphs.save(tmp_path / "set.gfast")
+    joined = PackedGraphs.concat([graphs[:5], graphs[5:]])
+    loaded = PackedGraphs.load(tmp_path / "set.gfast", verify=True)
+    same = (graphs, graphs.to("cpu")[every], joined, loaded)
+    for out in (*(model(one.batch(every)) for one in same), loose):
         torch.testing.assert_close(out, h, rtol=1e-12, atol=1e-12)
 
 

@@ -151,6 +151,8 @@ def test_another_version_is_refused(tmp_path):
         ("ptr", lambda t: t.flip(0), "ptr does not cover"),
         ("adj.rowptr", lambda t: t + 1, "does not cover"),
         ("y", lambda t: t[1:].clone(), "y or ids do not fit"),
+        ("scale", lambda t: t[1:].clone(), "scale does not fit the nodes"),
+        ("scale", lambda t: t.long(), "scale does not fit the nodes"),
         ("x", None, "'x'"),
     ],
 )
@@ -158,7 +160,9 @@ def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
     tmp_path, name, value, message
 ):
     path = tmp_path / "set.gfast"
-    Case().graphs.save(path)
+    graphs = Case().graphs
+    graphs.x = graphs.x.long()
+    graphs.to(torch.float64).save(path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
