@@ -23,6 +23,11 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def short(text: str, most: int = 80) -> str:
+    """The text, or the beginning of a long one, for a message."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def few(names: Sequence[str], most: int = 3) -> str:
     """The first of them, for a message: "a, b, c, …"."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")

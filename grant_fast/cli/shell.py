@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ..errors import InputError, few
+from ..errors import InputError, few, short
 from ..training.config import INFOBATCH, RunConfig
 from .terminal import say
 
@@ -87,7 +87,7 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
         classes = f"{task.num_outputs} classes"
         if task.class_names:
             counts = y[measured(y, task)].bincount(minlength=task.num_outputs).tolist()
-            each = zip(task.class_names, counts, strict=True)
+            each = zip(map(short, task.class_names), counts, strict=True)
             classes += f" ({few([f'{name}: {count:,}' for name, count in each], 5)} in training)"
         words.append(classes)
     if task.kind == "binary":

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, short
 from ..files import closest, read_text
 
 #: What may stand between cells.
@@ -115,7 +115,7 @@ def _plain(cell: str) -> str:
 def listed(names: Sequence[str], limit: int = 20) -> str:
     """Names for a message, the first of many."""
     rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(map(repr, names[:limit])) + rest
+    return ", ".join(repr(short(name)) for name in names[:limit]) + rest
 
 
 def read_sheet(path: Path, smiles_column: str) -> Sheet:

@@ -210,6 +210,15 @@ def test_words_that_are_no_classes_are_refused(csv_file, target: str, message: s
         read_table(csv_file(WORDS), target=target)
 
 
+def test_long_words_are_shown_by_their_beginning(csv_file) -> None:
+    rows = "".join(f"C,{letter * 9999}\n" for letter in "abc")
+    with pytest.raises(
+        InputError, match=rf"holds words \('{'a' * 80}…', '{'b' * 80}…', "
+    ) as caught:
+        read_table(csv_file(f"smiles,y\n{rows}"))
+    assert len(str(caught.value)) < 1000
+
+
 def test_classes_are_proposed_beside_numbers(csv_file) -> None:
     with pytest.raises(InputError, match=r"among 'act', 'kind', 'n' \(or --target all for all th"):
         read_table(csv_file(WORDS))

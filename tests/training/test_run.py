@@ -49,7 +49,7 @@ def test_a_setting_that_is_none_is_named(tmp_path):
         train(make_dataset(), tmp_path / "run", epoch=3)
     with pytest.raises(InputError, match="target is for reading data: give it to load_dataset"):
         train(make_dataset(), tmp_path / "run", target="y")
-    with pytest.raises(InputError, match="train takes a data set of load_dataset, not a str"):
+    with pytest.raises(InputError, match="train takes what load_dataset returns, not a str"):
         train("gen-reg", tmp_path / "run")
     with pytest.raises(InputError, match="epochs=0 cannot be used: give a whole number"):
         train(make_dataset(), tmp_path / "run", epochs=0)
