@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from grant_fast.data.load import Dataset
+from grant_fast.data.dataset import Dataset
 from grant_fast.studies.recipe import load_recipe
 from grant_fast.training.observers import Observer
 from grant_fast.training.records import EpochRecord

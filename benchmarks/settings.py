@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grant_fast import FlexGCN, PackedGraphs, Task
-from grant_fast.data.load import Dataset
+from grant_fast.data.dataset import Dataset
 from grant_fast.ops.dispatch import ENVIRONMENT
 from grant_fast.studies.recipe import load_recipe
 from grant_fast.training.config import RunConfig

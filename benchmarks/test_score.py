@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
-from grant_fast.data.load import Dataset, load_dataset
+from grant_fast.data.dataset import Dataset
+from grant_fast.data.load import load_dataset
 from grant_fast.teaching.scoring import evaluating, scoring_size
 
 from .memory import peak

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from grant_fast import GraNTSampler, score_graphs, select_graphs
-from grant_fast.data.load import Dataset, load_dataset
+from grant_fast.data.dataset import Dataset
+from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
 from grant_fast.studies.report import Spread, chance, markdown
 from grant_fast.teaching.residuals import graph_losses

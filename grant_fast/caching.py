@@ -16,8 +16,8 @@ Given = tuple[Tensor | int | None, ...]
 def kept(compute: Callable[..., T]) -> Callable[..., T]:
     """Run `compute` outside `torch.inference_mode` and the transforms of `torch.func`.
 
-    A tensor made inside the one can never serve training, and what is kept must serve both; one
-    made inside the others is theirs, and of no use when they end.
+    A tensor made in inference mode can never serve training, and what is kept must serve both. One
+    made inside a transform belongs to it, and is of no use when that ends.
     """
 
     @wraps(compute)

@@ -136,8 +136,8 @@ def unzipped_name(path: str | os.PathLike[str]) -> Path:
 
 
 def read_text(path: Path, line: str = "row") -> str:
-    """What a file of UTF-8 text says, without a byte order mark; of a *.gz, unzipped. Messages call
-    a `line` of it so.
+    """What a file of UTF-8 text says, without a byte order mark; of a *.gz, unzipped. `line` is
+    what messages call one of its lines.
 
     Raises:
         InputError: it cannot be read, is not whole, or (naming its row) is not UTF-8.

@@ -178,11 +178,6 @@ def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
     return KeyboardInterrupt(f"interrupted; continue with: {command}" if can_go_on else "")
 
 
-def holds_runs(out: Path) -> bool:
-    """Whether a comparison has begun in a folder."""
-    return any(out.glob("*/seed-*/config.json"))
-
-
 def holds_run(out: Path, config: RunConfig) -> bool:
     """Whether this very run, not an earlier one, has begun in a folder."""
     from ..training.folder import read_config

@@ -55,9 +55,8 @@ def fingerprints(graphs: PackedGraphs, but: int | None = None) -> np.ndarray:
     et al., *Weisfeiler-Lehman graph kernels*, JMLR 2011), and so for isomers that differ in nothing
     that the features say. Weights of edges are not looked at.
     """
-    rowptr, col, _ = (None if t is None else t.cpu().numpy() for t in graphs.adj)
+    rowptr, col = graphs.adj.rowptr.cpu().numpy(), graphs.adj.col.cpu().numpy()
     ptr, x = graphs.host_ptr.numpy(), graphs.x.cpu().numpy()
-    assert rowptr is not None and col is not None
     source = col + np.repeat(ptr[:-1], np.diff(rowptr[ptr]))
     node = np.zeros(len(x), np.uint64)
     for number, column in enumerate(x.T):  # a column at a time: little memory

@@ -23,7 +23,6 @@ from .dataset import (
     first_graphs,
     first_of_each_part,
     read_packed,
-    save_dataset,
 )
 from .infer import make_task
 from .logp import penalized_logp, sa_scorer
@@ -33,8 +32,6 @@ from .smiles import Failure, T, read_molecules
 from .splits import FEWEST, PARTS, draw_valid, random_split, scaffold, split_by_scaffold
 from .stream import Part
 from .table import Table, has_columns, molecules_in, read_smi, read_table, table_kind
-
-__all__ = ["GENERATED_FRACTIONS", "Dataset", "load_dataset", "save_dataset", "twin_dataset"]
 
 Split = Literal["random", "scaffold"]
 SUFFIXES = (".csv", ".tsv", ".sdf", ".smi", ".gz", ".gfast")
@@ -113,8 +110,8 @@ def load_dataset(
         InputError: an unknown source, or something wrong in it; the message names the place.
         MissingExtraError: the source needs a package that is not installed.
     """
+    _check_arguments(task, split, split_column, num_graphs, workers)
     if isinstance(source, PackedGraphs):
-        _check_arguments(task, split, split_column, num_graphs, workers)
         if smiles_column is not None or target or split_column is not None or split == "scaffold":
             raise InputError(_NO_TABLE)
         dataset = described(source, task, "the PackedGraphs", "graphs")
@@ -128,7 +125,6 @@ def load_dataset(
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
-    _check_arguments(task, split, split_column, num_graphs, workers)
     path = Path(name)
     reading = Reading(workers, progress, edge_attr)
     if has_columns(path):

@@ -30,7 +30,7 @@ def random_split(n: int, fractions: Fractions = FRACTIONS, seed: int = 0) -> dic
     return _ascending(order[:train], order[train:valid], order[valid:])
 
 
-def draw_valid(split: dict[str, Tensor], seed: int = 0) -> dict[str, Tensor]:
+def draw_valid(split: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     """The split with a tenth of train (one graph or more, but not the last) as valid, at random."""
     train = split["train"]
     count = min(max(1, len(train) // 10), len(train) - 1)

@@ -125,8 +125,7 @@ def read_table(
     Args:
         path: the file, or a *.gz of it. Its header says what stands between cells: tabs, commas or
             semicolons. A byte order mark is skipped, lines that are empty or of spaces too, and
-            rows of empty cells at the end. Of an
-            SDF the columns are those of `sdf.read_sdf`.
+            rows of empty cells at the end. Of an SDF the columns are those of `sdf.read_sdf`.
         smiles_column: by default the column called smiles, in any case. An SDF has none to choose.
         target: the target columns, or several names in one, separated by commas; "all" stands for
             every column of numbers with a name but the SMILES (and the split's). By default the

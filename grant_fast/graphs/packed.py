@@ -314,6 +314,10 @@ class PackedGraphs(FlatGraphs):
 
         `meta` is the first one's, except for a stored split, which refers to ids: it is kept only
         if the ids are, and if all parts have the same one.
+
+        Raises:
+            InputError: there are no parts, or they differ in the width or type of a tensor, in
+                y_level, or in what they have.
         """
         if not parts:
             raise InputError("there is nothing to concatenate: give at least one PackedGraphs")

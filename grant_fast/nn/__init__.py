@@ -2,7 +2,7 @@
 
 from . import one_pass
 from .conv import FlexConv
-from .gcn import FlexGCN, as_graphs, is_plain
+from .gcn import FlexGCN, is_plain
 from .modules import ACTIVATIONS, ATOM_CARDINALITIES, NORMS, AtomEncoder, BatchNorm
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "BatchNorm",
     "FlexConv",
     "FlexGCN",
-    "as_graphs",
     "is_plain",
     "one_pass",
 ]

@@ -112,8 +112,8 @@ class FlexConv(nn.Module):
 
     @property
     def any_parameter(self) -> Tensor:
-        """A parameter, of the dtype and device that the weights have, which something may compute
-        anew each time that they are read; the weights where there is none, as in a replica."""
+        """A parameter of the weights' dtype and device (to read the weights themselves may compute
+        them anew); the weights where there is no parameter, as in a replica."""
         weight = self._parameters.get("weight")
         if weight is None:
             weight = next(filter(Tensor.is_floating_point, self.parameters()), None)

@@ -12,8 +12,10 @@ from ..batches.loose import LooseGraphs
 from ..errors import InputError
 from ..ops import autocasts, is_one_kernel
 from ..ops.dispatch import hops_natively, is_fused, takes_kernels, takes_native, why_pytorch
-from . import FlexConv, FlexGCN, as_graphs, one_pass
+from . import one_pass
 from .checks import is_hooked
+from .conv import FlexConv
+from .gcn import FlexGCN, as_graphs
 
 
 def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str]:
@@ -27,8 +29,8 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
         inputs, options: what the model is called with: a `GraphBatch`, or PyG's tensors.
 
     Raises:
-        InputError: whatever calling the model raises for its inputs or its backend; or the model is
-            of another kind.
+        InputError: the model is of another kind, cannot be called with inputs of this form, or has
+            a backend that cannot compute them (only a call checks widths, dtypes and devices).
     """
     if not isinstance(model, FlexGCN | FlexConv):
         inner = next((name for name in ("module", "_orig_mod") if hasattr(model, name)), None)

@@ -75,6 +75,7 @@ def reproduce(
         baselines: run `BASELINES`, too.
         seeds: how many, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
+        observer: who is told how they go on.
 
     Returns:
         The arms' runs, and one row for each of `ARMS` and of the baselines.

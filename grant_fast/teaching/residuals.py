@@ -41,8 +41,8 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
         A scalar, float32 (float64 for float64 predictions).
 
     Raises:
-        InputError: the shapes or dtypes do not fit the task, or (on the CPU) a label or class is
-            none of its.
+        InputError: the shapes or dtypes do not fit the task, the reduction is unknown, or (on the
+            CPU) a label or class is none of its.
     """
     if reduction not in REDUCTIONS:
         each = "; graph_losses gives one for each graph" if reduction == "none" else ""

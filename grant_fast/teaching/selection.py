@@ -58,7 +58,7 @@ def select_graphs(
 
     Raises:
         InputError: a score is NaN, or a batch number is impossible (both checked on the CPU only);
-            m is out of range, or the shapes do not fit.
+            m is out of range, the mode is unknown, or the shapes do not fit.
     """
     if mode not in get_args(SelectMode):
         raise InputError(f"unknown mode {mode!r}: choose one of {', '.join(get_args(SelectMode))}")

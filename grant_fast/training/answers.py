@@ -48,10 +48,10 @@ def predict_table(
     source: str | Path,
     out: str | Path,
     *,
-    smiles_column: str | None = None,
-    strict: bool = False,
-    workers: int | None = None,
-    progress: bool = False,
+    smiles_column: str | None,
+    strict: bool,
+    workers: int | None,
+    progress: bool,
 ) -> list[tuple[int, str]]:
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers: of
     several runs their mean, and then NAME_std, their sample standard deviation.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, short
 
 # Copies of nn.ACTIVATIONS and nn.NORMS (a test compares them): importing this module must not
 # import torch.
@@ -226,8 +226,7 @@ class RunConfig:
         return usual if self.metric == "auto" else self.metric
 
     def _reject(self, name: str, remedy: str) -> None:
-        value = _plain(getattr(self, name))
-        shown = value if len(value) <= _MOST_SHOWN else f"{value[:_MOST_SHOWN]}…"
+        shown = short(_plain(getattr(self, name)), _MOST_SHOWN)
         raise InputError(f"{name}={shown} cannot be used: {remedy}")
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..data.table import has_columns
 from ..errors import few
 from ..tasks import Task, measured
 from .config import RunConfig
-from .targets import Scaling, constant_targets, targets_of, unlabelled_targets
+from .targets import Scaling, constant_targets, has_one_value, targets_of, unlabelled_targets
 
 _MOST_CLASSES = 10
 #: The share of one class from which on always to guess it is hard to beat by accuracy.
@@ -30,11 +30,9 @@ def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
 def why_unmeasured(dataset: Dataset, metric: str, part: str) -> str | None:
     """What keeps a metric from being measured on a part of the split; None where nothing does."""
     task, y = dataset.task, targets_of(dataset.graphs, dataset.split[part])
-    known = measured(y, task)
-    if not known.any():
+    if not measured(y, task).any():
         return f"the {part} split has no labels"
-    columns = zip(y.view(len(y), -1).T, known.view(len(y), -1).T, strict=True)
-    if metric in _OF_TWO and all(len(column[seen].unique()) < 2 for column, seen in columns):
+    if metric in _OF_TWO and has_one_value(y, task):
         one = "value" if task.kind == "regression" else "class"
         return f"the {part} split has labels of only one {one}"
     return None

@@ -125,11 +125,16 @@ class Predictor:
 
 
 def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:
-    """Rebuild the network from a run folder, by default with its best weights by validation.
+    """Rebuild the network from a run folder.
+
+    Args:
+        run_dir: the folder that `train` wrote.
+        last: take the last weights instead of the best by validation.
+        device: "auto" for a GPU where there is one, or "cpu", "cuda", ….
 
     Raises:
-        InputError: it is not a run folder, or its checkpoint is missing, damaged or belongs to
-            another run.
+        InputError: it is not a run folder, its checkpoint is missing, damaged or belongs to another
+            run, or the device cannot be used.
     """
     folder = Path(run_dir)
     config = read_config(folder)

@@ -60,9 +60,7 @@ def train(
     return train_to_the_end(trainer, dataset, observer)
 
 
-def train_to_the_end(
-    trainer: Trainer, dataset: Dataset, observer: Observer | None = None
-) -> RunResult:
+def train_to_the_end(trainer: Trainer, dataset: Dataset, observer: Observer | None) -> RunResult:
     """Train, test, and leave all files of a run, in a folder that nobody else writes to meanwhile.
 
     Raises:

@@ -40,6 +40,12 @@ def constant_targets(y: Tensor, task: Task) -> list[str]:
     return _named(low == high, task)
 
 
+def has_one_value(y: Tensor, task: Task) -> bool:
+    """Whether no target, of [rows] or [rows, T], has two different labels."""
+    columns = zip(y.view(len(y), -1).T, measured(y, task).view(len(y), -1).T, strict=True)
+    return all(len(column[known].unique()) < 2 for column, known in columns)
+
+
 def _named(chosen: Tensor, task: Task) -> list[str]:
     fit = len(task.names) == len(chosen)  # a binary task's may be of its classes
     names = task.names if fit else tuple(map(str, range(len(chosen))))

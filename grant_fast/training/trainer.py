@@ -33,7 +33,7 @@ from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
-from .targets import Scaling, targets_of, with_targets
+from .targets import Scaling, has_one_value, targets_of, with_targets
 
 #: Share of a metric that rounding may add: a mean of the same values in another order differs so.
 _ROUNDING = 1e-12
@@ -416,13 +416,9 @@ def _check_learnable(dataset: Dataset) -> None:
     if dataset.graphs.y is None:
         raise InputError(f"{dataset.name} has no targets to learn: name a target column")
     y = targets_of(dataset.graphs, dataset.split["train"])
-    labels = measured(y, dataset.task)
-    if not labels.any():
+    if not measured(y, dataset.task).any():
         raise InputError(f"{dataset.name} has no labels in its training split: check the target")
-    if dataset.task.kind == "regression":
-        return
-    columns = zip(y.view(len(y), -1).T, labels.view(len(y), -1).T, strict=True)
-    if all(len(column[known].unique()) < 2 for column, known in columns):
+    if dataset.task.kind != "regression" and has_one_value(y, dataset.task):
         raise InputError(
             f"{dataset.name} has labels of only one class in its training split, so there is "
             "nothing to learn: choose another target or split, or add data"

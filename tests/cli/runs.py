@@ -1,5 +1,6 @@
 """How the tests of the command line call it."""
 
+import csv
 import os
 from pathlib import Path
 
@@ -13,6 +14,12 @@ SMALL = ["gen-reg", "--graphs", "20", "--batch-size", "4", "--device", "cpu"]
 SIZE = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
 SMILES = ["C", "CC", "CCO", "c1ccccc1", "CC(=O)O", "CCN", "c1ccncc1", "CCCl", "O", "CC#N"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(grant_fast.__file__).parents[1])}
+
+
+def lines_of(path):
+    """The rows of a CSV file, its header among them."""
+    with open(path, newline="") as file:
+        return list(csv.reader(file))
 
 
 def run(*words):

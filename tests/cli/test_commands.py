@@ -15,11 +15,12 @@ import torch
 import grant_fast
 from grant_fast import PackedGraphs
 from grant_fast.cli import shell
-from grant_fast.data.load import load_dataset, save_dataset
+from grant_fast.data.dataset import save_dataset
+from grant_fast.data.load import load_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
-from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run
+from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, lines_of, run
 
 
 def test_train_leaves_a_whole_run_folder(trained):
@@ -246,11 +247,6 @@ def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, 
     assert run("pack", molecules, *words, "-o", packed).exit_code == 0
     assert run("predict", folder, packed, "-o", out).exit_code == 0
     assert [row["graph"] for row in rows_of(out)] == list(parts)
-
-
-def lines_of(path):
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
 
 
 def rows_of(path):

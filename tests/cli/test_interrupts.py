@@ -19,7 +19,7 @@ from tests.cli.runs import ENVIRONMENT, SMALL, run
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp_path, sent):
     words = ["train", *SMALL, "--epochs", "120", "--eval-every", "40", "--arm", "grant-s"]
-    program = [sys.executable, "-m", "grant_fast.cli", *words]
+    program = [sys.executable, "-m", "grant_fast", *words]
     # Checkpoints are seconds apart: what is on disk then is what the interrupt wrote.
     broken = subprocess.Popen(
         [*program, "-o", str(tmp_path / "broken")],

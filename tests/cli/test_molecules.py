@@ -1,19 +1,13 @@
 """Files of molecules, from the command line: SDFs, and targets in words."""
 
-import csv
 import statistics
 
 import pytest
 
 from grant_fast import InputError, PackedGraphs, load_predictor
-from tests.cli.runs import SIZE, SMILES, fails, run
+from tests.cli.runs import SIZE, SMILES, fails, lines_of, run
 
 QUICK = ["--split", "random", "--epochs", 1, "--device", "cpu"]
-
-
-def lines_of(path):
-    with open(path, newline="") as file:
-        return list(csv.reader(file))
 
 
 @pytest.fixture
@@ -76,7 +70,7 @@ def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, t
 def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
     # A packed file may hold graphs without a label, which a table's reading leaves out.
     from grant_fast import load_dataset
-    from grant_fast.data.load import save_dataset
+    from grant_fast.data.dataset import save_dataset
 
     data = load_dataset(of_words, split="random", progress=False)
     missing = int(data.split["test"][0])

@@ -16,7 +16,6 @@ from ..options import with_settings
 from ..shell import (
     again,
     described,
-    holds_runs,
     interrupted,
     load,
     show_results,
@@ -117,7 +116,7 @@ def compare(
         sentences = write_report(out, runs, summaries, title)
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
-        raise interrupted(holds_runs(out), again()) from None
+        raise interrupted(bool(begun(out)), again()) from None
     sentences += _not_shown(begun(out), runs)
     result = runs[0].result
     table = terminal_table(summaries, result.metric, result.higher_is_better, title)

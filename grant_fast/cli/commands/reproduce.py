@@ -12,7 +12,6 @@ from ..entry import Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
     again,
-    holds_runs,
     interrupted,
     load,
     show_results,
@@ -58,7 +57,7 @@ def reproduce(
     **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B) and (S), beside the published figures."""
-    from ...studies.compare import check_seeds
+    from ...studies.compare import begun, check_seeds
     from ...studies.curves import draw_curves
     from ...studies.paper_table import cells, known_differences, terminal_table, write_reproduction
     from ...studies.recipe import load_recipe
@@ -66,13 +65,12 @@ def reproduce(
     from ...studies.reproduce import ARMS, BASELINES
     from ...studies.reproduce import reproduce as run_all
     from ...training.console import ConsoleObserver
-    from ...training.folder import check_flags, check_free
+    from ...training.folder import check_free
     from ...training.model import resolve_device
 
     recipe = load_recipe(name)
     check_seeds(seeds)
     out = out or Path("runs") / f"reproduce-{recipe.name}"
-    check_flags(resume, overwrite)
     config = dataclasses.replace(
         recipe.config,
         source=data or recipe.source,
@@ -105,6 +103,6 @@ def reproduce(
         write_reproduction(out, recipe, config, rows, title, differences, command)
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
-        raise interrupted(holds_runs(out), again()) from None
+        raise interrupted(bool(begun(out)), again()) from None
     table = terminal_table(cells(recipe, config, rows), title)
     show_results(out, table, [f"- {sentence}" for sentence in differences], width=120)
