@@ -99,4 +99,9 @@ def _recorded(run: Callable[[], None], device: torch.device) -> Callable[[], Non
     for _ in range(3):  # whatever is made at first must not be recorded
         run()
     graph, _ = record(run, device)
-    return graph.replay
+    return partial(_replay, graph, run)
+
+
+def _replay(graph: Any, of: Callable[[], None]) -> None:
+    """Replay what was recorded `of` a step, which is kept: the graph writes to its weights."""
+    graph.replay()

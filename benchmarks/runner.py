@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from .cases import Case
+from .cases import CHECK, Case
 from .conftest import EXIT_LATE
 from .measure import DEVICE_ERRORS
 
@@ -37,6 +37,8 @@ SUITE = (
 )
 #: A case may take so many times its estimate, and so many seconds at least, before it is stopped.
 PATIENCE, LEAST_PATIENCE = 6.0, 120.0
+#: A check may first have to compile a hundred kernels, while others compile theirs.
+CHECK_PATIENCE = 300.0
 
 
 @dataclass
@@ -187,7 +189,9 @@ class _Worker:
             late = time.time() - self.until
             return "the time was up" if late > LEAST_PATIENCE / 2 else ""
         name, began = self.current
-        limit = max(LEAST_PATIENCE, PATIENCE * self.todo[name].seconds)
+        case = self.todo[name]
+        least = CHECK_PATIENCE if case.group == CHECK else LEAST_PATIENCE
+        limit = max(least, PATIENCE * case.seconds)
         if time.time() > min(began + limit, self.until + LEAST_PATIENCE / 4):
             return f"stopped after {time.time() - began:.0f} s"
         return ""

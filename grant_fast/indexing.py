@@ -124,11 +124,11 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor on `device`; nothing waits where it comes from the host.
 
     CUDA copies behind the host's back from pinned memory alone: from other memory the host may have
-    to wait until the stream has come so far.
+    to wait until the stream has come so far. The host itself must wait for what comes from there.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> Tensor:

@@ -1,7 +1,10 @@
 """A case: answers first, then turns; a failure is named, or raised where it is our own."""
 
 import copy
+import gc
 import time
+import weakref
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +17,7 @@ from benchmarks import (
     awkward,
     checks,
     data,
+    epochs,
     gradients,
     network_checks,
     networks,
@@ -21,7 +25,7 @@ from benchmarks import (
     scores,
     scoring_checks,
 )
-from benchmarks.epochs import epoch_work
+from benchmarks.epochs import _recorded, epoch_work
 from benchmarks.layers import layer_work
 from benchmarks.measure import Bench, WrongAnswer, measure, relative_error
 from benchmarks.settings import Setting
@@ -169,6 +173,21 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
     assert len(replayed) == 5  # three steps before, of which the first is not recorded
     with pytest.raises(ValueError, match="not recorded"):
         networks.recorded_step(Setting.of("gen-cls", store))
+
+
+def test_what_a_recorded_epoch_reads_and_writes_lives_as_long_as_it(monkeypatch):
+    model = torch.nn.Linear(2, 1)
+    weight = weakref.ref(model.weight)
+    graph = SimpleNamespace(replay=lambda: None)
+    monkeypatch.setattr(epochs, "record", lambda work, device: (graph, work()))
+    replay = _recorded(partial(model, torch.ones(1, 2)), CPU)
+    del model
+    gc.collect()
+    replay()
+    assert weight() is not None
+    del replay
+    gc.collect()
+    assert weight() is None
 
 
 @pytest.mark.parametrize("recipe", ["ogbg-molhiv", "gen-cls"])

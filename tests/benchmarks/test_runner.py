@@ -3,11 +3,12 @@
 import json
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from benchmarks import device, machine, runner
-from benchmarks.cases import Case, suite
+from benchmarks.cases import CHECK, Case, suite
 from benchmarks.runner import Outcome, Workers
 
 FAKE = """
@@ -60,6 +61,18 @@ def test_what_dies_or_hangs_is_noted_and_the_rest_goes_on(workers):
     assert "stopped after" in outcome.cases["hangs"]["error"]
     assert saved == [1, 2, 3, 4, 5]
     assert outcome.ceilings == {"copy bytes/s": 1e10}
+
+
+def test_a_check_that_compiles_is_waited_for(workers, monkeypatch):
+    (hangs,) = cases("hangs")
+    monkeypatch.setattr(runner, "CHECK_PATIENCE", 3.0)
+    waited = []
+    for group in ("layer", CHECK):
+        outcome, began = Outcome(lambda: None), time.time()
+        workers(time.time() + 60).run([replace(hangs, group=group)], outcome)
+        assert "stopped after" in outcome.cases["hangs"]["error"]
+        waited.append(time.time() - began)
+    assert waited[1] > 3 > waited[0] > 1
 
 
 def test_side_by_side_none_is_lost_either(workers):
