@@ -145,9 +145,8 @@ def _described_constant(result: "RunResult") -> str:
     )
     if result.beats_constant(result.test_metric):
         return line
-    return (
-        f"{line}: this network is no better (try a lower --lr, more --epochs, or another --target)"
-    )
+    logs = ", or the logarithms of the targets" if result.metric in ("mae", "rmse", "r2") else ""
+    return f"{line}: this network is no better (try a lower --lr or more --epochs{logs})"
 
 
 def _described_each(metric: str, metrics: dict[str, float | None]) -> str:

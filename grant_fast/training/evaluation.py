@@ -97,16 +97,14 @@ class Evaluator:
         y, task = self._y[part], self._spec.task
         if not measured(y, task).any():
             return math.nan
-        return self._loss(self._constant(part), y)
+        guess = constant_prediction(self._spec.encode(self._y["train"]), task)
+        return self._loss(guess.expand(len(y), -1), y)
 
     def constant_metric(self, part: str) -> float:
-        """The metric of that prediction; NaN where it cannot be measured."""
-        pred = self._spec.decode(self._constant(part))
-        return evaluate(self._metric, pred, self._y[part], self._spec.task)
-
-    def _constant(self, part: str) -> Tensor:
-        guess = constant_prediction(self._spec.encode(self._y["train"]), self._spec.task)
-        return guess.expand(len(self._y[part]), -1)
+        """The metric of the best such prediction for it; NaN where it cannot be measured."""
+        y, task = self._y["train"], self._spec.task
+        best = y.nanmedian(0).values if self._metric == "mae" else constant_prediction(y, task)
+        return evaluate(self._metric, best.expand(len(self._y[part]), -1), self._y[part], task)
 
     def _loss(self, pred: Tensor, y: Tensor) -> float:
         return float(loss(pred, self._spec.encode(y), self._spec.task))

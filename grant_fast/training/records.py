@@ -62,7 +62,8 @@ class RunResult:
             several regressions `metric` and R².
         test_metric_each: where there are several targets, the one of each, of which `test_metric`
             is the mean over those that could be measured.
-        constant_metric: `test_metric` of the prediction of `constant_loss`.
+        constant_metric: `test_metric` of the same prediction everywhere: of the training targets
+            the median for "mae", else the mean, and for classes their rates.
     """
 
     arm: str

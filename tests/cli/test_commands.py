@@ -116,7 +116,7 @@ def test_a_test_metric_stands_beside_that_of_a_guess(tmp_path):
     )
     guess = json.loads((tmp_path / "result.json").read_text())["constant_metric"]
     assert taught == f"the same answer everywhere would have test mae {guess:.4g}"
-    assert untaught.startswith(f"{taught}: this network is no better (try a lower --lr")
+    assert untaught.startswith(f"{taught}: this network is no better (try a lower --lr or ")
 
 
 def test_targets_that_never_vary_are_named(tmp_path):
