@@ -78,7 +78,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     Raises:
         InputError: the folder is missing or not writable, `path` is a folder or a device.
     """
-    target = Path(path).resolve()  # a link stays a link, to the new content
+    target = Path(os.path.realpath(path))  # a link stays a link, to the new content
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder; give a file name")
     if target.exists() and not target.is_file():

@@ -68,6 +68,15 @@ def measured(y: "Tensor", task: Task) -> "Tensor":
     return y != NOT_MEASURED if task.kind == "multiclass" else ~y.isnan()
 
 
+def fits(y: "Tensor", level: Level, task: Task) -> bool:
+    """Whether targets of this level have the form that a task asks for."""
+    if level != task.level:
+        return False
+    if task.kind == "multiclass":
+        return y.dim() == 1 and not y.is_floating_point()
+    return y.dim() == 2 and y.is_floating_point() and y.shape[1] == task.num_outputs
+
+
 def has_labels_outside(mask: "Tensor", y: "Tensor | None") -> bool:
     """Whether rows of `y` that are not in the mask have labels, or may have."""
     if y is None or getattr(mask, "ndim", 0) != 1 or y.shape[:1] != mask.shape:

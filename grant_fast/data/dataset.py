@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..tasks import Kind, Task
+from ..tasks import Kind, Task, fits
 from .infer import check_named_classes, make_task
 from .smiles import Failure
 from .splits import PARTS
@@ -174,15 +174,16 @@ def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
             parts of the split.
     """
     check_packed_name(path)
-    dataset.graphs.meta.update(
-        name=dataset.name,
-        task=asdict(dataset.task),
-        metric=dataset.metric,
-        encoder=dataset.encoder,
-        targets=list(dataset.targets),
-        split=_split_to_text(dataset.split, dataset.graphs.ids.cpu()),
-    )
-    dataset.graphs.save(path)
+    graphs = copy.copy(dataset.graphs)
+    graphs.meta = graphs.meta | {
+        "name": dataset.name,
+        "task": asdict(dataset.task),
+        "metric": dataset.metric,
+        "encoder": dataset.encoder,
+        "targets": list(dataset.targets),
+        "split": _split_to_text(dataset.split, graphs.ids.cpu()),
+    }
+    graphs.save(path)
 
 
 def check_packed_name(path: str | os.PathLike[str]) -> None:
@@ -225,8 +226,9 @@ def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -
         names = tuple(stored["names"]) if stored else ()
         if stored and stored["kind"] == "multiclass" and len(names) == stored["num_outputs"]:
             check_named_classes(names, kind)
-        if stored and kind in (None, stored["kind"]):
-            task, metric = Task(**{**stored, "names": names}), meta["metric"]
+        told = Task(**{**stored, "names": names}) if stored else None
+        if told and kind in (None, told.kind) and fits(graphs.y, graphs.y_level, told):
+            task, metric = told, meta["metric"]
         else:
             columns = graphs.y[:1].numel()
             of_columns = names if len(names) == columns else ()  # not of classes

@@ -43,6 +43,8 @@ _DERIVED = {
     "adj": {"scale"} | _OF_EDGES,
     "adj_t": _OF_EDGES,
 }
+#: What `meta` may say of targets (see `data.dataset.save_dataset`), and forgets with them.
+_OF_TARGETS = {"task", "metric", "targets"}
 
 
 class PackedGraphs(FlatGraphs):
@@ -79,6 +81,8 @@ class PackedGraphs(FlatGraphs):
             own["_cache"] = {}  # a copy shares that of what it is of
         if "meta" in own:  # it is made, of what the packing has checked
             value = self._checked(name, value)
+            if name == "y":
+                self.meta = {key: fact for key, fact in self.meta.items() if key not in _OF_TARGETS}
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # to whom every name would be one

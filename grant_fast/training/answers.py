@@ -128,7 +128,7 @@ def predict_packed(predictors: Sequence[Predictor], source: str | Path, out: str
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
     """Refuse runs, given by their folders, whose answers have no mean (InputError)."""
-    folders = [Path(run).resolve() for run in runs]
+    folders = [os.path.realpath(run) for run in runs]
     for at, (run, predictor) in enumerate(zip(runs, predictors, strict=True)):
         if folders[at] in folders[:at]:
             raise InputError(f"{run} is given twice: name each run once")

@@ -1,6 +1,7 @@
 """A run's folder: which files it has, and how the state in it is written and taken up again."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def remove_files(folder: Path, names: Sequence[str]) -> None:
 
 def check_spares(run_dir: Path, out: Path) -> None:
     """Refuse an output that would replace a file of the run (InputError)."""
-    if out.resolve() in [(run_dir / name).resolve() for name in _FILES]:
+    if os.path.realpath(out) in [os.path.realpath(run_dir / name) for name in _FILES]:
         raise InputError(f"cannot write {out}: it is the run's own; give another name with -o")
 
 

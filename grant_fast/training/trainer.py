@@ -18,7 +18,7 @@ from ..devices import clock
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..indexing import upload
-from ..tasks import Task, measured
+from ..tasks import Task, fits, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
@@ -415,6 +415,13 @@ def _sampler(
 def _check_learnable(dataset: Dataset) -> None:
     if dataset.graphs.y is None:
         raise InputError(f"{dataset.name} has no targets to learn: name a target column")
+    if not fits(dataset.graphs.y, dataset.graphs.y_level, dataset.task):
+        y = dataset.graphs.y
+        raise InputError(
+            f"y of {dataset.name} is {y.dtype} {list(y.shape)}, one row for each "
+            f"{dataset.graphs.y_level}, which is not what {dataset.task} asks for: "
+            "load_dataset(graphs) poses the task anew"
+        )
     y = targets_of(dataset.graphs, dataset.split["train"])
     if not measured(y, dataset.task).any():
         raise InputError(f"{dataset.name} has no labels in its training split: check the target")

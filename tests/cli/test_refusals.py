@@ -125,6 +125,13 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     assert not out.exists()
 
 
+def test_a_link_to_itself_is_no_folder_and_no_file(trained, tmp_path):
+    loop = tmp_path / "loop.csv"
+    loop.symlink_to(loop)
+    assert "loop.csv is not a run folder" in fails("predict", loop, "x.gfast", "-o", tmp_path / "y.csv")
+    assert "there is no packed file" in fails("predict", trained, "x.gfast", "-o", loop)
+
+
 def test_predictions_never_replace_a_file_of_the_run(trained, tmp_path):
     (tmp_path / "link.csv").symlink_to(trained / "last.pt")
     before = {path: path.read_bytes() for path in trained.iterdir()}

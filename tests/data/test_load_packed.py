@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import save_dataset
+from grant_fast.data.dataset import default_metric, save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
@@ -131,6 +131,38 @@ class TestPacked:
         assert parts(same) == parts(of_file) and same.splitting == "stored"
         few = load_dataset(of_file.graphs, num_graphs=9, split="random", seed=1)
         assert sum(few.sizes) == few.graphs.num_graphs == 9
+
+    @pytest.mark.parametrize("saved", [False, True])
+    @pytest.mark.parametrize(
+        ("y", "task"),
+        [
+            (lambda n: torch.arange(n) % 3, Task("multiclass", "graph", 3)),
+            (lambda n: torch.randn(n, 2), Task("regression", "graph", 2)),
+            (lambda n: (torch.arange(n) % 2).float(), Task("binary", "graph", 1)),
+        ],
+    )
+    def test_other_targets_pose_another_task(self, packed: Path, tmp_path, saved, y, task) -> None:
+        graphs = load_dataset(packed).graphs
+        graphs.y = y(len(graphs))
+        if saved:
+            graphs.save(tmp_path / "again.gfast")
+        again = load_dataset(tmp_path / "again.gfast" if saved else graphs)
+        assert (again.task, again.metric) == (task, default_metric(task))
+        assert parts(again) == parts(load_dataset(packed))
+
+    def test_a_task_that_does_not_fit_the_targets_is_not_taken(
+        self, packed: Path, tmp_path
+    ) -> None:
+        graphs = load_dataset(packed).graphs
+        meta = graphs.meta
+        graphs.y = torch.arange(len(graphs)) % 3
+        graphs.meta = meta  # as a file of an older version has it
+        assert load_dataset(graphs).task == Task("multiclass", "graph", 3)
+
+    def test_to_save_them_leaves_graphs_as_they_are(self, tmp_path: Path) -> None:
+        graphs = PackedGraphs.from_smiles(["CC", "CO"] * 10, torch.randn(20, 1))
+        save_dataset(load_dataset(graphs), tmp_path / "mine.gfast")
+        assert graphs.meta == {"encoder": "atom"}
 
     def test_graphs_in_memory_are_left_as_they_are(self) -> None:
         y = torch.tensor([[3.0], [5.0]]).repeat(10, 1)

@@ -1,5 +1,6 @@
 """The trainer: fair starts, true gradients, honest records, and runs that survive interruption."""
 
+import copy
 import csv
 import json
 from dataclasses import replace
@@ -353,6 +354,17 @@ def test_a_run_goes_on_by_the_metric_that_judged_it(tmp_path, config):
     save_checkpoint(tmp_path / "last.pt", state)
     with pytest.raises(InputError, match="judged by what an older version chose, but would"):
         Trainer(make_dataset(), config(epochs=2), tmp_path, resume=True)
+
+
+def test_targets_of_another_task_are_refused(tmp_path, config):
+    dataset = make_dataset("regression")
+    graphs = copy.copy(dataset.graphs)
+    graphs.y = torch.arange(len(graphs.y)) % 3
+    says = (
+        r"y of .* is torch\.int64 .* which is not what Task\(kind='regression'.* load_dataset\(gra"
+    )
+    with pytest.raises(InputError, match=says):
+        Trainer(replace(dataset, graphs=graphs), config(), tmp_path)
 
 
 def test_unknown_devices_are_refused(tmp_path, config):
