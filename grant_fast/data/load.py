@@ -259,9 +259,11 @@ def _from_table(
     reading: Reading,
 ) -> Dataset:
     assert table.y is not None
-    labelled = (~table.y.isnan().all(1)).nonzero()[:, 0].tolist()
-    unlabelled = len(table) - len(labelled)
-    table = table.take(labelled)
+    wanted = ~table.y.isnan().all(1)
+    if table_kind(path) == ".sdf":  # a record that cannot be read has lost its labels with it
+        wanted |= torch.tensor([not smiles for smiles in table.smiles])
+    unlabelled = int((~wanted).sum())
+    table = table.take(wanted.nonzero()[:, 0].tolist())
 
     by_scaffold = table.parts is None and split != "random"
     also = scaffold if by_scaffold else None

@@ -128,7 +128,9 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
 def test_a_link_to_itself_is_no_folder_and_no_file(trained, tmp_path):
     loop = tmp_path / "loop.csv"
     loop.symlink_to(loop)
-    assert "loop.csv is not a run folder" in fails("predict", loop, "x.gfast", "-o", tmp_path / "y.csv")
+    assert "loop.csv is not a run folder" in fails(
+        "predict", loop, "x.gfast", "-o", tmp_path / "y.csv"
+    )
     assert "there is no packed file" in fails("predict", trained, "x.gfast", "-o", loop)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from grant_fast.data.load import load_dataset
 from grant_fast.data.sdf import read_sdf
 from grant_fast.data.table import read_table
 from grant_fast.errors import InputError
@@ -140,6 +141,20 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (bad := tmp_path / "bad.sdf").write_bytes(b"a\n\xff\n$$$$\n")
     with pytest.raises(InputError, match="line 2 is not UTF-8 text"):
         read_sdf(bad)
+
+
+def test_records_that_cannot_be_read_are_not_taken_for_unlabelled_ones(
+    tmp_path: Path, chem
+) -> None:
+    chains = [(f"chain {n}", "C" * n, {"y": str(n)} if n != 5 else {}) for n in range(1, 21)]
+    texts = records(chem, chains)
+    texts[10] = texts[10].replace("$$$$\n", "")  # two molecules in one record
+    path = write(tmp_path, texts)
+    dataset = load_dataset(path, target="y", split="random", progress=False)
+    assert (dataset.unlabelled, dataset.skipped) == (1, [(11, "chain 11")])
+    assert len(dataset.graphs) == 17
+    with pytest.raises(InputError, match=r"row 11: 'chain 11' is not a valid structure.*--strict"):
+        load_dataset(path, target="y", split="random", strict=True, progress=False)
 
 
 def test_molecules_that_only_a_missing_mark_parts_are_not_mixed_up(tmp_path: Path, chem) -> None:
