@@ -59,7 +59,8 @@ def examine() -> list[Check]:
     checks = [Check(None, "python", platform.python_version())]
     for package, purpose in _PACKAGES.items():
         checks.append(Check(None, package, _version(package, purpose)))
-    checks.append(Check(None, "cpu", f"{torch.get_num_threads()} threads"))
+    threads = torch.get_num_threads()
+    checks.append(Check(None, "cpu", f"{threads} thread{'s' * (threads != 1)}"))
     checks.append(Check(None, "cpu kernels", _BUILDS[native.build()]))
     names = ["cpu"]
     for index in range(torch.cuda.device_count()):

@@ -37,8 +37,8 @@ def known_differences(
     found = []
     if config.epochs != recipe.config.epochs:
         found.append(
-            f"{config.epochs} epochs instead of {recipe.config.epochs}, the curriculum stretched "
-            "over those: an unfinished run, not the published one."
+            f"{config.epochs} epoch{'s' * (config.epochs != 1)} instead of {recipe.config.epochs}, "
+            "the curriculum stretched over those: an unfinished run, not the published one."
         )
     if config.pass_size and config.norm == "batch_norm":
         found.append(
