@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import nn
 
 from ..errors import InputError
 from .conv import FlexConv
 from .modules import AtomEncoder
+
+if TYPE_CHECKING:
+    from .gcn import FlexGCN
 
 
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:
@@ -40,10 +43,16 @@ def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
         )
 
 
-def check_layers(convs: nn.ModuleList, normalize: bool) -> None:
-    """`check_layer` of all layers of a network."""
-    for name, conv in convs.named_children():
-        check_layer(f"convs.{name}", conv, normalize)
+def check_layers(model: "FlexGCN") -> None:
+    """`check_layer` of all layers of a network; and that there are as many as it was made with."""
+    count = len(model.convs)
+    if not len(model.norms) == len(model.dropouts) == count - 1:
+        raise InputError(
+            f"the FlexGCN has {count} convs, {len(model.norms)} norms and {len(model.dropouts)} "
+            "dropouts, where one of each is between two convs: make a network with other orders"
+        )
+    for name, conv in model.convs.named_children():
+        check_layer(f"convs.{name}", conv, model.normalize)
 
 
 def is_hooked(module: nn.Module) -> bool:

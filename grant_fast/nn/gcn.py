@@ -146,7 +146,7 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        check_layers(self.convs, self.normalize)
+        check_layers(self)
         if isinstance(graphs, GraphBatch):
             graphs.check_unchanged()
         else:

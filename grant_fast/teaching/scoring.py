@@ -166,7 +166,7 @@ class ScoringPass:
                 "model takes a batch alone"
             )
         if self.predict is None and is_plain(model):
-            check_layers(model.convs, model.normalize)  # as the forward pass does
+            check_layers(model)  # as the forward pass does
         if isinstance(self.graphs, PackedGraphs):
             self.graphs.forget_written()
         with evaluating(model):

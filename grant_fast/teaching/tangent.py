@@ -62,7 +62,7 @@ def output_jacobian(
             "this FlexGCN has hooks or its own forward pass, which the tangent kernel cannot "
             "account for: give one without"
         )
-    check_layers(model.convs, model.normalize)
+    check_layers(model)
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
     whole_number("chunk_size", chunk_size)

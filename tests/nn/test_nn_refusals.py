@@ -72,6 +72,19 @@ def test_a_layer_that_normalises_otherwise_than_its_network_is_refused():
         model(batch)
 
 
+def test_a_layer_that_was_added_or_taken_away_is_not_passed_over():
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 4, 4, orders=[2, 2])
+    model.convs.append(FlexConv(4, 4, order=2))
+    with pytest.raises(InputError, match="has 3 convs, 1 norms and 1 dropouts, where one of each"):
+        model(batch)
+    model.norms.append(nn.Identity())
+    model.dropouts.append(nn.Dropout(0))
+    model(batch)
+    del model.convs[1:]
+    with pytest.raises(InputError, match="has 1 convs, 2 norms and 2 dropouts"):
+        model(batch.x, batch.edge_index, batch=batch.batch)
+
+
 def test_weights_on_another_device_are_refused_before_a_kernel_reads_them():
     case = Case(sizes=(3, 2))
     model = FlexGCN(5, 4, 1, orders=[2, 2]).to("meta")
