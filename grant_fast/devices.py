@@ -1,8 +1,25 @@
 """What there is to know of a device."""
 
 import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def on_cpu(make: Callable[P, T]) -> Callable[P, T]:
+    """Run `make` where new tensors are on the CPU, whatever `torch.set_default_device` says."""
+
+    @wraps(make)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with torch.device("cpu"):
+            return make(*args, **kwargs)
+
+    return run
 
 
 def indexed(device: torch.device | str) -> torch.device:

@@ -86,7 +86,7 @@ def distinct_positions(ids: Tensor | Sequence[int] | None, total: int) -> Tensor
     Raises:
         InputError: none, one that is not there, one twice, or something that is no positions.
     """
-    given = torch.arange(total) if ids is None else as_index(ids).cpu()
+    given = torch.arange(total, device="cpu") if ids is None else as_index(ids).cpu()
     if given.dtype == torch.bool and given.shape == (total,):
         given = given.nonzero().squeeze(1)
     if given.numel() == 0:

@@ -1,5 +1,6 @@
 """What is installed here, what runs here, and whether it computes what it should."""
 
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
@@ -69,10 +70,13 @@ def examine() -> list[Check]:
     checks.append(Check(None, "a model runs on", str(resolve_device("auto"))))
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
-        checks.append(_check(f"FlexGCN on {name}", partial(_compute, name), remedy))
+        backend = None  # what the environment says; but "triton" is said of the GPUs
+        if name == "cpu" and os.environ.get(ENVIRONMENT) == "triton" and why_not(torch.empty(1)):
+            backend = "auto"
+        checks.append(_check(f"FlexGCN on {name}", partial(_compute, name, backend), remedy))
         if not checks[-1].ok:  # nothing else would work there
             continue
-        checks += _paths(name)
+        checks += _paths(name, backend)
         if why_not(torch.empty(1, device=name)) is None:
             remedy = f"leave them off, which is the default ({ENVIRONMENT}=auto)"
             checks.append(_check(f"Triton kernels on {name}", partial(_kernels, name), remedy))
@@ -122,9 +126,9 @@ def _version(package: str, purpose: str | None) -> str:
         return "missing" if purpose is None else f"not installed ({purpose})"
 
 
-def _paths(device: str) -> list[Check]:
+def _paths(device: str, backend: str | None) -> list[Check]:
     """Who computes the layers of a usual model on `device`."""
-    model = FlexGCN(3, [27, 18, 18], 1, orders=[4, 3, 2, 2]).to(device)
+    model = FlexGCN(3, [27, 18, 18], 1, orders=[4, 3, 2, 2], backend=backend).to(device)
     lines = explain(model, _two_graphs().to(device).batch([0, 1]))
     return [
         Check(None, f"usual layers on {device}" if not i else "", line)
@@ -234,7 +238,7 @@ def _round_trip() -> str:
 
 def _small_model(seed: int = 0, backend: str | None = None) -> FlexGCN:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return FlexGCN(3, 4, 2, orders=[3, 2], backend=backend)
 
 

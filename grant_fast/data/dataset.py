@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import on_cpu
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task, fits
@@ -120,6 +121,7 @@ class Dataset:
                 "one: leave it in one"
             )
 
+    @on_cpu
     def folds(self, count: int = 5, seed: int = 0) -> list["Dataset"]:
         """The graphs in the split, split in `count` ways for cross-validation: at random into
         `count` parts of nearly equal size, each of which is "test" once while the one before it is

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 
+from ..devices import on_cpu
 from ..errors import InputError, few, whole_number
 from ..files import closest, unzipped_name
 from ..graphs import PackedGraphs
@@ -58,6 +59,7 @@ _NO_TABLE = (
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
 
 
+@on_cpu
 def load_dataset(
     source: str | os.PathLike[str] | PackedGraphs,
     *,

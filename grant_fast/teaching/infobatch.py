@@ -40,9 +40,9 @@ class InfoBatchSampler:
                 raise InputError(f"{name}: {value} cannot be used, give at least 1")
         self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
         self.epoch = -1
-        self.scores = torch.ones(len(self.ids))
-        self._kept = torch.arange(len(self.ids))
-        self._weights = torch.ones(len(self.ids))
+        self.scores = torch.ones(len(self.ids), device="cpu")
+        self._kept = torch.arange(len(self.ids), device="cpu")
+        self._weights = torch.ones(len(self.ids), device="cpu")
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -58,14 +58,14 @@ class InfoBatchSampler:
         """
         self._take_in()
         size = len(self.ids)
-        self._kept, self._weights = torch.arange(size), torch.ones(size)
+        self._kept, self._weights = torch.arange(size, device="cpu"), torch.ones(size, device="cpu")
         self.epoch = epoch
         if epoch < (1 - ANNEALED) * self.epochs:
             below = self.scores < self.scores.mean()
             low = below.nonzero().squeeze(1)
             lot = permutation(len(low), self.seed, DEALING, epoch)
             skipped = low[lot[: int(PRUNED * len(low))]]
-            keep = torch.ones(size, dtype=torch.bool)
+            keep = torch.ones(size, dtype=torch.bool, device="cpu")
             keep[skipped] = False
             self._kept = keep.nonzero().squeeze(1)
             stands_for = len(low) / max(1, len(low) - len(skipped))

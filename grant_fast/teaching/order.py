@@ -1,4 +1,7 @@
-"""Random order from (seed, epoch) alone, so that it depends neither on history nor on the arm."""
+"""Random order from (seed, epoch) alone, so that it depends neither on history nor on the arm.
+
+All on the CPU, whatever PyTorch's default device.
+"""
 
 import numpy as np
 import torch
@@ -10,17 +13,18 @@ ORDER, DEALING = 0, 1
 
 def permutation(size: int, seed: int, stream: int, epoch: int) -> Tensor:
     """A permutation of 0..size-1, int64, the same whenever it is asked for; no global state."""
-    return torch.randperm(size, generator=_generator(seed, stream, epoch))
+    return torch.randperm(size, device="cpu", generator=_generator(seed, stream, epoch))
 
 
 def uniform(size: int, seed: int, stream: int, epoch: int) -> Tensor:
     """Numbers in (0, 1], float64 [size], the same whenever they are asked for."""
-    return 1 - torch.rand(size, dtype=torch.float64, generator=_generator(seed, stream, epoch))
+    generator = _generator(seed, stream, epoch)
+    return 1 - torch.rand(size, dtype=torch.float64, device="cpu", generator=generator)
 
 
 def _generator(seed: int, stream: int, epoch: int) -> torch.Generator:
     entropy = np.random.SeedSequence((seed, stream, epoch)).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(entropy[0]))
+    return torch.Generator("cpu").manual_seed(int(entropy[0]))
 
 
 def batch_sizes(size: int, batch_size: int) -> list[int]:
@@ -38,7 +42,7 @@ def batch_sizes(size: int, batch_size: int) -> list[int]:
 def serving_order(picked: Tensor, size: int, seed: int, epoch: int) -> Tensor:
     """What is picked of 0..size-1, as they come in a permutation of all, whatever is picked."""
     order = permutation(size, seed, ORDER, epoch)
-    chosen = torch.zeros(size, dtype=torch.bool)
+    chosen = torch.zeros(size, dtype=torch.bool, device="cpu")
     chosen[picked] = True
     return order[chosen[order]]
 
@@ -46,10 +50,10 @@ def serving_order(picked: Tensor, size: int, seed: int, epoch: int) -> Tensor:
 def deal(size: int, batch_size: int, seed: int, epoch: int) -> Tensor:
     """Deal 0..size-1 at random into batches of `batch_sizes`: int64 `[size]`, each one's batch,
     numbered from 0."""
-    sizes = torch.tensor(batch_sizes(size, batch_size))
-    dealt = torch.empty(size, dtype=torch.long)
+    sizes = torch.tensor(batch_sizes(size, batch_size), device="cpu")
+    dealt = torch.empty(size, dtype=torch.long, device="cpu")
     order = permutation(size, seed, DEALING, epoch)
-    dealt[order] = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    dealt[order] = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), sizes)
     return dealt
 
 
@@ -69,6 +73,6 @@ def arrange(order: Tensor, batch_size: int, batch_of: Tensor | None = None) -> l
         return list(order.split(batch_sizes(len(order), batch_size)))
     _, batch, sizes = batch_of.unique(return_inverse=True, return_counts=True)
     first = torch.full_like(sizes, len(order))
-    first = first.scatter_reduce(0, batch, torch.arange(len(order)), "amin")
+    first = first.scatter_reduce(0, batch, torch.arange(len(order), device="cpu"), "amin")
     together = first[batch].sort(stable=True).indices
     return list(order[together].split(sizes[first.argsort()].tolist()))

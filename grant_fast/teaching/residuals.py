@@ -61,9 +61,10 @@ def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> 
 def _entry_loss(pred: Tensor, y: Tensor, task: Task, reduction: str) -> Tensor:
     """PyTorch's own of this task; missing classes are left out."""
     if task.kind == "multiclass":
-        # As one sample with many positions, classes first: the CPU then runs along the rows,
-        # seven times faster than along ten classes.
-        pred, y = pred.T.unsqueeze(0), y.unsqueeze(0)
+        if pred.device.type == "cpu":
+            # As one sample with many positions, classes first: the CPU then runs along the rows,
+            # seven times faster than along ten classes. (A GPU would sum in no certain order.)
+            pred, y = pred.T.unsqueeze(0), y.unsqueeze(0)
         return F.cross_entropy(pred, y, ignore_index=NOT_MEASURED, reduction=reduction)
     if task.kind == "regression":
         return F.mse_loss(pred, y, reduction=reduction)
@@ -73,7 +74,7 @@ def _entry_loss(pred: Tensor, y: Tensor, task: Task, reduction: str) -> Tensor:
 def _entries(pred: Tensor, y: Tensor, task: Task, known: Tensor) -> Tensor:
     """The loss of each entry, of the shape of `y`; 0 where that is not `known`."""
     if task.kind == "multiclass":
-        return _entry_loss(pred, y, task, "none")[0]
+        return _entry_loss(pred, y, task, "none").view(-1)
     return torch.where(known, _entry_loss(pred, torch.where(known, y, 0.0), task, "none"), 0.0)
 
 

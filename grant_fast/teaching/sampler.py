@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from ..batches import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import count_graphs, distinct_positions
+from ..indexing import as_index, count_graphs, distinct_positions
 from ..tasks import Task, check_task
 from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .replicas import Replicas
@@ -206,7 +206,7 @@ class GraNTSampler(Sampler[list[int]]):
         size, scores, batch_of, weights = len(self.ids), None, None, None
         m = share_size(self.ratio, size)
         if m == size:
-            picked = torch.arange(size)
+            picked = torch.arange(size, device="cpu")
         elif self.mode == "random":
             picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
         else:
@@ -278,7 +278,7 @@ class GraNTSampler(Sampler[list[int]]):
             InputError: nothing has been selected yet, or a graph is not selected.
         """
         picked = self._picked_or_raise()
-        asked = torch.as_tensor(ids).cpu()
+        asked = as_index(ids).cpu()
         # Asked for in every step, where `selected` would be gathered each time.
         among = torch.searchsorted(self.ids, asked)
         place = torch.searchsorted(picked, among).clamp_(max=len(picked) - 1)
@@ -289,18 +289,18 @@ class GraNTSampler(Sampler[list[int]]):
                 "positions that the sampler serves"
             )
         if self._weights is None:
-            return torch.ones(len(asked), dtype=torch.float32)
+            return torch.ones(len(asked), dtype=torch.float32, device="cpu")
         return self._weights[place]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume: tensors, ints, and the settings as plain values."""
-        nothing = torch.empty(0, dtype=torch.long)
+        nothing = torch.empty(0, dtype=torch.long, device="cpu")
         return {
             "epoch": self.epoch,
             "picked_at": self._picked_at,
             "picked": nothing if self._picked is None else self._picked.clone(),
             "batch_of": nothing if self._batch_of is None else self._batch_of.clone(),
-            "weights": torch.empty(0) if self._weights is None else self._weights.clone(),
+            "weights": nothing.float() if self._weights is None else self._weights.clone(),
             "settings": self._settings,
         }
 

@@ -103,8 +103,9 @@ class Evaluator:
     def constant_metric(self, part: str) -> float:
         """The metric of the best such prediction for it; NaN where it cannot be measured."""
         y, task = self._y["train"], self._spec.task
+        y, other = y.cpu(), self._y[part].cpu()  # no GPU is sure to find the same median
         best = y.nanmedian(0).values if self._metric == "mae" else constant_prediction(y, task)
-        return evaluate(self._metric, best.expand(len(self._y[part]), -1), self._y[part], task)
+        return evaluate(self._metric, best.expand(len(other), -1), other, task)
 
     def _loss(self, pred: Tensor, y: Tensor) -> float:
         return float(loss(pred, self._spec.encode(y), self._spec.task))

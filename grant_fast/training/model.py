@@ -71,7 +71,7 @@ def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
     """A freshly initialised network, on the CPU, that depends on the config's seed only."""
     gaps = len(config.orders) - 1
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.default_generator.manual_seed(config.seed)  # not every GPU's, as torch.manual_seed
         kind = VirtualNodeGCN if config.network == "gcn-virtual-node" else FlexGCN
         model = kind(
             config.embedding if spec.encoder else spec.num_features,

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..data.smiles import are_pyg_features
+from ..devices import on_cpu
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -124,6 +125,7 @@ class Predictor:
         return graphs.to(next(self.model.parameters()).device)
 
 
+@on_cpu
 def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:
     """Rebuild the network from a run folder.
 

@@ -6,6 +6,7 @@ graphs of a batch change from step to step, but a `PaddedBatch` holds them in th
 that one recording serves all steps.
 """
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from operator import is_not
@@ -41,7 +42,8 @@ class Recorder(Generic[Result]):
 
         Args:
             subjects: what the work is done on. While they are the same objects, `work` must start
-                the same kernels on the same memory, and wait for nothing.
+                the same kernels on the same memory, and wait for nothing. It may be begun in vain,
+                where the device cannot record it, and is then done as it comes from there on.
         """
         if self._device is None:
             return work()
@@ -50,7 +52,16 @@ class Recorder(Generic[Result]):
             self._subjects, self._recorded = subjects, None
             return work()
         if self._recorded is None:
-            self._recorded = record(work, self._device)
+            try:
+                self._recorded = record(work, self._device)
+            except RuntimeError as error:
+                warnings.warn(
+                    f"{self._device} could not record a step as a CUDA graph ({error}): training "
+                    "goes on without, which is slower",
+                    stacklevel=2,
+                )
+                self._device = None
+                return work()
         graph, result = self._recorded
         graph.replay()
         return result

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
+from ..devices import on_cpu
 from ..errors import InputError
 from ..files import alone_in, closest
 from .answers import write_parts
@@ -17,6 +18,7 @@ from .records import RunResult
 from .trainer import Trainer
 
 
+@on_cpu
 def train(
     dataset: Dataset,
     out: str | Path,

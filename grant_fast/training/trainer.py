@@ -213,7 +213,6 @@ class Trainer:
         Nothing in the loop waits for the device; the loss is read once, at the end.
         """
         self.model.train()
-        self._optimizer.zero_grad()
         passes = self._passes(self._visits_left)
         if self.config.step_every == "batch":
             seen, (total, count) = self._sum(passes, self._step_on)
@@ -247,6 +246,7 @@ class Trainer:
 
     def _mean_gradient(self, ids: Tensor, batch: GraphBatch) -> tuple[Sums, Gradients]:
         """A batch's sums, and the gradients of their mean."""
+        self._optimizer.zero_grad()  # of what a recording began in vain
         part, labels = self._summed_loss(ids, batch)
         (part / labels.clamp(min=1)).backward()
         return (part.detach(), labels), self._gradients()
@@ -259,6 +259,7 @@ class Trainer:
             part.backward()
             return part.detach(), labels
 
+        self._optimizer.zero_grad()
         seen, sums = self._sum(passes, visit)
         grads = self._gradients()
         torch._foreach_div_([grad for grad in grads if grad is not None], sums[1])
@@ -375,7 +376,9 @@ class Trainer:
         """The run's own random numbers (dropout), apart from the caller's."""
         cuda = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(self.config.seed)
+            torch.default_generator.manual_seed(self.config.seed)
+            if cuda:
+                torch.cuda.default_generators[self._device.index].manual_seed(self.config.seed)
             if self._rng is not None:
                 torch.set_rng_state(self._rng["cpu"])
                 if cuda and "cuda" in self._rng:  # not where a CPU began the run

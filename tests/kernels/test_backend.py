@@ -193,7 +193,7 @@ def test_the_doctor_shows_the_path_of_a_usual_model(monkeypatch):
 
 @pytest.mark.interpreted
 def test_the_doctor_says_where_the_kernels_are_wrong(monkeypatch):
-    def wrong_with_kernels(device, backend=None):
+    def wrong_with_kernels(device, backend):
         if backend == "triton":
             raise ArithmeticError("values and gradients are off by 5.0e-01")
         return "right"
