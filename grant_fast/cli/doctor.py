@@ -70,8 +70,8 @@ def examine() -> list[Check]:
     checks.append(Check(None, "a model runs on", str(resolve_device("auto"))))
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
-        backend = None  # what the environment says; but "triton" is said of the GPUs
-        if name == "cpu" and os.environ.get(ENVIRONMENT) == "triton" and why_not(torch.empty(1)):
+        backend = None  # what the environment says; but "triton" is said of the GPUs, if any
+        if name == "cpu" and len(names) > 1 and os.environ.get(ENVIRONMENT) == "triton":
             backend = "auto"
         checks.append(_check(f"FlexGCN on {name}", partial(_compute, name, backend), remedy))
         if not checks[-1].ok:  # nothing else would work there

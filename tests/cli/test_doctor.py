@@ -25,7 +25,18 @@ def test_doctor_goes_on_where_a_gpu_does_not_work(monkeypatch):
     assert "usual layers on cpu" in result.stdout and "layers on cuda" not in result.stdout
 
 
-def without_gpu(device):
+def test_the_cpu_is_checked_where_the_kernels_are_asked_of_a_gpu(monkeypatch):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "✗ FlexGCN on cpu" in run("doctor").stdout  # there is none
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "broken")
+    result = run("doctor")
+    assert "✓ FlexGCN on cpu" in result.stdout and "✗ FlexGCN on cuda:0" in result.stdout
+    assert "usual layers on cpu" in result.stdout
+
+
+def without_gpu(device, backend):
     if device != "cpu":
         raise RuntimeError("no driver")
     return "right"

@@ -293,3 +293,31 @@ def test_nothing_that_autograd_made_outlives_a_step(
     finally:
         gc.enable()
     assert kept and not any(kept)
+
+
+@pytest.mark.parametrize(("step_every", "backend"), [("epoch", "torch"), ("batch", "triton")])
+def test_what_cannot_be_recorded_is_done_as_it_comes(
+    tmp_path, config, monkeypatch, step_every, backend
+):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", backend)
+    chosen = config(arm="full", epochs=3, step_every=step_every)
+    plain = Trainer(make_dataset(), chosen, tmp_path / "plain")
+    plain.fit()
+    tried = []
+
+    def record(work, device):
+        tried.append(work())  # and leaves gradients behind
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    def on_this_device(model):
+        return model.convs[0].weight.device
+
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr("grant_fast.training.trainer.recording_device", on_this_device)
+    trainer = Trainer(make_dataset(), chosen, tmp_path / "tried")
+    says = r"could not record a step .* \(operation not permitted .* goes on without"
+    with pytest.warns(UserWarning, match=says):
+        trainer.fit()
+    assert len(tried) == 2  # steps and validation, each once
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], value, msg=name)

@@ -1,0 +1,69 @@
+"""Where PyTorch's default device is another than the CPU, what is of the host stays there."""
+
+import pytest
+import torch
+
+from grant_fast import (
+    FlexGCN,
+    GraNTSampler,
+    PackedGraphs,
+    Task,
+    load_dataset,
+    load_predictor,
+    train,
+)
+from grant_fast.teaching.sampler import MODES
+from tests.cases import Case
+
+
+@pytest.fixture
+def elsewhere():
+    """A default device whose tensors hold nothing: to read one fails."""
+    with torch.device("meta"):
+        yield
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_sampler_picks_and_serves(elsewhere, mode):
+    with torch.device("cpu"):
+        graphs = Case().graphs
+        graphs.y = torch.randn(len(graphs), 1)
+        model = FlexGCN(5, 4, 1, orders=[2, 2])
+    sampler = GraNTSampler(graphs, Task("regression"), 3, epochs=3, mode=mode, start_ratio=0.5)
+    for epoch in range(3):
+        sampler.select(model, epoch)
+        for ids in sampler:
+            assert model(graphs.batch(ids)).isfinite().all()
+            assert (sampler.weights(ids) >= 1).all()
+    again = GraNTSampler(graphs, Task("regression"), 3, epochs=3, mode=mode, start_ratio=0.5)
+    again.load_state_dict(sampler.state_dict())
+    assert list(again) == list(sampler)
+
+
+def test_data_sets_are_read_and_trained_on(elsewhere, tmp_path):
+    dataset = load_dataset("gen-reg", num_graphs=20, progress=False)
+    assert all(ids.device.type == "cpu" for fold in dataset.folds(3) for ids in fold.split.values())
+    run = train(dataset, tmp_path / "run", epochs=2, device="cpu")
+    assert run.test_metric is not None
+    assert load_predictor(tmp_path / "run", device="cpu").score(dataset.graphs).isfinite().all()
+
+
+def test_molecules_are_read(elsewhere):
+    pytest.importorskip("rdkit")
+    y = torch.tensor([[1.0], [2.0]], device="cpu")
+    graphs = PackedGraphs.from_smiles(["CCO", "C"], y)
+    assert graphs.device.type == "cpu" and torch.equal(graphs.batch(slice(None)).y, y)
+
+
+def test_no_gpus_random_state_is_reseeded(tmp_path, monkeypatch):
+    def fail(*_):
+        raise AssertionError("the caller's random state is reset")
+
+    dataset = load_dataset("gen-reg", num_graphs=20, progress=False)
+    monkeypatch.setattr("torch.manual_seed", fail)
+    monkeypatch.setattr("torch.random.manual_seed", fail)
+    monkeypatch.setattr("torch.cuda.manual_seed_all", fail)
+    before = torch.get_rng_state()
+    train(dataset, tmp_path / "run", epochs=2, device="cpu")
+    load_predictor(tmp_path / "run", device="cpu")
+    assert torch.equal(torch.get_rng_state(), before)
