@@ -113,12 +113,16 @@ def test_a_run_goes_on_where_there_is_a_gpu_whoever_began_it(tmp_path, config, m
         Trainer(make_dataset(), config(), tmp_path).fit(InterruptAt(1))
     resumed = Trainer(make_dataset(), config(), tmp_path, resume=True)
     state, given, fork = torch.get_rng_state(), [], torch.random.fork_rng
-    resumed._device = torch.device("cuda")
+    resumed._device, generators = torch.device("cuda:1"), [torch.Generator() for _ in range(2)]
+    numbers = [g.get_state() for g in generators]
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
     resumed._rng |= {"cuda": state} if began == "cuda" else {}
     monkeypatch.setattr(torch.random, "fork_rng", lambda devices: fork(devices=[]))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *state: given.append(state))
     with resumed._random_stream():
         assert given == ([(state, resumed._device)] if began == "cuda" else [])
+    assert torch.equal(generators[0].get_state(), numbers[0])  # another GPU's, not the run's
+    assert generators[1].initial_seed() == resumed.config.seed
 
 
 def test_weights_and_data_order_depend_on_the_seed_and_not_on_the_arm(tmp_path, config):
