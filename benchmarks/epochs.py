@@ -33,7 +33,7 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
 
     def ours(name: str, recorded: bool = False) -> Callable[[], Side]:
         def make() -> Side:
-            size, last = fitting_size(graphs), len(setting.ids)
+            size, last = fitting_size(graphs, setting.model), len(setting.ids)
             kept = [graphs.batch(slice(a, min(a + size, last))) for a in range(0, last, size)]
             # Recording takes steps, and the other sides start from the same weights.
             model = copy.deepcopy(setting.model) if recorded else setting.model

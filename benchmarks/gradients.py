@@ -52,6 +52,8 @@ def exact(setting: Setting, count: int = CHECKED) -> list[Tensor]:
     """The gradient over the first `count` training graphs in float64, by PyTorch's operators."""
     part = setting.graphs.subset(slice(0, min(count, len(setting.ids))))
     graphs = part.to(dtype=torch.float64)
-    size = fitting_size(graphs) // 4 + 1  # each number takes twice as much, and more are kept
+    size = (
+        fitting_size(graphs, setting.model) // 4 + 1
+    )  # each number takes twice as much, and more are kept
     with backend("torch"):
         return gradients(setting.double(), graphs.batches(size), setting)

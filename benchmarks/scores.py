@@ -34,7 +34,7 @@ def score_work(setting: Setting, who: str) -> Work:
     if who not in setting.backends:
         raise ValueError(f"the backend {who} is left out here")
     graphs, ids, task = setting.graphs, setting.ids, setting.task
-    size, larger = scoring_size(graphs), fitting_size(graphs)
+    size, larger = scoring_size(graphs), fitting_size(graphs, setting.model)
     sampler = GraNTSampler(
         graphs,
         task,

@@ -141,7 +141,7 @@ def _test(
     config, task = predictor.config, dataset.task
     graphs = dataset.graphs.to(next(predictor.model.parameters()).device)
     ids = dataset.split["test"]
-    raw = predictions(predictor.model, batches_of(graphs, ids))
+    raw = predictions(predictor.model, batches_of(graphs, ids, predictor.model))
     y = targets_of(graphs, ids)
     rows = torch.ones_like(ids)
     if task.level == "node":

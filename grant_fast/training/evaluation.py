@@ -76,18 +76,18 @@ class Evaluator:
         return metrics, dict(zip(targets, each, strict=True))
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
-        batches = self._batches(part)
+        batches = self._batches(model, part)
         with evaluating(model):
             pred = self._recorder(lambda: outputs(model, batches), model, batches)
         if not pred.isfinite().all():
             raise InputError(f"a prediction for the {part} split is not finite")
         return pred
 
-    def _batches(self, part: str) -> Iterable[GraphBatch]:
+    def _batches(self, model: nn.Module, part: str) -> Iterable[GraphBatch]:
         """The split's graphs; as one batch, if they fit into one, which is kept."""
         ids = self._split[part]
-        if len(ids) > fitting_size(self._graphs):
-            return batches_of(self._graphs, ids)
+        if len(ids) > fitting_size(self._graphs, model):
+            return batches_of(self._graphs, ids, model)
         if part not in self._whole:
             self._whole[part] = [self._graphs.batch(ids)]
         return self._whole[part]

@@ -42,7 +42,7 @@ class Passes:
         self._graphs, self._sampler, self._size = graphs, sampler, config.pass_size
         self._mixes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         if config.step_every == "epoch" and not self._mixes:
-            self._size = config.pass_size or fitting_size(graphs)
+            self._size = config.pass_size or fitting_size(graphs, model)
         self._last: list[Pass] | None = None
 
     def __call__(self, visits: int | None) -> Iterable[Pass]:

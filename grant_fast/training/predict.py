@@ -56,7 +56,7 @@ class Predictor:
                 was trained on.
         """
         taken = self._taken(graphs)
-        pred = predictions(self.model, batches_of(taken, torch.arange(len(taken))))
+        pred = predictions(self.model, batches_of(taken, torch.arange(len(taken)), self.model))
         if self.spec.task.kind == "regression":
             return self.spec.decode(pred).cpu()
         if self.spec.task.kind == "multiclass":

@@ -1,12 +1,15 @@
 """Which graphs go through the network together, and that a gradient does not depend on it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from grant_fast import GraNTSampler
+from benchmarks.memory import held_for_backward
+from grant_fast import FlexGCN, GraNTSampler
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import loss
-from grant_fast.training.model import fitting_size
+from grant_fast.training.model import bytes_a_node, fitting_size
 from grant_fast.training.passes import Passes
 from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
@@ -107,4 +110,34 @@ def test_a_pass_is_for_epochs_of_one_step(config):
 
 def test_as_many_graphs_fit_as_their_nodes_allow():
     graphs = make_dataset().graphs
-    assert fitting_size(graphs) == 40_000 * len(graphs) // graphs.num_nodes > len(graphs)
+    assert fitting_size(graphs, FlexGCN(3, 8, 1)) == 40_000 * len(graphs) // graphs.num_nodes
+
+
+@pytest.mark.parametrize("width", [64, 300])
+@pytest.mark.parametrize("orders", [[4, 3, 2, 2], [5, 5, 5], [2, 2]])
+@pytest.mark.parametrize("norm, dropout", [(None, 0.0), ("batch_norm", 0.0), ("layer_norm", 0.3)])
+def test_a_step_takes_no_more_than_a_pass_is_sized_for(monkeypatch, width, orders, norm, dropout):
+    monkeypatch.setattr("grant_fast.native.loading.library", lambda: None)  # as on a GPU
+    graphs = make_dataset(num_graphs=400).graphs
+    model = FlexGCN(3, width, 1, orders, norm=norm, dropout=dropout)
+    batch = graphs.batch(slice(None))
+    model(batch)  # what is derived and kept is there
+    held = held_for_backward(lambda: model(batch), [*model.parameters(), batch.x])
+    gradients = 2 * 4 * width * graphs.num_nodes
+    terms = 4 * width * max(orders) * graphs.num_nodes
+    sized = bytes_a_node(model, graphs.num_edges / graphs.num_nodes) * graphs.num_nodes
+    assert sized / 8 < held + gradients + terms < sized
+
+
+def test_a_wider_network_takes_fewer_graphs_at_a_time_on_a_gpu(monkeypatch):
+    graphs = make_dataset().graphs
+    monkeypatch.setattr(type(graphs), "device", torch.device("cuda", 0))
+    seen = SimpleNamespace(total_memory=2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: seen)
+    narrow, wide = (FlexGCN(3, width, 1, orders=[2, 2, 2]) for width in (10, 1000))
+    few, many = (fitting_size(graphs, model) for model in (wide, narrow))
+    assert 1 <= few < many / 50
+    nodes = many * graphs.num_nodes / len(graphs)
+    assert 0.9 < nodes * bytes_a_node(narrow, graphs.num_edges / graphs.num_nodes) / 2**29 <= 1
+    seen.total_memory = 1
+    assert fitting_size(graphs, wide) == 1
