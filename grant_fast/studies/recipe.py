@@ -120,7 +120,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
 
 def _config(settings: Any) -> RunConfig:
     """A recipe says everything that decides a result, and nothing that depends on the user."""
-    theirs = {"source", *DATA, "arm", "visits", "seed", "device"}
+    theirs = {"source", *DATA, "arm", "patience", "visits", "seed", "device"}
     optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart", "pass_size"}
     own = {spec.name for spec in dataclasses.fields(RunConfig)} - theirs
     _check_keys(settings, own - optional, "settings", optional)

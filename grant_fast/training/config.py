@@ -188,6 +188,9 @@ class RunConfig:
         "the data's own",
     )
     eval_every: int = _setting(1, _COUNT, "epochs between validations")
+    patience: int | None = _setting(
+        None, _COUNT, "with --arm full: stop after this many validations without a better metric"
+    )
     visits: int | None = _setting(None, _VISITS, "stop after this many graph visits")
     seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
     device: str = _setting(
@@ -209,6 +212,10 @@ class RunConfig:
                 self._reject(spec.name, f"give {limit.words}")
         if self.pass_size is not None and self.step_every != "epoch":
             self._reject("pass_size", "give step_every=epoch with it, or batch_size instead")
+        if self.patience is not None and self.arm != "full":
+            self._reject(
+                "patience", "give arm=full, as other arms show more graphs to the very end"
+            )
         gaps = len(self.orders) - 1
         if gaps < 0:
             self._reject("orders", "give one order for each layer")
@@ -243,7 +250,7 @@ class RunConfig:
         """The config that `to_dict` gave.
 
         Args:
-            values: a mapping with every field and no other.
+            values: a mapping with every field (or all but `patience`) and no other.
             origin: the file that it came from, for the error message.
 
         Raises:
@@ -252,7 +259,8 @@ class RunConfig:
         if not isinstance(values, dict):
             raise InputError(f"{origin}: not a run's config; give the config.json of a run folder")
         names = {spec.name for spec in dataclasses.fields(cls)}
-        unknown, missing = values.keys() - names, names - values.keys()
+        known = values.keys() | {"patience"}  # older runs do not say
+        unknown, missing = values.keys() - names, names - known
         for complaint, keys in (("unknown", unknown), ("missing", missing)):
             if keys:
                 raise InputError(

@@ -58,7 +58,8 @@ class ConsoleObserver(Observer):
         network = NETWORKS[config.network]
         named = f"{network}, {config.label}" if network else config.label
         self._name = f"{count}{named}, seed {config.seed}"
-        self._epochs, self._last_line = config.epochs, time.monotonic()
+        self._epochs, self._patience = config.epochs, config.patience
+        self._last_line = time.monotonic()
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(
@@ -76,9 +77,13 @@ class ConsoleObserver(Observer):
 
     def finished(self, result: RunResult) -> None:
         value = "–" if result.test_metric is None else f"{result.test_metric:.4g}"
+        early, n = "", self._patience
+        if n is not None and result.epochs < self._epochs:
+            early = f", stopped after epoch {result.epochs}: no better for {n} validation"
+            early += "s" * (n != 1)
         self._print(
             f"{self._name}: test {result.metric} {value}, {result.train_seconds:.1f} s of "
-            f"training, {result.graphs_seen:,} graphs seen"
+            f"training, {result.graphs_seen:,} graphs seen{early}"
         )
 
     def _print(self, line: str) -> None:

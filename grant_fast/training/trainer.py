@@ -176,7 +176,14 @@ class Trainer:
 
     @property
     def _is_done(self) -> bool:
-        return self._visits_left == 0 or self.epoch >= self.config.epochs
+        return self._visits_left == 0 or self.epoch >= self.config.epochs or self._is_in_vain
+
+    @property
+    def _is_in_vain(self) -> bool:
+        """Whether `config.patience` has run out."""
+        if self.config.patience is None or self._best is None:
+            return False
+        return self.epoch - self._best.epoch >= self.config.patience * self.config.eval_every
 
     def _run_epoch(self) -> EpochRecord:
         """Train, then validate if it is time to."""

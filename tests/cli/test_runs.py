@@ -112,3 +112,14 @@ def test_what_another_process_is_writing_stays_as_it_is(trained, tmp_path):
         assert f"another process is writing to {trained}: wait until it ends" in line
         assert f"another process is writing to {tmp_path / 'all'}" in fails(*words, "--overwrite")
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_run_that_lost_patience_says_when(tmp_path):
+    out = tmp_path / "run"
+    words = [*SMALL, "--arm", "full", "--epochs", 90, "--lr", 0.5, "--patience", 2, "-o", out]
+    said = run("train", *words).stderr
+    done = json.loads((out / "result.json").read_text())["epochs"]
+    assert done < 90
+    assert f"stopped after epoch {done}: no better for 2 validations\n" in said
+    words = ["--patience", 2, "-o", tmp_path / "other"]
+    assert "patience=2 cannot be used: give arm=full, as" in fails("train", "gen-reg", *words)

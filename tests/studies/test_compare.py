@@ -164,6 +164,8 @@ def test_the_same_comparison_gives_the_same_weights_twice(tmp_path, config):
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
     with pytest.raises(InputError, match="arm=best cannot be used: give one of full"):
         compare(make_dataset(), config(), tmp_path, arms=["best"])
+    with pytest.raises(InputError, match="patience=3 cannot be used: give arm=full, as other arms"):
+        compare(make_dataset(), config(arm="full", patience=3), tmp_path)
     with pytest.raises(InputError, match="there are no arms to compare"):
         compare(make_dataset(), config(), tmp_path, arms=[], controls=())
     for seeds in (0, 99_999_999_999):

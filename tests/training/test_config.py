@@ -94,6 +94,7 @@ def test_a_config_is_frozen_and_replace_checks_again():
     ("change", "message"),
     [
         (lambda d: d | {"colour": 1}, "unknown key colour"),
+        (lambda d: {k: v for k, v in d.items() if k != "visits"}, "missing key visits"),
         (lambda d: {k: v for k, v in d.items() if k not in ("lr", "arm")}, "missing keys arm, lr"),
         (lambda d: d | {"epochs": "many"}, "epochs=many"),
         (lambda d: [d], "not a run's config"),
@@ -103,6 +104,12 @@ def test_an_edited_file_is_refused_by_file_and_key(change, message):
     text = json.dumps(change(RunConfig().to_dict()))
     with pytest.raises(InputError, match=f"run/config.json: .*{message}"):
         RunConfig.from_json(text, "run/config.json")
+
+
+def test_a_run_of_before_there_was_patience_is_read():
+    values = RunConfig(epochs=7).to_dict()
+    del values["patience"]
+    assert RunConfig.from_dict(values) == RunConfig(epochs=7)
 
 
 @pytest.mark.parametrize("text", ['{"epochs": ', '{"lr": ' + "1" * 5000 + "}"])

@@ -253,6 +253,26 @@ def test_the_history_says_what_happened(tmp_path, config):
     assert json.loads((tmp_path / "result.json").read_text())["graphs_seen"] == 36
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_patience_ends_a_run_that_gets_no_better_as_a_whole_run_would_have_gone(
+    tmp_path, config, every
+):
+    settings = {"epochs": 60, "lr": 0.5, "arm": "full", "eval_every": every, "dropout": (0.1,)}
+    whole = Trainer(make_dataset(), config(**settings), tmp_path / "whole")
+    whole.fit()
+    impatient = Trainer(make_dataset(), config(**settings, patience=4), tmp_path / "cut")
+    result = impatient.fit()
+    assert result.epochs == len(impatient.history) == result.best_epoch + 4 * every < 60
+    metrics = [record.valid_metric for record in impatient.history]
+    assert metrics == [record.valid_metric for record in whole.history][: result.epochs]
+    seen = [metric for metric in metrics if metric is not None]
+    assert result.valid_metric == min(seen) < min(seen[-4:])
+    since = [n - 1 - seen[:n].index(min(seen[:n])) for n in range(1, len(seen) + 1)]
+    assert max(since[:-1]) < since[-1] == 4
+    again = Trainer(make_dataset(), impatient.config, tmp_path / "cut", resume=True).fit()
+    assert again.epochs == result.epochs
+
+
 def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
     trainer = Trainer(make_dataset(), config(epochs=30, lr=0.5, arm="full"), tmp_path)
     result = trainer.fit()

@@ -32,7 +32,7 @@ _TEACHERS = [name for name in ARMS if name != "random"]
 
 @app.command()
 @readable
-@with_settings(without=["arm"])
+@with_settings(without=["arm", "patience"])
 def compare(
     source: Annotated[
         str | None,
