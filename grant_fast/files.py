@@ -16,6 +16,7 @@ from typing import Any
 
 from .errors import InputError, few
 
+_GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
@@ -136,15 +137,15 @@ def unzipped_name(path: str | os.PathLike[str]) -> Path:
 
 
 def read_text(path: Path, line: str = "row") -> str:
-    """What a file of UTF-8 text says, without a byte order mark; of a *.gz, unzipped. `line` is
-    what messages call one of its lines.
+    """What a file of UTF-8 text says, without a byte order mark; unzipped, if it is gzip, by
+    whatever name. `line` is what messages call one of its lines.
 
     Raises:
         InputError: it cannot be read, is not whole, or (naming its row) is not UTF-8.
     """
     try:
         content = path.read_bytes()
-        if path.suffix.lower() == ".gz":
+        if path.suffix.lower() == ".gz" or content.startswith(_GZIP):
             content = gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(

@@ -61,6 +61,12 @@ def test_a_reproduction_refuses_nonsense_before_data_are_read(tmp_path):
     assert "choose one with --smiles-column" in fails(*words)
     assert "choose with --target" in fails(*words, "--smiles-column", "text")
     assert "1 graph cannot be split" in fails(*words, "--smiles-column", "text", "--target", "a")
+    rings = ["C1" + "C" * n + "C1" for n in range(1, 31)]
+    table.write_text("smiles,y\n" + "".join(f"{ring},{n}.5\n" for n, ring in enumerate(rings)))
+    assert (
+        "the recipe ogbg-molhiv is judged by roc_auc, and two.csv is a regression task, which has "
+        "no such metric: give other --data or --target"
+    ) in fails(*words)
 
 
 def test_a_name_that_is_no_text_is_refused():

@@ -252,6 +252,8 @@ def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
     path.write_bytes(gzip.compress(b"\xef\xbb\xbfsmiles,y\r\nC,1\r\nCC,2\r\n"))
     table = read_table(path)
     assert table.smiles == ["C", "CC"] and table.rows == [2, 3]
+    named = path.rename(tmp_path / "molecules.csv")  # as a browser may save it
+    assert read_table(named).smiles == ["C", "CC"]
     smi = tmp_path / "molecules.SMI.GZ"
     smi.write_bytes(gzip.compress(b"CC ethane\r\nC methane\r\n"))
     assert read_smi(smi).cells == [["CC", "ethane"], ["C", "methane"]]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...errors import InputError
 from ..entry import Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
@@ -66,6 +67,7 @@ def reproduce(
     from ...studies.reproduce import reproduce as run_all
     from ...training.console import ConsoleObserver
     from ...training.folder import check_free
+    from ...training.metrics import metrics_for
     from ...training.model import resolve_device
 
     recipe = load_recipe(name)
@@ -83,6 +85,11 @@ def reproduce(
     use_fitting_threads(config)
     check_free(out, resume, overwrite)
     dataset = load(config)
+    if config.metric not in metrics_for(dataset.task):
+        raise InputError(
+            f"the recipe {recipe.name} is judged by {config.metric}, and {dataset.name} is a "
+            f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
+        )
     check_free(out, resume, overwrite)  # another process may have been quicker
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
