@@ -87,7 +87,7 @@ def reproduce(
     dataset = load(config)
     if config.metric not in metrics_for(dataset.task):
         raise InputError(
-            f"the recipe {recipe.name} is judged by {config.metric}, and {dataset.name} is a "
+            f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
             f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
         )
     check_free(out, resume, overwrite)  # another process may have been quicker
