@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from grant_fast.training.model import fitting_size
+from grant_fast.training.model import fitting
 from grant_fast.training.recording import record
 
 from .gradients import accumulate, gradients
@@ -33,8 +33,8 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
 
     def ours(name: str, recorded: bool = False) -> Callable[[], Side]:
         def make() -> Side:
-            size, last = fitting_size(graphs, setting.model), len(setting.ids)
-            kept = [graphs.batch(slice(a, min(a + size, last))) for a in range(0, last, size)]
+            parts = fitting(graphs, torch.arange(len(setting.ids)), setting.model)
+            kept = [graphs.batch(slice(int(part[0]), int(part[-1]) + 1)) for part in parts]
             # Recording takes steps, and the other sides start from the same weights.
             model = copy.deepcopy(setting.model) if recorded else setting.model
             run = through(name, _epoch(model, lambda: kept, setting))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from grant_fast import FlexGCN
 from grant_fast.tasks import measured
 from grant_fast.teaching import loss
-from grant_fast.training.model import fitting_size
+from grant_fast.training.model import fitting
 
 from .settings import CHECKED, Setting, backend
 
@@ -52,8 +52,8 @@ def exact(setting: Setting, count: int = CHECKED) -> list[Tensor]:
     """The gradient over the first `count` training graphs in float64, by PyTorch's operators."""
     part = setting.graphs.subset(slice(0, min(count, len(setting.ids))))
     graphs = part.to(dtype=torch.float64)
-    size = (
-        fitting_size(graphs, setting.model) // 4 + 1
-    )  # each number takes twice as much, and more are kept
+    parts = fitting(graphs, torch.arange(len(graphs)), setting.model)
+    # Each number takes twice as much, and more are kept.
+    batches = [graphs.batch(quarter) for part in parts for quarter in part.chunk(4)]
     with backend("torch"):
-        return gradients(setting.double(), graphs.batches(size), setting)
+        return gradients(setting.double(), batches, setting)

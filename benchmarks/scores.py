@@ -10,8 +10,8 @@ from torch import Tensor
 from grant_fast import GraNTSampler, GraphBatch, Task, score_graphs
 from grant_fast.teaching import graph_residuals
 from grant_fast.teaching.schedules import share_size
-from grant_fast.teaching.scoring import evaluating, scoring_size
-from grant_fast.training.model import fitting_size
+from grant_fast.teaching.scoring import evaluating, scoring_runs
+from grant_fast.training.model import fitting
 
 from .settings import Setting, backend, through
 from .work import Side, Work
@@ -34,30 +34,30 @@ def score_work(setting: Setting, who: str) -> Work:
     if who not in setting.backends:
         raise ValueError(f"the backend {who} is left out here")
     graphs, ids, task = setting.graphs, setting.ids, setting.task
-    size, larger = scoring_size(graphs), fitting_size(graphs, setting.model)
+    parts = [ids[run] for run in scoring_runs(graphs, ids, None)]
+    larger = fitting(graphs, ids, setting.model)
     sampler = GraNTSampler(
         graphs,
         task,
-        size,
+        setting.config.batch_size,
         epochs=1,
         mode="global",
         start_ratio=_SHARE,
         ids=ids,
-        score_batch_size=size,
     )
 
-    def infer(size: int) -> list[Tensor]:
+    def infer(parts: list[Tensor]) -> list[Tensor]:
         with evaluating(setting.model):
-            return [setting.model(graphs.batch(part)) for part in ids.split(size)]
+            return [setting.model(graphs.batch(part)) for part in parts]
 
     def chosen() -> list[Tensor]:
         sampler.select(setting.model, 0)
         assert sampler.scores is not None
         return [sampler.scores, sampler.scores[sampler.selected.to(graphs.device)].sort().values]
 
-    def inferred(size: int) -> list[Tensor]:
-        parts = zip(infer(size), ids.split(size), strict=True)
-        return _with_best(torch.cat([_scores(out, graphs.batch(at), task) for out, at in parts]))
+    def inferred(parts: list[Tensor]) -> list[Tensor]:
+        found = zip(infer(parts), parts, strict=True)
+        return _with_best(torch.cat([_scores(out, graphs.batch(at), task) for out, at in found]))
 
     def exact() -> list[Tensor]:
         exactly, double = graphs.to(dtype=torch.float64), setting.double()
@@ -68,10 +68,10 @@ def score_work(setting: Setting, who: str) -> Work:
         return lambda: Side(through(who, run), through(who, answer))
 
     sides = {who: side(lambda: sampler.select(setting.model, 0), chosen)}
-    sides["inference"] = side(partial(infer, size), partial(inferred, size))
-    if larger > size and graphs.device.type == "cuda":
+    sides["inference"] = side(partial(infer, parts), partial(inferred, parts))
+    if len(larger) < len(parts) and graphs.device.type == "cuda":
         sides["inference, larger batches"] = side(partial(infer, larger), partial(inferred, larger))
-    facts = setting.facts | {"batch size": min(size, len(ids))}
+    facts = setting.facts | {"batch size": max(map(len, parts))}
     return Work(who, sides, exact, facts=facts)
 
 

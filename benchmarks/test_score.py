@@ -14,7 +14,7 @@ from torch import Tensor
 from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
 from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
-from grant_fast.teaching.scoring import evaluating, scoring_size
+from grant_fast.teaching.scoring import evaluating, scoring_runs
 
 from .memory import peak
 from .timing import interleaved
@@ -47,12 +47,12 @@ def test_scoring_and_selection_beside_inference(  # type: ignore[no-untyped-def]
     make, benchmark, capsys
 ):
     dataset, model = make()
-    graphs, size = dataset.graphs, scoring_size(dataset.graphs)
-    ids = torch.arange(NUM_GRAPHS) % len(graphs)
+    graphs, ids = dataset.graphs, torch.arange(NUM_GRAPHS) % len(dataset.graphs)
+    parts = [ids[run] for run in scoring_runs(graphs, ids, None)]
 
     def infer() -> list[Tensor]:
         with evaluating(model):
-            return [model(graphs.batch(part)) for part in ids.split(size)]
+            return [model(graphs.batch(part)) for part in parts]
 
     def teach() -> Tensor:
         return select_graphs(score_graphs(model, graphs, dataset.task, ids=ids), len(ids) // SHARE)

@@ -1,7 +1,8 @@
 """Positions of graphs, and index arithmetic over whole tensors in place of loops over graphs."""
 
 import reprlib
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,28 @@ def sizes_to_ptr(sizes: Tensor) -> Tensor:
     ptr = torch.zeros(sizes.shape[0] + 1, dtype=torch.int64, device=sizes.device)
     torch.cumsum(sizes, 0, out=ptr[1:])
     return ptr
+
+
+def neighbours(
+    until: Callable[[int], int], count: int, most: int, longest: int | None = None
+) -> list[slice]:
+    """Positions 0 to count - 1 in runs that cost `most` at the most; a single one may cost more.
+
+    Args:
+        until: what all positions before a given one cost together.
+        most: what a run may cost.
+        longest: how many positions it may have; None does not limit that.
+
+    Returns:
+        All positions in order; one empty run where there are none.
+    """
+    runs, start = [], 0
+    while start < count:
+        last = count if longest is None else min(count, start + longest)
+        fit = bisect_right(range(start + 1, last + 1), until(start) + most, key=until)
+        runs.append(slice(start, start + max(1, fit)))
+        start = runs[-1].stop
+    return runs or [slice(0, 0)]
 
 
 def take(source: Tensor, rows: Tensor | slice) -> Tensor:

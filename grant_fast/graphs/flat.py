@@ -15,7 +15,15 @@ from ..batches.tiles import BitRows, bit_rows
 from ..caching import kept, kept_property, writes
 from ..devices import indexed
 from ..errors import InputError, whole_number
-from ..indexing import Positions, as_positions, distinct_rows, repeat, take
+from ..indexing import (
+    Positions,
+    as_positions,
+    distinct_rows,
+    neighbours,
+    repeat,
+    sizes_to_ptr,
+    take,
+)
 from ..reference import expand_rows
 from ..tasks import NOT_MEASURED, Level
 
@@ -143,6 +151,35 @@ class FlatGraphs:
     def host_edge_ptr(self) -> Tensor:
         """Where each graph's edges begin, [G + 1] int64, on the CPU."""
         return self.adj.rowptr[self.ptr].cpu()
+
+    def cut(
+        self,
+        most: int,
+        positions: Tensor | None = None,
+        *,
+        node: int = 1,
+        edge: int = 1,
+        longest: int | None = None,
+    ) -> list[slice]:
+        """The graphs in runs that cost `most` at the most, or of one graph that costs more.
+
+        Args:
+            positions: [n] int64 on the CPU: cut these graphs in this order; all of them if None.
+            node, edge: what a graph costs for each of them.
+            longest: how many graphs a run may have.
+
+        Returns:
+            Slices of the graphs, or of `positions`.
+        """
+        ptrs = [self.host_ptr, self.host_edge_ptr]
+        if positions is not None:
+            ptrs = [sizes_to_ptr(take(ptr.diff(), positions)) for ptr in ptrs]
+        nodes, edges = (ptr.numpy() for ptr in ptrs)
+
+        def until(at: int) -> int:
+            return node * int(nodes[at]) + edge * int(edges[at])
+
+        return neighbours(until, len(nodes) - 1, most, longest)
 
     @kept_property
     def bits(self) -> BitRows | None:
@@ -349,6 +386,5 @@ class FlatGraphs:
                 row[part.nodes] = p[:, 0]
 
     def _parts(self) -> Iterable[GraphBatch]:
-        """The whole dataset in pieces of a bounded number of edges, to bound temporary memory."""
-        mean_edges = max(1, (self.num_edges + self.num_nodes) // max(1, self.num_graphs))
-        return self.batches(max(1, (1 << 22) // mean_edges))
+        """The whole dataset in pieces of a bounded size, to bound temporary memory."""
+        return map(self.batch, self.cut(1 << 22))

@@ -142,9 +142,8 @@ class ScoringPass:
         collate: Collate | None,
         whole: GraphBatch | None = None,
     ) -> None:
-        if batch_size is None:
-            batch_size = scoring_size(graphs)
-        batch_size = whole_number("batch_size", batch_size)
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size)
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         check_task(task)
@@ -190,8 +189,7 @@ class ScoringPass:
         counts = None
         if self._takes_kernels(mine) and fused.tail_fits(mine, self.graphs, self.task):
             counts = fused.empty_counts(self.graphs.device)
-        for start in range(0, total, self.batch_size):
-            chunk = slice(start, min(start + self.batch_size, total))
+        for chunk in scoring_runs(self.graphs, positions, self.batch_size):
             where = chunk if positions is None else positions[chunk]
             batch = _gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
@@ -204,7 +202,7 @@ class ScoringPass:
             pred = _called(model, batch) if self.predict is None else self.predict(model, batch)
             if mine is None and isinstance(pred, Tensor):
                 pred = pred.clone()  # a model may write all its outputs into the same memory
-            scores.add(pred, batch, chunk.stop - start)
+            scores.add(pred, batch, chunk.stop - chunk.start)
             if return_predictions:
                 outputs.append(pred)
         return scores.finished(), counts, torch.cat(outputs) if return_predictions else None
@@ -389,16 +387,17 @@ def _device_of(model: Model) -> torch.device | None:
     return None if tensor is None else tensor.device
 
 
-def scoring_size(graphs: Any) -> int:
-    """How many graphs to score at a time, so that a pass stays in the cache.
+def scoring_runs(graphs: Any, positions: Tensor | None, size: int | None) -> list[slice]:
+    """Which of the graphs (of those at `positions`, if given) to score at a time: so many, or where
+    `size` is None as many as keep a pass in the cache.
 
     Measured on molecules and on dense graphs: times fall until some 2^19 nodes and edges together
     (the compiled kernels stay in the cache by themselves), and do not beyond.
     """
-    if not isinstance(graphs, PackedGraphs):
-        return 1024
-    entries = (graphs.num_nodes + graphs.num_edges) // max(1, len(graphs))
-    return max(1, min((1 << 19) // max(1, entries), 1 << 14))
+    if size is None and isinstance(graphs, PackedGraphs):
+        return graphs.cut(1 << 19, positions, longest=1 << 14)
+    size, total = size or 1024, len(graphs if positions is None else positions)
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
 def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:

@@ -12,7 +12,7 @@ from ..tasks import measured
 from ..teaching.residuals import loss
 from ..teaching.scoring import evaluating
 from .metrics import evaluate, evaluate_each, metrics_for
-from .model import ModelSpec, batches_of, fitting_size, outputs
+from .model import ModelSpec, fitting, outputs
 from .recording import Recorder
 from .targets import constant_prediction
 
@@ -85,11 +85,11 @@ class Evaluator:
 
     def _batches(self, model: nn.Module, part: str) -> Iterable[GraphBatch]:
         """The split's graphs; as one batch, if they fit into one, which is kept."""
-        ids = self._split[part]
-        if len(ids) > fitting_size(self._graphs, model):
-            return batches_of(self._graphs, ids, model)
         if part not in self._whole:
-            self._whole[part] = [self._graphs.batch(ids)]
+            parts = fitting(self._graphs, self._split[part], model)
+            if len(parts) > 1:
+                return map(self._graphs.batch, parts)
+            self._whole[part] = [self._graphs.batch(parts[0])]
         return self._whole[part]
 
     def constant_loss(self, part: str) -> float:

@@ -22,6 +22,8 @@ from .targets import Scaling
 
 #: Nodes in a pass on a CPU: the fastest, as it stays in the cache.
 CPU_NODES = 40_000
+#: On a GPU: its places and values in both CSRs of a batch, and once more while they are made.
+BYTES_AN_EDGE = 32
 
 
 @dataclass(frozen=True)
@@ -110,37 +112,35 @@ def outputs(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
 
 
 def batches_of(graphs: PackedGraphs, ids: Tensor, model: nn.Module) -> Iterator[GraphBatch]:
-    """The graphs at `ids`, `fitting_size` at a time; one empty batch where there are none."""
-    return map(graphs.batch, ids.split(fitting_size(graphs, model)))
+    """The graphs at `ids`, in `fitting` parts; one empty batch where there are none."""
+    return map(graphs.batch, fitting(graphs, ids, model))
 
 
-def fitting_size(graphs: PackedGraphs, model: nn.Module) -> int:
-    """How many graphs of the dataset to take at a time where nothing else asks for a number.
+def fitting(graphs: PackedGraphs, ids: Tensor, model: nn.Module) -> list[Tensor]:
+    """Positions in parts of as many graphs as go together well, where nothing else asks for a
+    number.
 
     On a GPU as many as can be trained on in half of its memory: of all that it has, not of what is
     free just now, or a resumed run would cut its graphs elsewhere.
     """
-    nodes = CPU_NODES
     if graphs.device.type == "cuda":
         half = torch.cuda.get_device_properties(graphs.device).total_memory // 2
-        nodes = half // bytes_a_node(model, graphs.num_edges / max(1, graphs.num_nodes))
-    return max(1, nodes * len(graphs) // max(1, graphs.num_nodes))
+        runs = graphs.cut(half, ids, node=bytes_a_node(model), edge=BYTES_AN_EDGE)
+    else:
+        runs = graphs.cut(CPU_NODES, ids, edge=0)
+    return [ids[run] for run in runs]
 
 
-def bytes_a_node(model: nn.Module, edges: float) -> int:
+def bytes_a_node(model: nn.Module) -> int:
     """Memory that a training step takes for each node, from above.
 
     Twice the float32 that go into and out of all convolutions, as norm and dropout keep their own,
-    and twice the κ terms of the widest; for an edge its places and values in both CSRs of a batch,
-    and once more while they are made.
-
-    Args:
-        edges: for each node.
+    and twice the κ terms of the widest.
     """
     convs = [module for module in model.modules() if isinstance(module, FlexConv)]
     kept = sum(conv.in_channels + conv.out_channels for conv in convs)
     terms = max((c.order * max(c.in_channels, c.out_channels) for c in convs), default=1)
-    return 4 * 2 * (kept + terms) + round(32 * edges)
+    return 4 * 2 * (kept + terms)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -1,7 +1,7 @@
 """Which graphs go through the network together in an epoch."""
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from ..graphs import PackedGraphs
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.sampler import GraNTSampler
 from .config import RunConfig
-from .model import fitting_size
+from .model import fitting
 
 #: Positions in the dataset, and the graphs there.
 Pass = tuple[Tensor, GraphBatch]
@@ -23,7 +23,7 @@ class Passes:
     Where a step follows each batch they come as the sampler batches them. Where one step follows
     all of them, the gradient is a sum over graphs, however they are cut; only a batch norm looks
     at a whole pass. `config.pass_size` says how many go together; where it is not given,
-    without a batch norm it is `fitting_size`, and with one a batch.
+    without a batch norm they are `fitting` parts, and with one batches.
 
     Args:
         graphs: the dataset, with targets.
@@ -40,9 +40,10 @@ class Passes:
         config: RunConfig,
     ) -> None:
         self._graphs, self._sampler, self._size = graphs, sampler, config.pass_size
+        self._model = model
         self._mixes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-        if config.step_every == "epoch" and not self._mixes:
-            self._size = config.pass_size or fitting_size(graphs, model)
+        fits = config.step_every == "epoch" and not self._mixes
+        self._by_batch = self._size is None and not fits
         self._last: list[Pass] | None = None
 
     def __call__(self, visits: int | None) -> Iterable[Pass]:
@@ -50,20 +51,28 @@ class Passes:
 
         An epoch of one pass is the same list again until something else is selected.
         """
-        if self._size is None:
+        if self._by_batch:
             return map(self._pass, _first(self._sampler, visits))
         ids = self._sampler.selected
         whole = visits is None or visits >= len(ids)
-        if whole and len(ids) <= self._size:
-            # The teacher picks anew only now and then: until then this epoch's pass is the last's.
-            if self._last is None or not torch.equal(self._last[0][0], ids):
-                self._last = None  # before the next one takes memory
-                self._last = [self._pass(ids)]
+        # The teacher picks anew only now and then: until then this epoch's pass is the last's.
+        if whole and self._last is not None and torch.equal(self._last[0][0], ids):
+            return self._last
+        parts = self._parts(ids)
+        if whole and len(parts) == 1:
+            self._last = None  # before the next one takes memory
+            self._last = [self._pass(ids)]
             return self._last
         # A batch norm depends on who shares a pass, and a cut of the epoch on who comes first.
         if self._mixes or not whole:
             ids = torch.tensor(list(itertools.chain.from_iterable(self._sampler)))[:visits]
-        return map(self._pass, ids.split(self._size))
+            parts = self._parts(ids)
+        return map(self._pass, parts)
+
+    def _parts(self, ids: Tensor) -> Sequence[Tensor]:
+        if self._size is not None:
+            return ids.split(self._size)
+        return fitting(self._graphs, ids, self._model)
 
     def _pass(self, ids: Tensor) -> Pass:
         return ids, self._graphs.batch(ids)

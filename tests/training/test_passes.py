@@ -9,10 +9,10 @@ from benchmarks.memory import held_for_backward
 from grant_fast import FlexGCN, GraNTSampler
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import loss
-from grant_fast.training.model import bytes_a_node, fitting_size
+from grant_fast.training.model import BYTES_AN_EDGE, bytes_a_node, fitting
 from grant_fast.training.passes import Passes
 from grant_fast.training.trainer import Trainer
-from tests.rings import make_dataset
+from tests.rings import NUM_GRAPHS, make_dataset
 
 ONE_STEP = {"step_every": "epoch", "arm": "full", "epochs": 1, "lr": 1e-3}
 
@@ -108,9 +108,18 @@ def test_a_pass_is_for_epochs_of_one_step(config):
         config(pass_size=9)
 
 
-def test_as_many_graphs_fit_as_their_nodes_allow():
-    graphs = make_dataset().graphs
-    assert fitting_size(graphs, FlexGCN(3, 8, 1)) == 40_000 * len(graphs) // graphs.num_nodes
+def test_as_many_graphs_go_together_as_their_nodes_allow(monkeypatch):
+    graphs, model = make_dataset().graphs, FlexGCN(3, 8, 1)
+    ids = torch.arange(len(graphs)).flip(0)
+    (whole,) = fitting(graphs, ids, model)
+    assert torch.equal(whole, ids)
+    monkeypatch.setattr("grant_fast.training.model.CPU_NODES", 20)
+    parts = fitting(graphs, ids, model)
+    assert torch.equal(torch.cat(parts), ids)
+    nodes = [int(graphs.num_nodes_per_graph[part].sum()) for part in parts]
+    after = [int(graphs.num_nodes_per_graph[part[0]]) for part in parts[1:]]
+    assert max(nodes) <= 20 < min(map(sum, zip(nodes, after)))  # noqa: B905
+    assert [len(part) for part in fitting(graphs, ids[:0], model)] == [0]
 
 
 @pytest.mark.parametrize("width", [64, 300])
@@ -125,19 +134,22 @@ def test_a_step_takes_no_more_than_a_pass_is_sized_for(monkeypatch, width, order
     held = held_for_backward(lambda: model(batch), [*model.parameters(), batch.x])
     gradients = 2 * 4 * width * graphs.num_nodes
     terms = 4 * width * max(orders) * graphs.num_nodes
-    sized = bytes_a_node(model, graphs.num_edges / graphs.num_nodes) * graphs.num_nodes
+    sized = bytes_a_node(model) * graphs.num_nodes + BYTES_AN_EDGE * graphs.num_edges
     assert sized / 8 < held + gradients + terms < sized
 
 
 def test_a_wider_network_takes_fewer_graphs_at_a_time_on_a_gpu(monkeypatch):
-    graphs = make_dataset().graphs
+    graphs, ids = make_dataset().graphs, torch.arange(NUM_GRAPHS)
     monkeypatch.setattr(type(graphs), "device", torch.device("cuda", 0))
-    seen = SimpleNamespace(total_memory=2**30)
+    seen = SimpleNamespace(total_memory=2**19)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: seen)
-    narrow, wide = (FlexGCN(3, width, 1, orders=[2, 2, 2]) for width in (10, 1000))
-    few, many = (fitting_size(graphs, model) for model in (wide, narrow))
-    assert 1 <= few < many / 50
-    nodes = many * graphs.num_nodes / len(graphs)
-    assert 0.9 < nodes * bytes_a_node(narrow, graphs.num_edges / graphs.num_nodes) / 2**29 <= 1
-    seen.total_memory = 1
-    assert fitting_size(graphs, wide) == 1
+    counts = []
+    for width in (8, 64, 1000):
+        model = FlexGCN(3, width, 1, orders=[2, 2, 2])
+        parts = fitting(graphs, ids, model)
+        assert torch.equal(torch.cat(parts), ids)
+        taken = [graphs.batch(part) for part in parts]
+        bytes_of = [b.num_nodes * bytes_a_node(model) + b.num_edges * BYTES_AN_EDGE for b in taken]
+        assert max(b for b, part in zip(bytes_of, parts, strict=True) if len(part) > 1) <= 2**18
+        counts.append(len(parts))
+    assert counts[0] == 1 < counts[1] < counts[2] <= NUM_GRAPHS
