@@ -276,10 +276,16 @@ def first_of_each_part(dataset: Dataset, num_graphs: int | None) -> Dataset:
 
 
 # A split is stored as one letter for each id, so that it survives taking a subset.
+_MOST_IDS = 50_000_000  # safetensors takes up to 100 MB of description
 _LETTERS = {"train": b"t", "valid": b"v", "test": b"e"}
 
 
 def _split_to_text(split: dict[str, Tensor], ids: Tensor) -> str:
+    if (last := int(ids.max())) >= _MOST_IDS:
+        raise InputError(
+            f"a file keeps the split of graphs with ids below {_MOST_IDS:,}, and one has {last:,}: "
+            "renumber the graphs with PackedGraphs.concat([dataset.graphs])"
+        )
     letters = np.full(int(ids.max()) + 1, b"-", dtype="S1")
     for part in PARTS:
         mine = ids[split[part]].numpy()

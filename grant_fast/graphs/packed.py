@@ -44,8 +44,8 @@ _DERIVED = {
     "adj": {"scale"} | _OF_EDGES,
     "adj_t": _OF_EDGES,
 }
-#: What `meta` may say of targets (see `data.dataset.save_dataset`), and forgets with them.
-_OF_TARGETS = {"task", "metric", "targets"}
+#: What `meta` may say of fields (see `data.dataset.save_dataset`), and forgets with them.
+_TOLD = {"y": {"task", "metric", "targets"}, "ids": {"split"}}
 
 
 class PackedGraphs(FlatGraphs):
@@ -82,8 +82,8 @@ class PackedGraphs(FlatGraphs):
             own["_cache"] = {}  # a copy shares that of what it is of
         if "meta" in own:  # it is made, of what the packing has checked
             value = self._checked(name, value)
-            if name == "y":
-                self.meta = {key: fact for key, fact in self.meta.items() if key not in _OF_TARGETS}
+            if name in _TOLD:
+                self.meta = {key: fact for key, fact in self.meta.items() if key not in _TOLD[name]}
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # to whom every name would be one
@@ -124,6 +124,8 @@ class PackedGraphs(FlatGraphs):
             if not isinstance(value, Tensor) or value.dim() != dim or len(value) != rows:
                 what = "[num_nodes, num_features]" if name == "x" else "[num_graphs]"
                 raise InputError(f"{name} must be a tensor {what} of {rows} rows, as it is now")
+            if name == "ids" and (value.dtype != torch.int64 or (value < 0).any()):
+                raise InputError("ids must be int64 and not below 0: give the numbers of rows, say")
         return value
 
     @property

@@ -107,7 +107,7 @@ static int sort_list(edge_list *l, int32_t *next, int32_t *first) {
 
 static int sort_edges_of(edge_list *l) {
     int32_t *memory = malloc(2 * sizeof(int32_t) * (size_t)(l->nodes + 1));
-    int sorted = sort_list(l, memory, memory + l->nodes);
+    int sorted = memory && sort_list(l, memory, memory + l->nodes);
     free(memory);
     return sorted;
 }

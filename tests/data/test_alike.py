@@ -92,3 +92,14 @@ def test_a_chiral_molecule_looks_like_itself_however_it_is_written():
     ways = ["C[C@H](N)C(=O)O", "C[C@@H](C(=O)O)N", "N[C@@H](C)C(=O)O", "CC(N)C(=O)O"]
     assert len(set(fingerprints(packed(ways)).tolist())) > 1
     assert len(set(fingerprints(packed(ways), but=CHIRALITY).tolist())) == 1
+
+
+def test_a_graph_has_the_same_number_whoever_is_with_it(monkeypatch) -> None:
+    case = Case(weighted=False)
+    x = torch.randint(3, (case.num_nodes, 2), generator=torch.Generator().manual_seed(1))
+    graphs = PackedGraphs.from_arrays(x, case.edge_index, case.batch, num_graphs=len(case.sizes))
+    whole = fingerprints(graphs)
+    monkeypatch.setattr("grant_fast.data.alike._BLOCK", 12)
+    assert len(graphs.cut(12)) > 3
+    assert fingerprints(graphs).tolist() == whole.tolist()
+    assert [int(fingerprints(graphs[[i]])[0]) for i in range(len(graphs))] == whole.tolist()

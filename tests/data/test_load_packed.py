@@ -200,3 +200,27 @@ class TestPacked:
         with pytest.raises(InputError, match=r"cannot pack into .*a.csv.*ends in .gfast"):
             save_dataset(load_dataset(packed), tmp_path / "a.csv")
         assert not (tmp_path / "a.csv").exists()
+
+    def test_other_ids_forget_the_stored_split(self, packed: Path) -> None:
+        graphs = PackedGraphs.load(packed)
+        graphs.ids = torch.arange(20).flip(0)
+        assert "split" not in graphs.meta and "task" in graphs.meta
+        assert_covers(load_dataset(graphs, split="random"))
+
+    def test_ids_that_no_file_holds_are_refused_before_it_is_written(
+        self, packed: Path, tmp_path: Path
+    ) -> None:
+        dataset, out = load_dataset(packed), tmp_path / "ids.gfast"
+        dataset.graphs.ids = torch.arange(20) + 49_999_980
+        save_dataset(dataset, out)
+        again = load_dataset(out)
+        assert again.graphs.ids.tolist() == dataset.graphs.ids.tolist()
+        assert all(torch.equal(again.split[part], dataset.split[part]) for part in dataset.split)
+        out.unlink()
+        dataset.graphs.ids = torch.arange(20) + 2**45
+        with pytest.raises(InputError, match=r"ids below 50,000,000, and one has 35,184.*renumber"):
+            save_dataset(dataset, out)
+        assert not out.exists()
+        for ids in (torch.arange(20) - 1, torch.ones(20)):
+            with pytest.raises(InputError, match="ids must be int64 and not below 0"):
+                dataset.graphs.ids = ids
