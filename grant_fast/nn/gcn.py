@@ -236,13 +236,16 @@ class FlexGCN(nn.Module):
             y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
         if relu:
             return y
+        # A layer's backward never needs its own output, nor does that of these norms.
+        own = rectified and (plain or ours or type(norm) is nn.LayerNorm)
+        act = F.relu_ if own else self.act
         if plain:
-            return dropout(self.act(y))
+            return dropout(act(y))
         if ours:
             normed = cast(BatchNorm, norm).by_kernels(y, rectified, conv.backend, graphs.node_count)
             if normed is not None:
                 return dropout(normed if rectified else self.act(normed))
-        return dropout(self.act(norm(y)))
+        return dropout(act(norm(y)))
 
     def _called_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs

@@ -1,7 +1,6 @@
 """What a network is put together from, beside its convolutions: norms, activations, encoders."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -84,7 +83,7 @@ class BatchNorm(nn.BatchNorm1d):
 
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": partial(nn.ReLU, inplace=True),  # a layer's backward never needs its own output
+    "relu": nn.ReLU,
     "elu": nn.ELU,
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,

@@ -61,6 +61,29 @@ def test_hooks_that_look_on_change_nothing_and_see_what_each_layer_gives(
     assert [part for part, _ in gradients] == [layers[2], layers[3], layers[1]]
 
 
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("only_act", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_hooked_activation_is_shown_stays_as_it_was(backend, packed, only_act, norm):
+    case, seen, gradients = Case(), [], []
+    model = FlexGCN(5, 4, 2, [3, 2], norm=norm, bias=False, backend=backend)
+    model.to(dtype_of(backend))
+    given = inputs(case, packed, model)
+    want = model(*given)
+    grads = torch.autograd.grad(want.tanh().sum(), tuple(model.parameters()))
+    for part in [model.act] if only_act else [p for p in model.modules() if p is not model]:
+        part.register_forward_hook(lambda *of: seen.append((*of, of[1][0].clone(), of[2].clone())))
+    model.act.register_full_backward_hook(lambda part, into, out: gradients.append(into[0]))
+    out = model(*given)
+    close(out, want)
+    close(torch.autograd.grad(out.tanh().sum(), tuple(model.parameters())), grads)
+    for _, (first, *_), kept, before, after in seen:
+        assert torch.equal(first, before) and torch.equal(kept, after)
+    (shown,) = [first for part, (first, *_), *_ in seen if part is model.act]
+    assert (shown < 0).any() and gradients[0].shape == shown.shape
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
