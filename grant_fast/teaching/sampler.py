@@ -28,8 +28,9 @@ Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 MODES = get_args(Mode)
 #: What the paper calls them.
 PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
-#: A second pass over an epoch may measure something; a third is of an epoch that was not begun.
-_TOO_MANY_PASSES = 3
+#: A second pass over an epoch may measure something, and who zips loader and sampler makes each
+#: twice; a fifth is of an epoch that was not begun.
+_TOO_MANY_PASSES = 5
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -164,6 +165,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._told: float = math.inf  # the least that len() said
         self._served = 0, 0  # batches of the last epoch, and how many it had
         self._passes = 0  # over this epoch
+        self._is_set = False  # by `select`, and nothing was served since
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
@@ -200,6 +202,7 @@ class GraNTSampler(Sampler[list[int]]):
                 run or is not a whole number, processes that differ in more than `rank`.
         """
         self._move_to(epoch)
+        self._is_set = True
         at = self.curriculum.last_selection(epoch)
         if self._picked_at == at and epoch != at:
             return False
@@ -219,15 +222,19 @@ class GraNTSampler(Sampler[list[int]]):
     def set_epoch(self, epoch: int) -> None:
         """Serve `epoch` from now on, as PyTorch's `DistributedSampler` does; so does `select`.
 
-        Modes that need no model pick their graphs here as well.
+        Modes that need no model pick their graphs here as well. An epoch before that of a `select`
+        is passed over until something is served: loaders may count on their own, as accelerate's.
 
         Raises:
             InputError: the epoch is outside the run.
         """
+        if self._is_set and isinstance(epoch, Integral) and 0 <= epoch < self.epoch:
+            return
         if self._needs_model:
             self._move_to(epoch)
         else:
             self.select(None, epoch)
+            self._is_set = False
 
     def __len__(self) -> int:
         """The number of batches in this process's current epoch, before its selection, too."""
@@ -246,13 +253,13 @@ class GraNTSampler(Sampler[list[int]]):
         Raises:
             InputError: the selection that this epoch uses has not been made.
         """
-        picked = self._picked_or_raise()
+        picked, self._is_set = self._picked_or_raise(), False
         if self._picked_at != self.curriculum.last_selection(self.epoch):
             raise InputError(self._not_selected)
         self._passes += 1
         if self._passes == _TOO_MANY_PASSES:
             warnings.warn(
-                f"epoch {self.epoch} is being served for the third time, with the same graphs in "
+                f"epoch {self.epoch} is being served for the fifth time, with the same graphs in "
                 "the same order: call sampler.select(model, epoch) at the start of every epoch",
                 stacklevel=2,
             )
