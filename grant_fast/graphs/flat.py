@@ -41,8 +41,9 @@ class FlatGraphs:
     cache_bytes = 4 << 30
     #: Whether edges are put into groups, which hops read faster.
     groups = True
-    #: How often X had been written to when `kinds` were computed.
+    #: How often X had been written to when `kinds` were computed, and the edges when they were set.
     _kinds_of: int | None = None
+    _edges_of: tuple[int, ...] | None = None
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class FlatGraphs:
         self.y_level: Level = y_level
         self.meta = dict(meta or {})
         self._cache: dict[Any, Any] = {}
+        self._edges_of = self._edge_writes()
 
     def __copy__(self) -> "Self":
         out = object.__new__(type(self))
@@ -77,7 +79,8 @@ class FlatGraphs:
         """What a pickle or a deep copy takes over, without what is kept of X: a copied X counts its
         writes from elsewhere."""
         own = vars(self) | {"_cache": {k: v for k, v in self._cache.items() if k[0] != "hops"}}
-        return {name: value for name, value in own.items() if name not in ("kinds", "_kinds_of")}
+        counted = ("kinds", "_kinds_of", "_edges_of")
+        return {name: value for name, value in own.items() if name not in counted}
 
     @property
     def num_graphs(self) -> int:
@@ -296,10 +299,25 @@ class FlatGraphs:
         return None if 4 * rows.shape[0] > self.num_nodes else (rows, code)
 
     def forget_written(self) -> None:
-        """Let `kinds` be computed anew if X was written to since; `hops` sees to itself."""
+        """Let `kinds` be computed anew if X was written to since; `hops` sees to itself.
+
+        Raises:
+            InputError: the edges were written to, which they are not packed for.
+        """
         if self._kinds_of not in (None, writes(self.x)):
             vars(self).pop("kinds", None)
             self._kinds_of = None
+        if self._edges_of is None:
+            self._edges_of = self._edge_writes()
+        elif self._edges_of != self._edge_writes():
+            raise InputError(
+                "the packed edges or their weights were written to, which would count only in "
+                "part: pack the graphs again, for example with PackedGraphs.from_arrays"
+            )
+
+    def _edge_writes(self) -> tuple[int, ...]:
+        """How often what holds the edges was written to."""
+        return tuple(writes(t) for t in (*self.adj, *(self.adj_t or ())) if t is not None)
 
     # What never changes during training is computed once (features and graphs are data).
 

@@ -80,6 +80,7 @@ class PackedGraphs(FlatGraphs):
                     "before a model reads the graphs, or pack them again"
                 )
             own["_cache"] = {}  # a copy shares that of what it is of
+            own.pop("_edges_of", None)
         if "meta" in own:  # it is made, of what the packing has checked
             value = self._checked(name, value)
             if name in _TOLD:

@@ -45,6 +45,31 @@ def test_a_copy_with_other_features_keeps_what_is_derived_of_them_to_itself():
     torch.testing.assert_close(3 * graphs.hops(2, True), other.hops(2, True))
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("how", ["at once", "later", "subset", "copy", "deepcopy", "pickle"])
+def test_stored_edges_that_were_written_to_are_refused(how, weighted):
+    graphs, model = Case(weighted=weighted).graphs, FlexGCN(5, 4, 1, orders=[2, 2])
+    if how != "at once":
+        model(graphs.batch([0, 1]))
+    part = graphs
+    if how == "subset":
+        part = graphs[:3]
+    elif how in ("copy", "deepcopy"):
+        part = getattr(copy, how)(graphs)
+    elif how == "pickle":
+        part = pickle.loads(pickle.dumps(graphs))
+    model(part.batch([0]))
+    written = part if how in ("deepcopy", "pickle") else graphs
+    (written.adj.weight if weighted else written.adj.col).mul_(1)
+    for read in (part, written):
+        with pytest.raises(InputError, match="packed edges or their weights were written to"):
+            model(read.batch([0]))
+        with pytest.raises(InputError, match=r"written to.*: pack the graphs again"):
+            score_graphs(model, read, Task("regression"))
+    if written is not graphs:
+        model(graphs.batch([0]))
+
+
 @pytest.mark.parametrize("where", [slice(None), [2, 0, 1]])
 @pytest.mark.parametrize("settings", [{}, {"act": "tanh"}, {"backend": "torch"}])
 def test_features_that_learn_are_read_as_they_are(where, settings):
