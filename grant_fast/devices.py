@@ -49,8 +49,19 @@ def has_nvidia_units(device: torch.device) -> bool:
 
 
 def has_hopper_units(device: torch.device) -> bool:
-    """Whether matrix units take 64 rows at a time, and a factor of a product from shared memory."""
-    return nvidia_major(device) in (9, 10)
+    """Whether matrix units take 64 rows at a time, and a factor of a product from shared memory.
+
+    Not Blackwell's, whose tensor memory is too small for blocks of that shape.
+    """
+    return nvidia_major(device) == 9
+
+
+def is_amd_without_units(device: torch.device) -> bool:
+    """Whether an AMD GPU has no matrix units for float32, as only the Instinct series does."""
+    if device.type != "cuda" or not torch.version.hip:
+        return False
+    name = torch.cuda.get_device_properties(device).gcnArchName
+    return not name.startswith(("gfx908", "gfx90a", "gfx94", "gfx95"))
 
 
 def clock(device: torch.device) -> float:

@@ -125,11 +125,10 @@ def _usage(kernel: Kernel, configuration: Configuration, gpu: GPUTarget) -> tupl
     types |= {name: f"*{configuration.dtype}" for name in names if name.startswith("p_")}
     types |= {name: kind for name, kind in kernel.types.items() if name in names}
     types |= dict.fromkeys(constants, "constexpr")
-    aligned = {
-        (i,): [["tt.divisibility", 16]]
-        for i, name in enumerate(names)
-        if types[name].startswith("*")
-    }
+    facts = [["tt.divisibility", 16]]
+    if gpu.backend == "hip":  # as Triton says of any tensor below 2 GiB there
+        facts.append(["tt.pointer_range", 32])
+    aligned = {(i,): facts for i, name in enumerate(names) if types[name].startswith("*")}
     out = triton.compile(
         ASTSource(kernel.jit, types, constants, aligned),
         target=gpu,

@@ -45,6 +45,10 @@ _BUILDS = {
     None: "not compiled",
 }
 
+#: Nodes of graphs that other kernels compute than those of up to 64: of two and three words of bits
+#: a row, and of none.
+_OTHER_KERNELS = (65, 129, 200)
+
 
 @dataclass(frozen=True)
 class Check:
@@ -148,6 +152,8 @@ def _check(name: str, run: Callable[[], str], remedy: str) -> Check:
 def _kernels(device: str) -> str:
     """`_compute` by the Triton kernels, and on a GPU how much faster they make a training step."""
     found = _compute(device, "triton")
+    for nodes in _OTHER_KERNELS:
+        _compute(device, "triton", _rings(2, nodes, 3))
     if torch.device(device).type != "cuda":  # interpreted: no speed to speak of
         return found
     return f"{found}; {ENVIRONMENT}=triton makes a training step {speedup(device):.2f}× as fast"
@@ -173,18 +179,20 @@ def speedup(device: str, graphs: int = 2000, rounds: int = 20) -> float:
     return median(times["torch"][3:]) / median(times["triton"][3:])
 
 
-def _rings(count: int) -> PackedGraphs:
-    """Rings of 25 nodes, each edge in both directions."""
-    node = torch.arange(25 * count)
-    graph = node // 25
-    after = 25 * graph + (node % 25 + 1) % 25
+def _rings(count: int, nodes: int = 25, features: int = 9) -> PackedGraphs:
+    """Rings, each edge in both directions."""
+    node = torch.arange(nodes * count)
+    graph = node // nodes
+    after = nodes * graph + (node % nodes + 1) % nodes
     edges = torch.stack([torch.cat([node, after]), torch.cat([after, node])])
-    return PackedGraphs.from_arrays(torch.rand(len(node), 9), edges, graph, num_graphs=count)
+    x = torch.rand(len(node), features)
+    return PackedGraphs.from_arrays(x, edges, graph, num_graphs=count)
 
 
-def _compute(device: str, backend: str | None = None) -> str:
-    """Outputs and gradients of a small FlexGCN against the plain formula in float64."""
-    graphs = _two_graphs().to(device)
+def _compute(device: str, backend: str | None = None, graphs: PackedGraphs | None = None) -> str:
+    """Outputs and gradients of a small FlexGCN against the plain formula in float64, over two
+    graphs: `_two_graphs`, if none are given."""
+    graphs = (graphs or _two_graphs()).to(device)
     model = _small_model(backend=backend).to(device)
     batch = graphs.batch([1, 0])
     out = model(batch)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import native
 from ..adjacency import Adjacency
-from ..devices import is_before_ampere
+from ..devices import is_amd_without_units, is_before_ampere
 from ..errors import InputError
 
 PYTORCH = ("torch", "reference")
@@ -116,6 +116,8 @@ def why_not(x: Tensor) -> str | None:
         return f"torch {torch.__version__} brings a triton that cannot compile them (torch 2.8 can)"
     if is_before_ampere(device):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
+    if is_amd_without_units(device):
+        return "the GPU has no float32 matrix units (it is not of AMD's Instinct series)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
     return None

@@ -122,6 +122,7 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
     """A CUDA graph of `work`, and its result, whose tensors only a replay fills."""
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    random = torch.cuda.get_rng_state(device)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=stream):
             result = work()
@@ -129,12 +130,14 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
         # After a failed capture torch stays on the capture stream, its allocator takes the capture
         # for one that goes on, and refuses to empty its cache, as each later recording does first;
         # and its generator stays registered with the graph. So go back to the stream before, end
-        # the allocating (an error where it has ended), and give the generator a new state.
+        # the allocating (an error where it has ended), and give the generator a new state, which
+        # says what the old one did.
         torch.cuda.set_stream(before)
         with suppress(RuntimeError, AttributeError):  # private: another torch may lack it
             torch._C._cuda_endAllocateToPool(before.device_index, pool)
             torch._C._cuda_releasePool(before.device_index, pool)
         generator = torch.cuda.default_generators[before.device_index]
         generator.graphsafe_set_state(torch.Generator(device))
+        generator.set_state(random)
         raise
     return graph, result

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -162,6 +163,30 @@ def test_a_gpu_without_the_matrix_units_is_refused(monkeypatch, major, refused):
             takes_kernels(x, "triton")
     else:
         assert takes_kernels(x, "triton")
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [("gfx90a:sramecc+:xnack-", False), ("gfx942", False), ("gfx1100", True), ("gfx906", True)],
+)
+def test_an_amd_gpu_without_the_matrix_units_is_refused(monkeypatch, name, refused):
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    of = SimpleNamespace(gcnArchName=name)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: of)
+    with FakeTensorMode():
+        x = torch.empty(2, 3, device="cuda")
+    assert not takes_kernels(x, "torch")
+    if refused:
+        with pytest.raises(InputError, match="not of AMD's Instinct series"):
+            takes_kernels(x, "triton")
+    else:
+        assert takes_kernels(x, "triton")
+
+
+@pytest.mark.parametrize("major", [8, 9, 10, 12])
+def test_only_hopper_takes_blocks_of_its_shape(monkeypatch, major):
+    monkeypatch.setattr(devices, "nvidia_major", lambda device: major)
+    assert devices.has_hopper_units(torch.device("cuda")) == (major == 9)
 
 
 def test_tf32_is_allowed_by_either_of_pytorchs_switches(monkeypatch):

@@ -216,11 +216,15 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended):
         def graphsafe_set_state(self, state):
             done.append(("generator", state))
 
+        def set_state(self, state):
+            done.append(("random", state))
+
     stream = SimpleNamespace(device_index=0)
     fakes = {
         "CUDAGraph": object,
         "Stream": lambda device: None,
         "current_stream": lambda device: stream,
+        "get_rng_state": lambda device: "as before",
         "graph_pool_handle": lambda: (0, 7),
         "device": nullcontext,
         "graph": capture,
@@ -236,7 +240,7 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended):
     with pytest.raises(ZeroDivisionError):
         recording.record(lambda: 1 // 0, torch.device("cuda"))
     memory = [] if ended else [("end", 0, (0, 7)), ("release", 0, (0, 7))]
-    assert done == ["begin", stream, *memory, ("generator", "new")]
+    assert done == ["begin", stream, *memory, ("generator", "new"), ("random", "as before")]
 
 
 @pytest.mark.cuda
