@@ -5,8 +5,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
@@ -23,6 +24,8 @@ from .flat import FlatGraphs
 from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_targets
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ..data.arrays import GraphArrays
 
 
@@ -145,7 +148,13 @@ class PackedGraphs(FlatGraphs):
             f"num_edges={self.num_edges}, num_features={self.num_features}, y={y})"
         )
 
-    def __getitem__(self, where: Positions) -> "GraphBatch | PackedGraphs":
+    @overload
+    def __getitem__(self, where: int) -> GraphBatch: ...
+
+    @overload
+    def __getitem__(self, where: slice | range | Sequence[int] | np.ndarray | Tensor) -> "Self": ...
+
+    def __getitem__(self, where: Positions) -> "GraphBatch | Self":
         if isinstance(where, Tensor) and where.dim() == 0 and not where.is_floating_point():
             where = int(where)
         if isinstance(where, Integral):

@@ -1,7 +1,7 @@
 """One flexible graph convolution."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,9 @@ class FlexConv(nn.Module):
     **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
     [order, in_channels, out_channels], `bias` [out_channels].
     """
+
+    if TYPE_CHECKING:  # a module's own says nothing
+        __call__: Callable[..., Tensor]
 
     def __init__(
         self,

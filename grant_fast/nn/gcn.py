@@ -1,8 +1,8 @@
 """Networks of flexible graph convolutions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
-from typing import Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,9 @@ class FlexGCN(nn.Module):
 
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
     """
+
+    if TYPE_CHECKING:  # a module's own says nothing
+        __call__: Callable[..., Tensor]
 
     def __init__(
         self,

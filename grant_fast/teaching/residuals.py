@@ -23,7 +23,7 @@ RESIDUAL_KINDS, REDUCTIONS = get_args(ResidualKind), get_args(Reduction)
 _MANY_TARGETS = 8
 
 
-def loss(pred: Tensor, y: Tensor, task: Task, reduction: Reduction = "mean") -> Tensor:
+def loss(pred: Tensor, y: Tensor | None, task: Task, reduction: Reduction = "mean") -> Tensor:
     """What the learner minimises, over the measured entries only.
 
     Regression (f − y)², binary and multilabel cross entropy of σ(f), multiclass cross entropy of
@@ -79,7 +79,7 @@ def _entries(pred: Tensor, y: Tensor, task: Task, known: Tensor) -> Tensor:
 
 
 def graph_losses(
-    pred: Tensor, y: Tensor, task: Task, ptr: Tensor | None = None
+    pred: Tensor, y: Tensor | None, task: Task, ptr: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """What each graph adds to `loss`: its summed loss and how many labels that is of.
 
@@ -105,7 +105,7 @@ def graph_losses(
     return rows[:, 0], rows[:, 1].detach()
 
 
-def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient") -> Tensor:
+def residual(pred: Tensor, y: Tensor | None, task: Task, kind: ResidualKind = "gradient") -> Tensor:
     """The derivative ∂L/∂f at each output, 0 where the label is missing.
 
     f − y (regression, of L = ½(f − y)²: half the derivative of `loss`), σ(f) − y (binary,
@@ -131,7 +131,7 @@ def residual(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind = "gradient
 @torch.no_grad()
 def graph_residuals(
     pred: Tensor,
-    y: Tensor,
+    y: Tensor | None,
     task: Task,
     ptr: Tensor | None = None,
     kind: ResidualKind = "gradient",
@@ -190,12 +190,14 @@ def graph_residuals(
     return sums.sqrt_().div_(count.clamp_(min=1)).float()
 
 
-def _target_scores(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> Tensor | None:
+def _target_scores(pred: Tensor, y: Tensor | None, task: Task, kind: ResidualKind) -> Tensor | None:
     """The scores of graphs by the compiled kernel, which reads predictions and targets once; None
     where it does not take them, or where something is wrong with them."""
     if task.level != "graph" or task.kind == "multiclass" or kind not in RESIDUAL_KINDS:
         return None
-    if not isinstance(pred, Tensor) or pred.dim() != 2 or y.shape != pred.shape:
+    if not isinstance(pred, Tensor) or not isinstance(y, Tensor):
+        return None
+    if pred.dim() != 2 or y.shape != pred.shape:
         return None
     if pred.shape[1] != task.num_outputs or task.num_outputs < _MANY_TARGETS:
         return None
@@ -243,7 +245,9 @@ def _is_moderate(pred: Tensor) -> bool:
     return float(low) > -25 and float(high) < 25
 
 
-def _errors(pred: Tensor, y: Tensor, task: Task, kind: ResidualKind) -> tuple[Tensor, Tensor]:
+def _errors(
+    pred: Tensor, y: Tensor | None, task: Task, kind: ResidualKind
+) -> tuple[Tensor, Tensor]:
     """Residuals `[rows, C]`, and what is measured: `[rows, C]`, for multiclass `[rows, 1]`."""
     check_residual(kind)
     pred, y = aligned(pred, y, task)
@@ -269,7 +273,7 @@ def check_residual(kind: str) -> None:
         raise InputError(f"unknown residual {kind!r}: choose 'gradient' or 'raw'")
 
 
-def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+def aligned(pred: Tensor, y: Tensor | None, task: Task) -> tuple[Tensor, Tensor]:
     """Prediction `[rows, C]`, at least float32, and target `[rows, C]` alike or class `[rows]`."""
     check_task(task)
     if not isinstance(pred, Tensor):
@@ -278,7 +282,8 @@ def aligned(pred: Tensor, y: Tensor, task: Task) -> tuple[Tensor, Tensor]:
             "teacher a predict(model, batch) that returns them)"
         )
     if not isinstance(y, Tensor):
-        raise InputError(f"targets are a {type(y).__name__}: give a tensor")
+        why = "the graphs have no targets" if y is None else f"targets are a {type(y).__name__}"
+        raise InputError(f"{why}: give a tensor as y")
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
     outputs = task.num_outputs
