@@ -10,7 +10,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +62,15 @@ def atomic_write_csv(
 ) -> None:
     """Write a CSV file with a header to `path`, whole or not at all: with tabs where it is a *.tsv,
     and zipped where its name ends in .gz."""
-    text = io.StringIO()
     tabs = unzipped_name(path).suffix.lower() == ".tsv"
-    writer = csv.writer(text, delimiter="\t" if tabs else ",", lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    content = text.getvalue().encode()
-    zipped = Path(path).suffix.lower() == ".gz"
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
+    with atomic_path(path) as temporary, ExitStack() as files:
+        file: Any = files.enter_context(open(temporary, "wb"))
+        if Path(path).suffix.lower() == ".gz":
+            file = files.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+        text = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        writer = csv.writer(text, delimiter="\t" if tabs else ",", lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:

@@ -1,13 +1,15 @@
 """Files are written whole or not at all."""
 
+import csv
 import errno
+import gzip
 import os
 import sys
 
 import pytest
 
 from grant_fast.errors import InputError, MissingExtraError, require
-from grant_fast.files import alone_in, atomic_path, atomic_write_text
+from grant_fast.files import alone_in, atomic_path, atomic_write_csv, atomic_write_text
 
 
 def test_text_is_written_with_ordinary_permissions(tmp_path):
@@ -114,3 +116,30 @@ def test_a_drive_without_locks_is_used_without(tmp_path, monkeypatch):
     monkeypatch.setattr("fcntl.flock", no_locks)
     with alone_in(tmp_path):
         (tmp_path / "a").touch()
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz"])
+def test_a_csv_is_written_row_by_row_and_whole_or_not_at_all(tmp_path, name):
+    path, seen = tmp_path / name, []
+
+    def rows(fails):
+        for number in range(20_000):
+            if number == 19_000:
+                (temporary,) = (p for p in tmp_path.iterdir() if p != path)
+                seen.append(temporary.stat().st_size)
+                if fails:
+                    raise KeyError("a row")
+            yield number, "é, ü" * (number % 3)
+
+    atomic_write_csv(path, ["n", "text"], rows(False))
+    whole = path.read_bytes()
+    assert seen[0] > len(whole) / 2  # most of it, before it was all there
+    text = gzip.decompress(whole) if name.endswith(".gz") else whole
+    mark = "\t" if ".tsv" in name else ","
+    lines = list(csv.reader(text.decode().splitlines(), delimiter=mark))
+    assert lines[0] == ["n", "text"] and lines[3] == ["2", "é, üé, ü"] and len(lines) == 20_001
+    with pytest.raises(KeyError):
+        atomic_write_csv(path, ["n", "text"], rows(True))
+    assert path.read_bytes() == whole and list(tmp_path.iterdir()) == [path]
+    atomic_write_csv(path, ["n", "text"], rows(False))
+    assert path.read_bytes() == whole  # no time of day in it

@@ -1,9 +1,8 @@
 """What a type checker knows of a user's script; mypy reads this, and nothing runs it."""
 
-from typing_extensions import assert_type
-
 import torch
 from torch import Tensor
+from typing_extensions import assert_type
 
 from grant_fast import FlexConv, FlexGCN, GraNTSampler, PackedGraphs, load_dataset, score_graphs
 from grant_fast.batches import GraphBatch

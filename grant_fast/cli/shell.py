@@ -159,8 +159,12 @@ def _described_each(metric: str, metrics: dict[str, float | None]) -> str:
 
 
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
-    """Print what a comparison gave, `width` columns wide unless to a terminal, and its files."""
-    Console(width=None if sys.stdout.isatty() else width).print(table)
+    """Print what a comparison gave, and its files; `width` columns wide unless to a terminal, whose
+    lines wrap where it is too narrow for the figures."""
+    console = Console(width=None if sys.stdout.isatty() else width)
+    least = console.measure(table, options=console.options.update(width=1000)).minimum
+    console.width = max(console.width, least + len(table.columns))  # and what stands between
+    console.print(table, soft_wrap=True)
     for sentence in sentences:
         print(sentence)
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")

@@ -1,18 +1,34 @@
-"""A progress bar on stderr, where somebody watches."""
+"""How far something is, on stderr: a bar where somebody watches, a line now and then elsewhere."""
 
-from collections.abc import Iterable
-from typing import TypeVar
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
+LINE_EVERY_SECONDS = 10.0
+
 
 def track(items: Iterable[T], label: str, total: int, show: bool) -> Iterable[T]:
-    """Pass `items` on, with a bar of `total` steps if `show` and stderr is a terminal."""
+    """Pass `items` on, of which there are `total`, and if `show` say how far they are."""
     if not show:
         return items
     from rich.console import Console
     from rich.progress import track as rich_track
 
     console = Console(stderr=True)
-    disable = not console.is_terminal
-    return rich_track(items, label, total=total, console=console, transient=True, disable=disable)
+    if console.is_terminal or console.is_jupyter:
+        return rich_track(items, label, total=total, console=console, transient=True)
+    return _with_lines(items, label, total, console)
+
+
+def _with_lines(items: Iterable[T], label: str, total: int, console: "Console") -> Iterator[T]:
+    last = time.monotonic()
+    for count, item in enumerate(items, start=1):
+        yield item
+        if time.monotonic() - last > LINE_EVERY_SECONDS:
+            last = time.monotonic()
+            console.print(f"{label}: {count:,} of {total:,}", highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from ..data.dataset import Dataset
 from ..teaching.residuals import loss
 from ..training.config import INFOBATCH, RunConfig
 from ..training.metrics import evaluate
-from ..training.model import batches_of, predictions
+from ..training.model import fitting, predictions
 from ..training.observers import Observer
 from ..training.predict import load_predictor
 from ..training.records import Run
@@ -141,7 +141,8 @@ def _test(
     config, task = predictor.config, dataset.task
     graphs = dataset.graphs.to(next(predictor.model.parameters()).device)
     ids = dataset.split["test"]
-    raw = predictions(predictor.model, batches_of(graphs, ids, predictor.model))
+    parts = fitting(graphs, ids, predictor.model)
+    raw = predictions(predictor.model, map(graphs.batch, parts))
     y = targets_of(graphs, ids)
     rows = torch.ones_like(ids)
     if task.level == "node":

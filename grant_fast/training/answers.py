@@ -2,8 +2,10 @@
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,8 +96,8 @@ def predict_table(
             "such in the file): correct it, or leave out --strict"
         )
     graphs = PackedGraphs.from_graph_arrays(arrays)
-    names, values = _answers(predictors, graphs)
-    names, answers = _apart(names, table.header), iter(values.tolist())
+    names, values = _answers(predictors, graphs, progress)
+    names, answers = _apart(names, table.header), _rows(values)
     bad, empty = {row for row, _ in failed}, [""] * len(names)
     lines = (
         [*cells, *(empty if row in bad else next(answers))]
@@ -105,7 +107,9 @@ def predict_table(
     return failed
 
 
-def predict_packed(predictors: Sequence[Predictor], source: str | Path, out: str | Path) -> None:
+def predict_packed(
+    predictors: Sequence[Predictor], source: str | Path, out: str | Path, *, progress: bool = False
+) -> None:
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
 
     Ids are the rows of the table that was packed (its header is row 1), or count from 0.
@@ -120,9 +124,9 @@ def predict_packed(predictors: Sequence[Predictor], source: str | Path, out: str
         header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
         pairs = zip(places, sizes, strict=True)
         places = [[*place, node] for place, size in pairs for node in range(size)]
-    names, values = _answers(predictors, graphs)
+    names, values = _answers(predictors, graphs, progress)
     header += _apart(names, header)
-    lines = zip(places, values.tolist(), strict=True)
+    lines = zip(places, _rows(values), strict=True)
     _write_csv(out, header, ([*place, *answers] for place, answers in lines))
 
 
@@ -143,12 +147,14 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             )
 
 
-def _answers(predictors: Sequence[Predictor], graphs: PackedGraphs) -> tuple[list[str], Tensor]:
+def _answers(
+    predictors: Sequence[Predictor], graphs: PackedGraphs, progress: bool
+) -> tuple[list[str], Tensor]:
     """The columns' names, and the answers [rows, columns]: of several runs means, then spreads."""
     each = []
     for number, predictor in enumerate(predictors, 1):
         which = "the run" if len(predictors) == 1 else f"run {number} of {len(predictors)}"
-        each.append(_finite(predictor(graphs), predictor, which))
+        each.append(_finite(predictor(graphs, progress), predictor, which))
     names = answer_columns(predictors[0].spec.task)
     if len(each) == 1:
         return names, each[0]
@@ -188,19 +194,25 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     predictor = load_predictor(run_dir, device=config.device)
     test = split["test"]
     y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
-    known = measured(y, task).tolist()
-    truths = [
-        [value if there else None for value, there in zip(*row, strict=True)]
-        for row in zip(y.tolist(), known, strict=True)
-    ]
-    if names := task.class_names:
-        truths = [[None if label is None else names[label] for label in row] for row in truths]
-    answers = predictor(dataset.graphs.subset(test)).tolist()
+    names = task.class_names
+
+    def written(value: Any, there: bool) -> Any:
+        return (names[value] if names else value) if there else None
+
+    rows = zip(_rows(y), _rows(measured(y, task)), strict=True)
+    truths = (list(map(written, *row)) for row in rows)
+    answers = _rows(predictor(dataset.graphs.subset(test)))
     targets = _columns(dataset.targets if names else task.names, y.shape[1], "target")
     header = ["graph", *_apart(targets, ["graph"], "_target")]
     header += _apart(answer_columns(task), header)
-    rows = zip(ids[test].tolist(), truths, answers, strict=True)
-    _write_csv(run_dir / TEST_FILE, header, ([graph, *truth, *said] for graph, truth, said in rows))
+    lines = zip(ids[test].tolist(), truths, answers, strict=True)
+    every = ([graph, *truth, *said] for graph, truth, said in lines)
+    _write_csv(run_dir / TEST_FILE, header, every)
+
+
+def _rows(values: Tensor) -> Iterator[list[Any]]:
+    """The rows of a matrix as Python's values, some at a time."""
+    return chain.from_iterable(block.tolist() for block in values.split(1024))
 
 
 def answer_columns(task: Task) -> list[str]:

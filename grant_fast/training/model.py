@@ -1,7 +1,7 @@
 """From a config and a dataset to a network on a device, and from a network to predictions."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,14 +111,9 @@ def outputs(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
     return torch.cat([model(batch) for batch in batches])
 
 
-def batches_of(graphs: PackedGraphs, ids: Tensor, model: nn.Module) -> Iterator[GraphBatch]:
-    """The graphs at `ids`, in `fitting` parts; one empty batch where there are none."""
-    return map(graphs.batch, fitting(graphs, ids, model))
-
-
 def fitting(graphs: PackedGraphs, ids: Tensor, model: nn.Module) -> list[Tensor]:
     """Positions in parts of as many graphs as go together well, where nothing else asks for a
-    number.
+    number; one empty part where there are none.
 
     On a GPU as many as can be trained on in half of its memory: of all that it has, not of what is
     free just now, or a resumed run would cut its graphs elsewhere.

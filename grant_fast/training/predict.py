@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..batches import GraphBatch
 from ..data.dataset import Dataset
+from ..data.progress import track
 from ..data.smiles import are_pyg_features
 from ..devices import on_cpu
 from ..errors import InputError
@@ -24,7 +25,7 @@ from .folder import (
     difference,
     read_config,
 )
-from .model import ModelSpec, batches_of, build_model, predictions, resolve_device
+from .model import ModelSpec, build_model, fitting, predictions, resolve_device
 from .records import is_finished
 from .source import dataset_of
 from .targets import with_targets
@@ -48,15 +49,21 @@ class Predictor:
     spec: ModelSpec
     checksum: int | None = None
 
-    def __call__(self, graphs: PackedGraphs) -> Tensor:
+    def __call__(self, graphs: PackedGraphs, progress: bool = False) -> Tensor:
         """Own units (regression) or probabilities, float32 [rows, columns] on the CPU.
+
+        Args:
+            graphs: of the kind that the run was trained on.
+            progress: show a progress bar on stderr.
 
         Raises:
             InputError: it is not given a `PackedGraphs`, or one with other features than the run
                 was trained on.
         """
         taken = self._taken(graphs)
-        pred = predictions(self.model, batches_of(taken, torch.arange(len(taken)), self.model))
+        parts = fitting(taken, torch.arange(len(taken)), self.model)
+        watched = track(parts, "predicting", len(parts), progress)
+        pred = predictions(self.model, map(taken.batch, watched))
         if self.spec.task.kind == "regression":
             return self.spec.decode(pred).cpu()
         if self.spec.task.kind == "multiclass":

@@ -4,12 +4,14 @@ import io
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from grant_fast.cli.shell import show_results
 from grant_fast.errors import InputError
 from grant_fast.studies.curves import draw_curves
 from grant_fast.studies.report import (
@@ -235,6 +237,18 @@ def test_a_table_in_a_narrow_terminal_breaks_lines_and_drops_no_digit():
         words = text.split()
         for arm in summaries:
             assert {arm.arm, *str(arm.test_metric).split(), *str(arm.loss).split()} <= set(words)
+
+
+def test_a_table_wider_than_the_terminal_keeps_its_figures(tmp_path, monkeypatch, capsys):
+    runs = make_runs({"full-equal-budget": [0.0821, 0.0911], "random": [0.1, 0.2]})
+    table = terminal_table(summarize(runs), "mae", False, "a title")
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    show_results(tmp_path, table, ["A sentence."])
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert "…" not in shown and "full-equal-budget" in shown
+    for arm in summarize(runs):
+        assert set(str(arm.test_metric).split()) <= set(shown.split())
 
 
 def test_a_title_is_text_whatever_it_holds(tmp_path):

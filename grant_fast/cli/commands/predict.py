@@ -75,7 +75,7 @@ def predict(
         if not is_finished(run):
             say(f"{run} has no result yet: {continued(run, predictor.config)}")
     if packed:
-        predict_packed(predictors, source, out)
+        predict_packed(predictors, source, out, progress=True)
     else:
         failures = predict_table(
             predictors,
