@@ -237,10 +237,10 @@ class Reading(NamedTuple):
 
 def molecules_of(
     table: Table, also: Callable[[Any], T] | None, reading: Reading
-) -> tuple[GraphArrays, list[Failure], list[T]]:
+) -> tuple[PackedGraphs, list[Failure], list[T]]:
     """`read_molecules` of a table; the rows that cannot be read by their numbers."""
-    arrays, failures, found = read_molecules(table.smiles, also, *reading)
-    return arrays, [(table.rows[i], text or table.title(i)) for i, text in failures], found
+    graphs, failures, found = read_molecules(table.smiles, also, *reading)
+    return graphs, [(table.rows[i], text or table.title(i)) for i, text in failures], found
 
 
 def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[Failure]) -> str:
@@ -269,13 +269,13 @@ def _from_table(
 
     by_scaffold = table.parts is None and split != "random"
     also = scaffold if by_scaffold else None
-    arrays, skipped, scaffolds = molecules_of(table, also, reading)
-    too_few = arrays.num_graphs < FEWEST
-    if skipped and not arrays.num_graphs and table_kind(path) != ".sdf":
+    graphs, skipped, scaffolds = molecules_of(table, also, reading)
+    too_few = len(graphs) < FEWEST
+    if skipped and not len(graphs) and table_kind(path) != ".sdf":
         raise InputError(no_molecules(path, table, skipped))
     if skipped and (strict or too_few):
         row, text = skipped[0]
-        left = f"correct it: what is left, {arrays.num_graphs} of {len(table)}, is too few to split"
+        left = f"correct it: what is left, {len(graphs)} of {len(table)}, is too few to split"
         raise InputError(
             f"{path} row {row}: {text!r} is not a valid {molecules_in(path)} ({len(skipped)} such "
             "in the file): " + (left if too_few else "correct it, or skip it without --strict")
@@ -289,11 +289,10 @@ def _from_table(
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
     elif by_scaffold:
         parts = split_by_scaffold(scaffolds)
+    graphs.y, graphs.ids = y, torch.tensor(table.rows)
     return Dataset(
         name=unzipped_name(path).stem,
-        graphs=PackedGraphs.from_graph_arrays(
-            replace(arrays, y=y), missing_labels=True, ids=torch.tensor(table.rows)
-        ),
+        graphs=graphs,
         task=posed,
         split=parts,
         metric=default_metric(posed),
@@ -318,8 +317,8 @@ def _from_smi(
     sa_scorer()  # a missing package is reported once, here, and not by every worker
     by_scaffold = split == "scaffold"
     also = _scored if by_scaffold else penalized_logp
-    arrays, skipped, found = molecules_of(table, also, reading)
-    if skipped and not arrays.num_graphs:
+    graphs, skipped, found = molecules_of(table, also, reading)
+    if skipped and not len(graphs):
         raise InputError(no_molecules(path, table, skipped))
     if skipped and strict:
         row, text = skipped[0]
@@ -328,9 +327,10 @@ def _from_smi(
     scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
     y = torch.tensor(scores)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
+    graphs.y, graphs.ids = y, torch.tensor(table.rows)
     return Dataset(
         name=unzipped_name(path).stem,
-        graphs=PackedGraphs.from_graph_arrays(replace(arrays, y=y), ids=torch.tensor(table.rows)),
+        graphs=graphs,
         task=posed,
         split=split_by_scaffold(scaffolds) if by_scaffold else {},
         metric=default_metric(posed),

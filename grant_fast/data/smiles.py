@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from ..errors import InputError, require, whole_number
+from ..graphs import PackedGraphs
 from ..nn import ATOM_CARDINALITIES
 from ..workers import share_out
-from .arrays import GraphArrays, batch_vector, concatenate
+from .arrays import GraphArrays, batch_vector
 from .progress import track
 
 T = TypeVar("T")
@@ -159,7 +160,7 @@ def featurize(
     workers: int | None = None,
     progress: bool = False,
     edge_attr: bool = False,
-) -> tuple[GraphArrays, list[Failure]]:
+) -> tuple[PackedGraphs, list[Failure]]:
     """Turn SMILES into graphs: atoms are nodes, each bond is an edge in both directions.
 
     The numbers are those of `ogb.utils.mol.smiles2graph`. What RDKit cannot parse, or has no
@@ -175,7 +176,8 @@ def featurize(
 
     Returns:
         The graphs, x uint8 `[N, 9]`, edge_attr uint8 `[E, 3]` if asked for and no y, in the order
-        of `smiles` without the failures; and the failures as (index into `smiles`, text).
+        of `smiles` without the failures; and the failures as (index into `smiles`, text). They are
+        packed a thousand at a time, since all of them unpacked would take several times the memory.
 
     Raises:
         InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
@@ -190,7 +192,7 @@ def read_molecules(
     workers: int | None = None,
     progress: bool = False,
     edge_attr: bool = False,
-) -> tuple[GraphArrays, list[Failure], list[T]]:
+) -> tuple[PackedGraphs, list[Failure], list[T]]:
     """`featurize`, and what `also` says of each of the graphs' molecules, RDKit's.
 
     It must be a function that can be sent to other processes, or None for nothing.
@@ -207,19 +209,18 @@ def read_molecules(
     some = max(1, min(workers or 1, len(pieces) // PIECES))
     read = share_out(some, partial(_read_chunk, edge_attr, also), starts, pieces)
     chunks = track(read, "reading molecules", len(pieces), progress)
+    parts: list[PackedGraphs] = []
     failures: list[Failure] = []
     found: list[T] = []
-
-    def molecules() -> Iterator[GraphArrays]:
-        for atoms, bonds, rows, sizes, failed, others in chunks:
-            failures.extend(failed)
-            found.extend(others)
-            yield GraphArrays(
-                x=torch.from_numpy(atoms),
-                edge_index=torch.from_numpy(bonds).long(),
-                batch=batch_vector(sizes),
-                num_graphs=len(sizes),
-                edge_attr=None if rows is None else torch.from_numpy(rows),
-            )
-
-    return concatenate(molecules()), failures, found
+    for atoms, bonds, rows, sizes, failed, others in chunks:
+        failures.extend(failed)
+        found.extend(others)
+        arrays = GraphArrays(
+            x=torch.from_numpy(atoms),
+            edge_index=torch.from_numpy(bonds).long(),
+            batch=batch_vector(sizes),
+            num_graphs=len(sizes),
+            edge_attr=None if rows is None else torch.from_numpy(rows),
+        )
+        parts.append(PackedGraphs.from_graph_arrays(arrays))
+    return PackedGraphs.concat(parts), failures, found

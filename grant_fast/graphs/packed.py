@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, overload
 
@@ -310,7 +309,7 @@ class PackedGraphs(FlatGraphs):
         if y is not None and y.shape[:1] != (len(smiles),):
             rows = len(y) if y.dim() else "no"
             raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")
-        arrays, failures = featurize(smiles, workers, progress, edge_attr)
+        graphs, failures = featurize(smiles, workers, progress, edge_attr)
         if failures:
             row, text = failures[0]
             first = f"smiles[{row}] {text!r} is not a valid SMILES"
@@ -320,11 +319,11 @@ class PackedGraphs(FlatGraphs):
             warnings.warn(f"{len(failures)} left out; the first is {first}", stacklevel=2)
         bad = {row for row, _ in failures}
         keep = torch.tensor([row for row in range(len(smiles)) if row not in bad], dtype=torch.long)
+        graphs.ids, graphs.meta = keep, {"encoder": "atom"}
         if y is not None:
-            arrays = replace(arrays, y=y[keep], y_level="graph")
-        return cls.from_graph_arrays(
-            arrays, missing_labels=missing_labels, ids=keep, meta={"encoder": "atom"}
-        )
+            counts = graphs.num_graphs, graphs.num_nodes
+            graphs.y = pack_targets(y[keep], *counts, "graph", missing_labels)[0]
+        return graphs
 
     @classmethod
     def concat(cls, parts: Sequence["PackedGraphs"]) -> "PackedGraphs":

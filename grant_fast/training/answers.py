@@ -86,8 +86,8 @@ def predict_table(
         trained_on = predictors[0].config.smiles_column if kind != ".sdf" else None
         column = smiles_column or trained_on
         table = read_table(source, column, require_target=False, workers=workers, progress=progress)
-    arrays, failed, _ = molecules_of(table, None, Reading(workers, progress))
-    if arrays.num_graphs == 0:
+    graphs, failed, _ = molecules_of(table, None, Reading(workers, progress))
+    if not len(graphs):
         raise InputError(no_molecules(source, table, failed))
     if failed and strict:
         row, text = failed[0]
@@ -95,7 +95,6 @@ def predict_table(
             f"{source} row {row}: {text!r} is not a valid {molecules_in(source)} ({len(failed)} "
             "such in the file): correct it, or leave out --strict"
         )
-    graphs = PackedGraphs.from_graph_arrays(arrays)
     names, values = _answers(predictors, graphs, progress)
     names, answers = _apart(names, table.header), _rows(values)
     bad, empty = {row for row, _ in failed}, [""] * len(names)
