@@ -5,7 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from .config import NETWORKS, RunConfig
 from .observers import Observer
@@ -29,6 +36,7 @@ class ConsoleObserver(Observer):
         self._about = about
         self._console, self._num_runs, self._run = console, num_runs, 0
         self._bar = Progress(
+            SpinnerColumn("line"),  # an epoch may take a while
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f} epochs  {task.fields[state]}"),
