@@ -38,7 +38,7 @@ class ConsoleObserver(Observer):
         self._bar = Progress(
             SpinnerColumn("line"),  # an epoch may take a while
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=20),
             TextColumn("{task.completed:.0f}/{task.total:.0f} epochs  {task.fields[state]}"),
             TimeRemainingColumn(),
             console=console,
