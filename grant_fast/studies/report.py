@@ -45,13 +45,19 @@ class Spread:
         return cls(statistics.fmean(numbers), std, len(values))
 
     def __str__(self) -> str:
-        """Three significant digits of the mean, and the spread to the same place."""
+        """Three significant digits of the mean, and the spread to the same place, or to its first
+        digit."""
         if math.isnan(self.mean):
             return "–"
         size = 0 if self.mean == 0 else math.floor(math.log10(abs(self.mean)))
         form = f",.{max(0, 2 - size)}f" if -4 <= size < 9 else ".2e"
         text = f"{self.mean:{form}}"
-        return text if self.std is None else f"{text} ± {self.std:{form}}"
+        if self.std is None:
+            return text
+        if self.std and not float(f"{self.std:{form}}".replace(",", "")):
+            first = -math.floor(math.log10(self.std))
+            form = f".{first}f" if first < 9 else ".0e"
+        return f"{text} ± {self.std:{form}}"
 
 
 @dataclass(frozen=True)

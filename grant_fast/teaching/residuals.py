@@ -141,7 +141,7 @@ def graph_residuals(
     """One score for each graph, the quantity that Algorithm 1 ranks graphs by.
 
     - Graph level: |∂L/∂f| for a single output; ‖∂L/∂f‖₂ / (number of measured labels) for several
-      targets or labels (Algorithm 1 has no such division, its published code has);
+      targets or labels (Algorithm 1 has no such division, its published code's (S) has);
       ‖softmax(f) − onehot(y)‖₂ for multiclass.
     - Node level: ‖∂L/∂f‖_F / n_i over the graph's nodes and outputs, where n_i counts the nodes
       with a label (all of them, in the paper).
