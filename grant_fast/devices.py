@@ -57,7 +57,7 @@ def has_hopper_units(device: torch.device) -> bool:
 
 
 def is_amd_without_units(device: torch.device) -> bool:
-    """Whether an AMD GPU has no matrix units for float32, as only the Instinct series does."""
+    """Whether an AMD GPU has no matrix units for float32, as Instinct has since MI100."""
     if device.type != "cuda" or not torch.version.hip:
         return False
     name = torch.cuda.get_device_properties(device).gcnArchName

@@ -164,7 +164,7 @@ def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int
     console = Console(width=None if sys.stdout.isatty() else width)
     least = console.measure(table, options=console.options.update(width=1000)).minimum
     console.width = max(console.width, least + len(table.columns))  # and what stands between
-    console.print(table, soft_wrap=True)
+    console.print(table)
     for sentence in sentences:
         print(sentence)
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")

@@ -78,6 +78,7 @@ class FlatGraphs:
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle or a deep copy takes over, without what is kept of X: a copied X counts its
         writes from elsewhere."""
+        self.forget_written()
         own = vars(self) | {"_cache": {k: v for k, v in self._cache.items() if k[0] != "hops"}}
         counted = ("kinds", "_kinds_of", "_edges_of")
         return {name: value for name, value in own.items() if name not in counted}
@@ -224,6 +225,7 @@ class FlatGraphs:
 
     def subset(self, where: Positions) -> "Self":
         """A `PackedGraphs` of the graphs at these positions, with their ids."""
+        self.forget_written()  # what is kept of them goes along
         part = self.batch(where)
         out = type(self)(
             x=take(self.x, part.nodes),

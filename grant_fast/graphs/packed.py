@@ -82,7 +82,8 @@ class PackedGraphs(FlatGraphs):
                     "before a model reads the graphs, or pack them again"
                 )
             own["_cache"] = {}  # a copy shares that of what it is of
-            own.pop("_edges_of", None)
+            if name in ("adj", "adj_t"):
+                own.pop("_edges_of", None)
         if "meta" in own:  # it is made, of what the packing has checked
             value = self._checked(name, value)
             if name in _TOLD:
@@ -150,7 +151,7 @@ class PackedGraphs(FlatGraphs):
     @overload
     def __getitem__(self, where: int) -> GraphBatch: ...
 
-    @overload
+    @overload  # by a tensor of one dimension; one of none is an int
     def __getitem__(self, where: slice | range | Sequence[int] | np.ndarray | Tensor) -> "Self": ...
 
     def __getitem__(self, where: Positions) -> "GraphBatch | Self":
@@ -319,11 +320,19 @@ class PackedGraphs(FlatGraphs):
             warnings.warn(f"{len(failures)} left out; the first is {first}", stacklevel=2)
         bad = {row for row, _ in failures}
         keep = torch.tensor([row for row in range(len(smiles)) if row not in bad], dtype=torch.long)
-        graphs.ids, graphs.meta = keep, {"encoder": "atom"}
         if y is not None:
             counts = graphs.num_graphs, graphs.num_nodes
-            graphs.y = pack_targets(y[keep], *counts, "graph", missing_labels)[0]
-        return graphs
+            y = pack_targets(y[keep], *counts, "graph", missing_labels)[0]
+        return cls(
+            graphs.x,
+            y,
+            graphs.ptr,
+            graphs.adj,
+            graphs.adj_t,
+            keep,
+            meta={"encoder": "atom"},
+            edge_attr=graphs.edge_attr,
+        )
 
     @classmethod
     def concat(cls, parts: Sequence["PackedGraphs"]) -> "PackedGraphs":
@@ -342,6 +351,7 @@ class PackedGraphs(FlatGraphs):
             if not isinstance(part, PackedGraphs):
                 kind = type(part).__name__
                 raise InputError(f"concat joins PackedGraphs, not a {kind}: pack its graphs first")
+            part.forget_written()
         first = parts[0]
         if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
             raise InputError("the parts differ in num_features or y_level: join those that agree")

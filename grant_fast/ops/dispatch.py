@@ -117,7 +117,7 @@ def why_not(x: Tensor) -> str | None:
     if is_before_ampere(device):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if is_amd_without_units(device):
-        return "the GPU has no float32 matrix units (it is not of AMD's Instinct series)"
+        return "the GPU has no float32 matrix units (of AMD's, Instinct has them since MI100)"
     if x.dtype not in DTYPES:
         return f"x is {x.dtype}"
     return None

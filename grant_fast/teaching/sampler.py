@@ -109,6 +109,8 @@ class GraNTSampler(Sampler[list[int]]):
         InputError: a number, name or position that makes no sense, or a task that is not a `Task`.
     """
 
+    _is_set = False  # the epoch by `select`, and nothing was served since
+
     def __init__(
         self,
         dataset: Any,
@@ -165,7 +167,6 @@ class GraNTSampler(Sampler[list[int]]):
         self._told: float = math.inf  # the least that len() said
         self._served = 0, 0  # batches of the last epoch, and how many it had
         self._passes = 0  # over this epoch
-        self._is_set = False  # by `select`, and nothing was served since
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
@@ -202,9 +203,10 @@ class GraNTSampler(Sampler[list[int]]):
                 run or is not a whole number, processes that differ in more than `rank`.
         """
         self._move_to(epoch)
-        self._is_set = True
+        self._is_set = False
         at = self.curriculum.last_selection(epoch)
         if self._picked_at == at and epoch != at:
+            self._is_set = True
             return False
         size, scores, batch_of, weights = len(self.ids), None, None, None
         m = share_size(self.ratio, size)
@@ -216,7 +218,7 @@ class GraNTSampler(Sampler[list[int]]):
             scores, counts = self._score(model)
             picked, batch_of, weights = self._pick(scores, counts, m, at)
         self._picked, self._picked_at, self.scores = picked, at, scores
-        self._batch_of, self._weights = batch_of, weights
+        self._batch_of, self._weights, self._is_set = batch_of, weights, True
         return self.mode != "full"
 
     def set_epoch(self, epoch: int) -> None:
@@ -334,7 +336,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked = state["picked"].cpu().clone() if self._picked_at >= 0 else None
         self._batch_of = state["batch_of"].cpu().clone() if len(state["batch_of"]) else None
         self._weights = state["weights"].cpu().clone() if len(state["weights"]) else None
-        self.scores = None
+        self.scores, self._is_set = None, False
 
     def __repr__(self) -> str:
         return (

@@ -66,8 +66,8 @@ class ConsoleObserver(Observer):
         network = NETWORKS[config.network]
         named = f"{network}, {config.label}" if network else config.label
         self._name = f"{count}{named}, seed {config.seed}"
-        self._epochs, self._patience = config.epochs, config.patience
-        self._last_line = time.monotonic()
+        self._epochs, self._last_line = config.epochs, time.monotonic()
+        self._patience, self._eval_every = config.patience, config.eval_every
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(
@@ -86,7 +86,8 @@ class ConsoleObserver(Observer):
     def finished(self, result: RunResult) -> None:
         value = "–" if result.test_metric is None else f"{result.test_metric:.4g}"
         early, n = "", self._patience
-        if n is not None and result.epochs < self._epochs:
+        ran_out = n is not None and result.epochs - result.best_epoch >= n * self._eval_every
+        if ran_out and result.epochs < self._epochs:
             early = f", stopped after epoch {result.epochs}: no better for {n} validation"
             early += "s" * (n != 1)
         self._print(

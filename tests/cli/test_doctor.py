@@ -3,6 +3,7 @@
 import re
 
 import grant_fast
+from grant_fast.cli.doctor import _kernels
 from tests.cli.runs import run
 
 
@@ -23,6 +24,23 @@ def test_doctor_goes_on_where_a_gpu_does_not_work(monkeypatch):
     assert "✗ FlexGCN on cuda:0            no driver; reinstall torch for" in result.stdout
     assert "✓ checkpoint written and read" in result.stdout
     assert "usual layers on cpu" in result.stdout and "layers on cuda" not in result.stdout
+
+
+def test_the_kernels_of_larger_graphs_are_checked_too(monkeypatch):
+    checked = []
+
+    def compute(device, backend, graphs=None):
+        checked.append(graphs and graphs.max_nodes)
+        return "fine"
+
+    monkeypatch.setattr("grant_fast.cli.doctor._compute", compute)
+    assert _kernels("cpu") == "fine"
+    assert checked[0] is None and [word_count(n) for n in checked[1:]] == [2, 3, 4]
+
+
+def word_count(nodes):
+    """How many words of 64 bits hold a row of a graph's adjacency; the kernels take up to three."""
+    return -(-nodes // 64)
 
 
 def test_the_cpu_is_checked_where_the_kernels_are_asked_of_a_gpu(monkeypatch):

@@ -180,6 +180,17 @@ def test_what_has_no_order_or_only_names_is_refused(take: Callable[[Any], object
         take(table)
 
 
+@pytest.mark.filterwarnings("ignore:1 left out")
+def test_a_subclass_reads_its_own() -> None:
+    class Mine(PackedGraphs):
+        pass
+
+    graphs = Mine.from_smiles(["C1", "CC", "C"], [1.0, 2.0, 3.0], strict=False)
+    assert type(graphs) is Mine and graphs.meta == {"encoder": "atom"}
+    assert graphs.ids.tolist() == [1, 2] and graphs.y is not None and graphs.y_level == "graph"
+    assert graphs.y.tolist() == [[2.0], [3.0]]
+
+
 def test_smiles_may_come_one_by_one() -> None:
     graphs = PackedGraphs.from_smiles(("C" * n for n in range(1, 4)), np.arange(3.0))
     assert graphs.num_nodes_per_graph.tolist() == [1, 2, 3]

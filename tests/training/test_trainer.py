@@ -2,17 +2,20 @@
 
 import copy
 import csv
+import io
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import graph_losses, loss
 from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
+from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.observers import Observer
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
@@ -271,6 +274,15 @@ def test_patience_ends_a_run_that_gets_no_better_as_a_whole_run_would_have_gone(
     assert max(since[:-1]) < since[-1] == 4
     again = Trainer(make_dataset(), impatient.config, tmp_path / "cut", resume=True).fit()
     assert again.epochs == result.epochs
+
+
+def test_a_run_that_its_visits_end_did_not_lose_patience(tmp_path, config):
+    chosen = config(arm="full", epochs=50, patience=40, visits=100)
+    text = io.StringIO()
+    with ConsoleObserver(Console(file=text)) as shown:
+        result = Trainer(make_dataset(), chosen, tmp_path).fit(shown)
+    assert result.epochs < 40
+    assert "100 graphs seen" in text.getvalue() and "no better" not in text.getvalue()
 
 
 def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
