@@ -3,9 +3,11 @@
 import csv
 import difflib
 import errno
+import glob
 import gzip
 import io
 import os
+import re
 import secrets
 import sys
 import zlib
@@ -25,20 +27,25 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary sibling of `path` that replaces it when the block succeeds.
 
     A failure inside the block (a full disk, Ctrl-C, an exception) leaves `path` as it was and no
-    temporary file behind.
+    temporary file behind. What a process that was killed has left of it is removed by the next.
 
     Raises:
         InputError: the folder is missing or not writable, `path` is a folder or a device, or the
             disk is full.
     """
     target = check_writable(path)
+    _remove_abandoned(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    handle = None
     try:  # an interrupt may come as soon as there is a file
         try:
             temporary.touch(exist_ok=False)
         except OSError as error:
             remedy = "free some space" if error.errno in FULL else "give another folder"
             raise InputError(f"cannot write {target}: {error.strerror}; {remedy}") from error
+        if sys.platform != "win32":  # which replaces no open file
+            handle = os.open(temporary, os.O_RDONLY)
+            _is_taken(handle)  # from now on by this process
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -47,8 +54,39 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         remedy = "; free some space" if error.errno in FULL else ""
         raise InputError(f"cannot write {target}: {error.strerror or error}{remedy}") from error
     finally:
+        if handle is not None:
+            os.close(handle)
         with suppress(OSError):
             temporary.unlink()
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove temporary files for `target` whose processes have ended, where locks tell."""
+    for other in target.parent.glob(f".{glob.escape(target.name)}.*"):
+        if re.fullmatch(r"\.[0-9a-f]{8}", other.suffix):
+            with suppress(OSError):
+                handle = os.open(other, os.O_RDONLY)
+                try:
+                    if _is_taken(handle) is False:
+                        other.unlink()
+                finally:
+                    os.close(handle)
+
+
+def _is_taken(handle: int) -> bool | None:
+    """Whether another process has locked an open file or folder; else it is locked now. None where
+    there are no locks, as on Windows and some network drives."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -104,19 +142,13 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    import fcntl
-
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if _is_taken(handle):
             raise InputError(
                 f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
                 "give another folder with -o"
-            ) from None
-        except OSError:
-            pass  # a drive without locks
+            )
         yield
     finally:
         os.close(handle)

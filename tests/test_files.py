@@ -4,6 +4,7 @@ import csv
 import errno
 import gzip
 import os
+import subprocess
 import sys
 
 import pytest
@@ -106,6 +107,32 @@ def test_a_folder_belongs_to_one_at_a_time(tmp_path):
         raise KeyError
     with alone_in(tmp_path):
         assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    path = tmp_path / "a[1].csv"
+    code = (
+        "import os, sys\n"
+        "from grant_fast.files import atomic_path\n"
+        "with atomic_path(sys.argv[1]) as temporary:\n"
+        "    temporary.write_text('half')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.read_text() == "half"
+    others = [tmp_path / f"{name}.0123abcd" for name in (".a1.csv", ".b.csv", "a[1].csv")]
+    others += [tmp_path / ".a[1].csv.notes", tmp_path / ".a[1].csv.0123abcd0"]
+    for other in others:
+        other.touch()
+    with atomic_path(path) as temporary:
+        assert not left.exists()
+        temporary.write_text("first")
+        atomic_write_text(path, "second")  # meanwhile, as another process may
+        assert temporary.read_text() == "first"
+    assert path.read_text() == "first"
+    assert sorted(tmp_path.iterdir()) == sorted([path, *others])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
