@@ -209,6 +209,7 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
 
 def _warm_up(dataset: Dataset, config: RunConfig) -> None:
     """Fill caches and wake threads: one epoch that scores, trains and validates, thrown away."""
+    config = replace(config, patience=None)  # which goes with the arm "full" alone
     short = replace(config, arm="grant-global", epochs=1, visits=None, start_ratio=0.1)
     with tempfile.TemporaryDirectory() as folder:
         Trainer(dataset, short, folder).fit()

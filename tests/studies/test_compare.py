@@ -166,6 +166,9 @@ def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
         compare(make_dataset(), config(), tmp_path, arms=["best"])
     with pytest.raises(InputError, match="patience=3 cannot be used: give arm=full, as other arms"):
         compare(make_dataset(), config(arm="full", patience=3), tmp_path)
+    alone = {"arms": ["full"], "controls": (), "seeds": 1}
+    (run,) = compare(make_dataset(), config(arm="full", patience=1, lr=0.5), tmp_path, **alone)
+    assert run.result.epochs == run.result.best_epoch + 1 < 6
     with pytest.raises(InputError, match="there are no arms to compare"):
         compare(make_dataset(), config(), tmp_path, arms=[], controls=())
     for seeds in (0, 99_999_999_999):
