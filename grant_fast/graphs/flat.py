@@ -328,13 +328,17 @@ class FlatGraphs:
     def hops(self, order: int, normalize: bool) -> Tensor | None:
         """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
 
-        None where X is categorical or learned, or where the result would exceed `cache_bytes`.
+        None where X is categorical or learned, or where the result would exceed `cache_bytes`, or
+        an eighth of a GPU's memory.
         Computed anew where X was written to since, as features that were learned.
         """
         width = order * self.num_features
         if not self.x.is_floating_point() or self.x.requires_grad:
             return None
-        if self.num_nodes * width * self.x.element_size() > self.cache_bytes:
+        most = self.cache_bytes
+        if self.device.type == "cuda":
+            most = min(most, torch.cuda.get_device_properties(self.device).total_memory // 8)
+        if self.num_nodes * width * self.x.element_size() > most:
             return None
         key, now = ("hops", normalize), writes(self.x)
         out, of = self._cache.get(key, (None, now))  # another thread may put in what it asked for

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,19 @@ import torch
 from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, score_graphs
 from grant_fast.batches.layout import PackedCSR
 from tests.cases import Case
+
+
+def test_hops_take_no_more_than_their_share_of_a_gpu(monkeypatch):
+    graphs = Case().graphs
+    needed = graphs.num_nodes * 2 * 5 * 4
+    memory = SimpleNamespace(total_memory=8 * needed - 1)
+    monkeypatch.setattr(type(graphs), "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    assert graphs.hops(2, True) is None
+    memory.total_memory += 1
+    monkeypatch.setattr(type(graphs), "batch", lambda *where: pytest.fail("it is computed"))
+    with pytest.raises(pytest.fail.Exception, match="it is computed"):
+        graphs.hops(2, True)
 
 
 def test_features_are_not_set_anew_where_something_is_kept_of_them():
