@@ -1,7 +1,5 @@
 """GraNT as a batch sampler: the teacher picks graphs, the data loader serves them."""
 
-import math
-import warnings
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -23,14 +21,12 @@ from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Collate, Model, Positions, Predict, ScoringPass, check_numbers
 from .selection import sample_graphs, select_graphs
+from .watch import Watch
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 MODES = get_args(Mode)
 #: What the paper calls them.
 PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
-#: A second pass over an epoch may measure something, and who zips loader and sampler makes each
-#: twice; a fifth is of an epoch that was not begun.
-_TOO_MANY_PASSES = 5
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -164,9 +160,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._picked_at = -1
         self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
         self._weights: Tensor | None = None  # proportional: what each picked graph counts
-        self._told: float = math.inf  # the least that len() said
-        self._served = 0, 0  # batches of the last epoch, and how many it had
-        self._passes = 0  # over this epoch
+        self._watch = Watch()
         self._needs_model = mode not in ("random", "full")
         self.set_epoch(0)
 
@@ -240,9 +234,7 @@ class GraNTSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """The number of batches in this process's current epoch, before its selection, too."""
-        length = self._length(self.epoch)
-        self._told = min(self._told, length)
-        return length
+        return self._watch.tells(self._length(self.epoch))
 
     @property
     def total_batches(self) -> int:
@@ -258,21 +250,12 @@ class GraNTSampler(Sampler[list[int]]):
         picked, self._is_set = self._picked_or_raise(), False
         if self._picked_at != self.curriculum.last_selection(self.epoch):
             raise InputError(self._not_selected)
-        self._passes += 1
-        if self._passes == _TOO_MANY_PASSES:
-            warnings.warn(
-                f"epoch {self.epoch} is being served for the fifth time, with the same graphs in "
-                "the same order: call sampler.select(model, epoch) at the start of every epoch",
-                stacklevel=2,
-            )
         served = serving_order(picked, len(self.ids), self.seed, self.epoch)
         batch_of = self._batch_of
         if batch_of is not None:
             batch_of = torch.empty_like(self.ids).scatter_(0, picked, batch_of)[served]
         batches = arrange(self.ids[served], self.batch_size, batch_of)
-        batches = self.replicas.served(batches)
-        for count, batch in enumerate(batches, start=1):
-            self._served = count, len(batches)
+        for batch in self._watch.serves(self.replicas.served(batches), self.epoch):
             yield batch.tolist()
 
     def weights(self, ids: Positions) -> Tensor:
@@ -406,23 +389,8 @@ class GraNTSampler(Sampler[list[int]]):
         if not 0 <= epoch <= last:
             raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
         if epoch != self.epoch:
-            self._check_served()
-            self._passes = 0
+            self._watch.leaves(self.epoch)
         self.epoch = int(epoch)
-
-    def _check_served(self) -> None:
-        """Warn if the last epoch may have ended early because its length was not asked anew."""
-        served, length = self._served
-        if self._told <= served < length:
-            warnings.warn(
-                f"epoch {self.epoch} served {served} of its {length} batches, and len() was once "
-                f"{self._told}: if that length was kept, ask for it again after each select. "
-                "Lightning's Trainer keeps it: give it reload_dataloaders_every_n_epochs=1, and "
-                "call select in train_dataloader",
-                stacklevel=4,
-            )
-            self._told = math.inf  # once is enough
-        self._served = 0, 0
 
     @property
     def _not_selected(self) -> str:

@@ -2,20 +2,17 @@
 
 import copy
 import csv
-import io
 import json
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 
 from grant_fast.errors import InputError
 from grant_fast.teaching.residuals import graph_losses, loss
 from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import ARMS, ON_REQUEST
-from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.observers import Observer
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
@@ -254,35 +251,6 @@ def test_the_history_says_what_happened(tmp_path, config):
     assert 0 < float(last["selection_seconds"]) < float(last["train_seconds"])
     assert result.valid_seconds == float(last["valid_seconds"]) > 0
     assert json.loads((tmp_path / "result.json").read_text())["graphs_seen"] == 36
-
-
-@pytest.mark.parametrize("every", [1, 3])
-def test_patience_ends_a_run_that_gets_no_better_as_a_whole_run_would_have_gone(
-    tmp_path, config, every
-):
-    settings = {"epochs": 60, "lr": 0.5, "arm": "full", "eval_every": every, "dropout": (0.1,)}
-    whole = Trainer(make_dataset(), config(**settings), tmp_path / "whole")
-    whole.fit()
-    impatient = Trainer(make_dataset(), config(**settings, patience=4), tmp_path / "cut")
-    result = impatient.fit()
-    assert result.epochs == len(impatient.history) == result.best_epoch + 4 * every < 60
-    metrics = [record.valid_metric for record in impatient.history]
-    assert metrics == [record.valid_metric for record in whole.history][: result.epochs]
-    seen = [metric for metric in metrics if metric is not None]
-    assert result.valid_metric == min(seen) < min(seen[-4:])
-    since = [n - 1 - seen[:n].index(min(seen[:n])) for n in range(1, len(seen) + 1)]
-    assert max(since[:-1]) < since[-1] == 4
-    again = Trainer(make_dataset(), impatient.config, tmp_path / "cut", resume=True).fit()
-    assert again.epochs == result.epochs
-
-
-def test_a_run_that_its_visits_end_did_not_lose_patience(tmp_path, config):
-    chosen = config(arm="full", epochs=50, patience=40, visits=100)
-    text = io.StringIO()
-    with ConsoleObserver(Console(file=text)) as shown:
-        result = Trainer(make_dataset(), chosen, tmp_path).fit(shown)
-    assert result.epochs < 40
-    assert "100 graphs seen" in text.getvalue() and "no better" not in text.getvalue()
 
 
 def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):

@@ -1,0 +1,20 @@
+"""How many graphs are scored at a time."""
+
+import torch
+
+from grant_fast.graphs import PackedGraphs
+from grant_fast.teaching.scoring import scoring_runs
+
+
+def test_graphs_are_scored_as_many_at_a_time_as_a_cache_holds() -> None:
+    def of(sizes: list[int]) -> PackedGraphs:
+        batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        edges = torch.arange(len(batch)).expand(2, -1)
+        return PackedGraphs.from_arrays(torch.ones(len(batch), 1), edges, batch)
+
+    tiny = scoring_runs(of([1] * 40_000), None, None)
+    assert [run.stop - run.start for run in tiny] == [16_384, 16_384, 7_232]
+    where = torch.arange(20_000) % 3
+    runs = scoring_runs(of([1, 1, 300_000]), where[:5], None)  # 600,000 of nodes and edges
+    assert runs == [slice(0, 2), slice(2, 3), slice(3, 5)]
+    assert scoring_runs(of([1] * 9), None, 4) == [slice(0, 4), slice(4, 8), slice(8, 9)]
