@@ -16,6 +16,9 @@ from .model import ModelSpec, fitting, outputs
 from .recording import Recorder
 from .targets import constant_prediction
 
+#: From here on the area under each class's curve may take longer than the training.
+_MANY_CLASSES = 1000
+
 
 class Evaluator:
     """Evaluates models on the splits of one dataset.
@@ -57,8 +60,9 @@ class Evaluator:
 
     def details(self, model: nn.Module, part: str) -> tuple[dict[str, float], dict[str, float]]:
         """All metrics that fit the task, by name, over a split (of several regressions its own and
-        R², as a mean of others mixes units); and, where there are several targets, the evaluator's
-        own metric of each. NaN without labels.
+        R², as a mean of others mixes units; of very many classes no curve that is not asked for);
+        and, where there are several targets, the evaluator's own metric of each. NaN without
+        labels.
 
         Raises:
             InputError: as of a call.
@@ -67,6 +71,8 @@ class Evaluator:
         pred = self._spec.decode(self._outputs(model, part))
         several = task.kind == "regression" and task.num_outputs > 1
         names = sorted({self._metric, "r2"}) if several else metrics_for(task)
+        if not several and task.num_outputs > _MANY_CLASSES:
+            names = [name for name in names if name in (self._metric, "accuracy")]
         metrics = {name: evaluate(name, pred, y, task) for name in names}
         if task.kind == "multiclass" or task.num_outputs == 1:
             return metrics, {}

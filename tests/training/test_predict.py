@@ -114,6 +114,18 @@ def test_the_result_holds_every_metric_of_the_task_for_the_best_weights(tmp_path
             assert result.test_metrics[name] == expected
 
 
+@pytest.mark.parametrize(
+    ("metric", "names"), [("ap", ["accuracy", "ap"]), ("accuracy", ["accuracy"])]
+)
+def test_of_many_classes_only_the_curve_that_was_asked_for_is_measured(
+    tmp_path, config, monkeypatch, metric, names
+):
+    monkeypatch.setattr("grant_fast.training.evaluation._MANY_CLASSES", 2)
+    result = Trainer(make_dataset("multiclass"), config(epochs=2, metric=metric), tmp_path).fit()
+    assert sorted(result.test_metrics) == names
+    assert result.test_metrics[metric] == result.test_metric
+
+
 SMILES = [f"{'C' * (n % 7 + 1)}{end}" for n in range(21) for end in ("O", "N=O")]
 
 
