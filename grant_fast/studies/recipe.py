@@ -124,6 +124,8 @@ def _config(settings: Any) -> RunConfig:
     optional = {"network", "head", "embedding", "norm", "lr_schedule", "lr_restart", "pass_size"}
     own = {spec.name for spec in dataclasses.fields(RunConfig)} - theirs
     _check_keys(settings, own - optional, "settings", optional)
+    if settings["metric"] == "auto":
+        raise InputError("metric=auto cannot be used in a recipe: name the one to judge by")
     return RunConfig(**settings)
 
 

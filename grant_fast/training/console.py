@@ -14,11 +14,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from ..data.progress import LINE_EVERY_SECONDS
 from .config import NETWORKS, RunConfig
 from .observers import Observer
 from .records import EpochRecord, RunResult
-
-LINE_EVERY_SECONDS = 10.0
 
 
 class ConsoleObserver(Observer):

@@ -58,9 +58,9 @@ class Passes:
         # The teacher picks anew only now and then: until then this epoch's pass is the last's.
         if whole and self._last is not None and torch.equal(self._last[0][0], ids):
             return self._last
+        self._last = None  # before the next one takes memory
         parts = self._parts(ids)
         if whole and len(parts) == 1:
-            self._last = None  # before the next one takes memory
             self._last = [self._pass(ids)]
             return self._last
         # A batch norm depends on who shares a pass, and a cut of the epoch on who comes first.

@@ -89,6 +89,10 @@ WRONG = [
     (lambda v: v | {"cited": [{"name": "x", "seconds": "?", "metric": 1}]}, "seconds=?"),
     (lambda v: v | {"cited": [{"seconds": 1}]}, "wrong form"),
     (lambda v: [v], "not a recipe"),
+    (
+        lambda v: v | {"settings": v["settings"] | {"metric": "auto"}},
+        "metric=auto cannot be used in a recipe",
+    ),
 ]
 
 
