@@ -1,7 +1,9 @@
+import itertools
+
 import pytest
 import torch
 
-from grant_fast.teaching.order import DEALING, ORDER, arrange, deal, permutation
+from grant_fast.teaching.order import DEALING, ORDER, arrange, deal, permutation, uniform
 
 
 def test_a_permutation_depends_on_its_arguments_alone() -> None:
@@ -37,6 +39,14 @@ def test_batches_are_full_but_the_last(size: int, batch_size: int, sizes: list[i
 def test_dealing_is_random_and_anew_each_epoch() -> None:
     assert not deal(64, 8, 0, 0).equal(deal(64, 8, 0, 1))
     assert not deal(64, 8, 0, 0).equal(torch.arange(64) // 8)
+
+
+def test_neither_seeds_nor_streams_nor_epochs_repeat_each_other() -> None:
+    grid = itertools.product(range(6), (ORDER, DEALING), range(6))
+    assert len({tuple(permutation(30, *where).tolist()) for where in grid}) == 6 * 2 * 6
+    order = permutation(64, 0, ORDER, 0)
+    assert not deal(64, 8, 0, 0)[order].equal(torch.arange(64) // 8)
+    assert not uniform(9, 0, DEALING, 0).equal(uniform(9, 0, ORDER, 0))
 
 
 def test_arranging_in_the_given_order() -> None:

@@ -49,6 +49,10 @@ def test_the_curriculum_selects_at_first_always_and_then_ever_more_rarely(
     assert chosen[-1] + 5 + math.floor(Fraction(45 * chosen[-1], epochs)) >= epochs
 
 
+def test_a_decimal_startup_is_as_long_as_written() -> None:
+    assert selection_epochs(100, 0.29)[28:31] == (28, 29, 29 + 5 + 13)  # 0.29 * 100 is below 29
+
+
 def test_the_first_epoch_is_a_selection_even_without_a_startup() -> None:
     assert selection_epochs(3, 0.1) == (0,)
     assert selection_epochs(12, 0.01) == (0, 5)
@@ -68,7 +72,14 @@ def test_a_fixed_interval() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "total", "size"),
-    [(0.07, 100, 7), (0.1, 30, 3), (0.29, 100, 29), (0.05, 30000, 1500), (0.1, 32901, 3291)],
+    [
+        (0.07, 100, 7),
+        (0.1, 30, 3),
+        (0.29, 100, 29),
+        (0.05, 30000, 1500),
+        (0.1, 32901, 3291),
+        (0.301, 10, 4),
+    ],
 )
 def test_decimal_shares_round_as_written(ratio: float, total: int, size: int) -> None:
     assert share_size(ratio, total) == size

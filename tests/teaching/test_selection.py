@@ -216,3 +216,14 @@ def test_a_batch_of_infinities_of_both_signs_has_no_mean():
     scores, batches = torch.tensor([1.0, math.inf, -math.inf]), torch.tensor([0, 1, 1])
     with pytest.raises(InputError, match="batch 1 is NaN"):
         select_graphs(scores, 1, "batch", batches=batches)
+
+
+def test_a_draw_by_hand() -> None:
+    # q is half the mean, 2, and half the score: (1, 3); the priorities q/lot are (4, 3)
+    picked, weights = sample_graphs(torch.tensor([0.0, 4.0]), 1, torch.tensor([0.25, 1.0]))
+    assert picked.tolist() == [0] and weights.tolist() == [3.0]
+
+
+def test_scores_may_have_a_history_and_differ_in_their_last_bits() -> None:
+    scores = torch.tensor([1.0, 1.0 + 2**-40], dtype=torch.float64, requires_grad=True)
+    assert select_graphs(scores, 1, backend="torch").tolist() == [1]
