@@ -159,7 +159,7 @@ def test_scores_of_ones_own_are_ranked_beside_several_targets_with_gaps(
 
 
 @pytest.mark.parametrize("num_graphs", [40, 43])
-@pytest.mark.parametrize("ratio", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 0.35, 0.8])
 def test_b_keeps_whole_the_batches_of_largest_mean_score(
     make_graphs, zero, num_graphs, ratio
 ) -> None:
@@ -418,3 +418,40 @@ def test_it_says_what_it_is(make_graphs) -> None:
     text = repr(GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, mode="graph"))
     assert "9 graphs, mode='graph', batch_size=4" in text
     assert "epochs=5" in text and "start_ratio=0.1" in text
+
+
+@pytest.mark.parametrize("mode", [*SCORED, "random"])
+def test_a_late_selection_is_that_of_its_epoch_and_the_next_is_drawn_anew(
+    make_graphs, zero, mode
+) -> None:
+    settings = {"mode": mode, "interval": 4, "ratio_schedule": "constant", "start_ratio": 0.3}
+    graphs = make_graphs(60)
+    on_time, late = (
+        GraNTSampler(graphs, REGRESSION, 4, epochs=12, predict=zero, **settings) for _ in range(2)
+    )
+    on_time.select(zero, 4)
+    late.select(zero, 6)
+    assert late.selected.equal(on_time.selected)
+    late.select(zero, 8)
+    assert late.selected.equal(on_time.selected) is (mode == "global")  # which knows no chance
+
+
+def test_graphs_are_scored_by_the_gradient_and_by_batches_that_are_known_to_fit(
+    make_graphs,
+) -> None:
+    graphs, sizes = make_graphs(10), []
+    for graph in graphs:
+        graph.y = (graph.y > 5).float()
+
+    def collate(graphs: list) -> Any:
+        sizes.append(len(graphs))
+        return Batch.from_data_list(graphs)
+
+    from torch_geometric.data import Batch
+
+    predict = lambda model, batch: batch.y.new_full((batch.num_graphs, 1), 3.0)  # noqa: E731
+    sampler = GraNTSampler(graphs, Task("binary"), 4, epochs=1, predict=predict, collate=collate)
+    sampler.select(nn.Identity(), 0)
+    y = torch.cat([graph.y for graph in graphs])
+    torch.testing.assert_close(sampler.scores, (torch.sigmoid(torch.tensor(3.0)) - y).abs())
+    assert sizes == [4, 4, 2]

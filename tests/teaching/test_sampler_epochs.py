@@ -30,6 +30,7 @@ def test_a_loader_that_counts_its_passes_does_not_move_a_selected_epoch(
     assert counted.epoch == 0
     counted.select(zero, 8)
     counted.load_state_dict(plain.state_dict())
+    assert counted.scores is None  # those it had are another selection's
     counted.set_epoch(2)
     assert counted.epoch == 2
 

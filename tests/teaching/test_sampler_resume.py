@@ -77,6 +77,8 @@ def test_a_state_before_any_selection_resumes_too(make_graphs, zero) -> None:
         ({"epochs": 6}, "epochs=5"),
         ({"start_ratio": 0.2}, r"start_ratio=0\.1"),
         ({"interval": 2}, "interval='curriculum'"),
+        ({"ratio_schedule": "linear"}, "ratio_schedule='step'"),
+        ({"residual": "raw"}, "residual='gradient'"),
         ({"ids": [0, 1, 2]}, "num_graphs=9 but this one has num_graphs=3"),
         ({"ids": [0, 1, 2, 3, 4, 5, 6, 7, 9]}, "ids_crc32"),
     ],
