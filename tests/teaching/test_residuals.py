@@ -15,6 +15,7 @@ NAN = math.nan
 TASKS = {
     "regression": Task("regression", num_outputs=1),
     "several targets": Task("regression", num_outputs=3),
+    "many targets": Task("regression", num_outputs=9),
     "binary": Task("binary"),
     "multilabel": Task("multilabel", num_outputs=4),
     "multiclass": Task("multiclass", num_outputs=5),
@@ -143,6 +144,8 @@ def test_raw_residuals_ignore_the_link_function() -> None:
     assert residual(pred, torch.tensor([[1.0, NAN]]), multilabel, "raw").tolist() == [[1.0, 0.0]]
     assert residual(pred, torch.tensor([1]), multiclass, "raw").tolist() == [[2.0, -2.0]]
     assert residual(pred, torch.tensor([-100]), multiclass, "raw").tolist() == [[0.0, 0.0]]
+    many, y = Task("multilabel", num_outputs=16), torch.ones(1, 16)  # which C scores
+    assert graph_residuals(torch.full((1, 16), 3.0), y, many, kind="raw").tolist() == [0.5]
 
 
 @pytest.mark.parametrize("kind", ["regression", "binary"])
@@ -186,15 +189,22 @@ def test_minus_100_is_a_number_to_be_learned_like_any_other() -> None:
 
 @pytest.mark.parametrize("found", [-1.0, 2.0])
 def test_labels_that_are_no_probabilities_are_named(found: float) -> None:
-    for task, y in ((TASKS["binary"], torch.tensor([0.0, found])), (TASKS["multilabel"], None)):
+    many = Task("multilabel", num_outputs=9)  # which C scores
+    for task, y in (
+        (TASKS["binary"], torch.tensor([0.0, found])),
+        (TASKS["multilabel"], None),
+        (many, None),
+    ):
         pred = torch.zeros(2, task.num_outputs)
         labels = torch.full_like(pred, found) if y is None else y
         with pytest.raises(InputError, match=rf"{task.kind} .* 0 and 1, found {found:g}: correct"):
             loss(pred, labels, task)
+        with pytest.raises(InputError, match=rf"{task.kind} .* 0 and 1, found {found:g}: correct"):
+            graph_residuals(pred, labels, task)
     assert loss(torch.zeros(2), torch.tensor([0.1, 0.9]), TASKS["binary"]).isfinite()
 
 
-@pytest.mark.parametrize("name", ["regression", "several targets"])
+@pytest.mark.parametrize("name", ["regression", "several targets", "many targets"])
 def test_infinite_targets_are_named_before_they_rank_first(name) -> None:
     task = TASKS[name]
     y = torch.zeros(4, task.num_outputs)
@@ -244,6 +254,8 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
         ((4, 3), (12, 1), TASKS["several targets"], r"give each y the shape \[1, 3\]$"),
         ((4, 3), (11,), TASKS["several targets"], "one row for each graph$"),
         ((1, 3), (4, 3), TASKS["several targets"], r"give it: batch=batch\.batch$"),
+        ((4, 9), (3, 9), TASKS["many targets"], r"shape \(3, 9\).*\[4, 9\], one row"),
+        ((4, 9), (4, 9), TASKS["several targets"], r'Task\("regression", num_outputs=9\)'),
         ((4, 5), (4, 5), TASKS["multiclass"], r"class numbers, as y\.argmax\(1\)$"),
         ((2, 3), (9, 3), Task("regression", "node", 3), "one a graph, pool=None in FlexGCN"),
         ((9, 3), (2, 3), TASKS["several targets"], "one a node, pool them"),
@@ -290,6 +302,8 @@ def test_a_node_level_score_needs_fitting_node_ranges() -> None:
     task, pred, y = Task("regression", "node"), torch.zeros(4), torch.zeros(4)
     with pytest.raises(InputError, match=r"needs ptr of shape \[num_graphs \+ 1\]"):
         graph_residuals(pred, y, task)
+    with pytest.raises(InputError, match=r"needs ptr of shape \[num_graphs \+ 1\]"):
+        graph_losses(pred, y, task)
     with pytest.raises(InputError, match="ptr ends at 3, but there are 4 rows"):
         graph_residuals(pred, y, task, torch.tensor([0, 3]))
     for wrong in ([1, 4], [0, 3, 2, 4]):  # a row in no graph, a row in two
@@ -327,3 +341,15 @@ def test_graph_losses_add_up_to_the_loss_and_its_gradient(kind, level):
     (plain,) = torch.autograd.grad(total, pred)
     scale = weights if ptr is None else torch.tensor([1.0, 1, 3, 3, 3, 3])
     torch.testing.assert_close(found, plain * scale[:, None])
+
+
+def test_classes_are_scored_however_large_the_outputs_and_wherever_they_lie() -> None:
+    task, y = TASKS["multiclass"], torch.tensor([0, 1, 2, 3, -100])
+    for size in (1.0, 30.0, 1000.0):
+        for low in (0.0, -1.0, 1.0):
+            pred = size * (torch.eye(5)[:, [1, 0, 4, 2, 3]] + low)
+            pred = pred.T.contiguous().T.requires_grad_()
+            scores = graph_residuals(pred, y, task)
+            expected = residual(pred.double(), y, task).norm(dim=1).float()
+            torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-6)
+            assert not scores.requires_grad

@@ -430,10 +430,20 @@ def test_a_module_that_does_more_than_note_its_mode_is_told_of_it(make_graphs, m
             return super().train(mode)
 
     model.last = Merging(8, 1)
-    model.norm.eval()
     model.others = nn.ModuleList([nn.Sequential(model.norm), nn.Sequential(model.norm)])
-    model.others[0].eval()
-    modes = [module.training for module in model.modules()]
-    score_graphs(model, make_graphs(4), REGRESSION)
-    assert model.last.training and not model.last.merged
-    assert [module.training for module in model.modules()] == modes
+    for shared in (False, True):  # the mode of a module in two others, of which one has another
+        model.others[0].eval()
+        model.norm.train(shared)
+        modes = [module.training for module in model.modules()]
+        score_graphs(model, make_graphs(4), REGRESSION)
+        assert model.last.training and not model.last.merged
+        assert [module.training for module in model.modules()] == modes
+
+
+def test_predictions_for_classes_come_along_as_the_network_gave_them() -> None:
+    graphs = dense_graphs(AWKWARD_SIZES, 3)
+    graphs.y = torch.arange(graphs.num_graphs) % 3
+    model, task = FlexGCN(3, 4, 3, [2, 2]), Task("multiclass", num_outputs=3)
+    scores, pred = score_graphs(model, graphs, task, return_predictions=True)
+    torch.testing.assert_close(pred, model(graphs.batch(slice(None))).detach())
+    assert scores.equal(graph_residuals(pred, graphs.y, task))

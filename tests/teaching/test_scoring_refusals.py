@@ -1,5 +1,6 @@
 """What cannot be scored is named, with the remedy."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,13 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         score_graphs(model, DataLoader(graphs), REGRESSION)
     with pytest.raises(InputError, match=r"the graphs are of type tuple.*: give collate="):
         score_graphs(model, [(graph, 1.0) for graph in graphs], REGRESSION)
+    with pytest.raises(InputError, match="batches with ptr or batch: check collate"):
+        score_graphs(
+            lambda batch: batch.y[:, None],
+            graphs,
+            Task("regression", "node"),
+            collate=lambda graphs: SimpleNamespace(y=torch.cat([graph.y for graph in graphs])),
+        )
     for graph in graphs:
         graph.z = graph.y
         del graph.y

@@ -18,3 +18,8 @@ def test_graphs_are_scored_as_many_at_a_time_as_a_cache_holds() -> None:
     runs = scoring_runs(of([1, 1, 300_000]), where[:5], None)  # 600,000 of nodes and edges
     assert runs == [slice(0, 2), slice(2, 3), slice(3, 5)]
     assert scoring_runs(of([1] * 9), None, 4) == [slice(0, 4), slice(4, 8), slice(8, 9)]
+
+
+def test_graphs_of_others_are_scored_1024_at_a_time() -> None:
+    runs = scoring_runs([None] * 2500, None, None)
+    assert [run.stop - run.start for run in runs] == [1024, 1024, 452]
