@@ -82,9 +82,36 @@ def test_positions_are_those_of_the_dataset_and_resuming_serves_the_same():
     for sampler in (first, second):
         sampler.select(None, 1)
     assert list(first) == list(second) != []
+    assert first.weights(ids).tolist() == [1.0, 2.0, 2.0, 1.0, 2.0, 2.0]
     assert set(served(first)) < set(ids) and {3, 90} <= set(served(first))
     with pytest.raises(InputError, match="had 6 graphs but this one has 5"):
         InfoBatchSampler(ids[:5], 4, epochs=50).load_state_dict(first.state_dict())
+
+
+def test_what_is_skipped_depends_on_the_seed_and_the_order_on_the_epoch():
+    losses = torch.cat([torch.ones(30), torch.full((4,), 10.0)])
+    first, second = (InfoBatchSampler(range(34), 4, epochs=100, seed=seed) for seed in (0, 1))
+    for sampler in (first, second):
+        taught(sampler, 0, losses)
+        sampler.select(None, 1)
+    assert not torch.equal(first.selected, second.selected)
+    orders = []
+    for epoch in (98, 99):  # of all graphs
+        first.select(None, epoch)
+        orders.append(list(first))
+    assert orders[0] != orders[1]
+
+
+def test_a_state_stays_as_it_was_saved_while_the_sampler_goes_on():
+    losses = torch.arange(4.0)
+    sampler = InfoBatchSampler(range(4), 2, epochs=50)
+    taught(sampler, 0, losses)
+    state = sampler.state_dict()
+    for _ in range(2):
+        taught(sampler, 1, losses + 9)
+        sampler.select(None, 2)
+        assert torch.equal(state["scores"], losses)
+        sampler.load_state_dict(state)
 
 
 @pytest.mark.parametrize(
