@@ -100,6 +100,20 @@ def test_regression_metrics_leave_out_unmeasured_entries_target_by_target():
     assert float(r2(pred, y)) == pytest.approx(1 - 25 / (2 / 3))  # one value has no variance
 
 
+def test_only_a_target_of_one_value_has_no_variance():
+    one = torch.full((6, 1), 0.1, dtype=torch.float64)
+    assert one.sum() / 6 != 0.1  # by rounding
+    assert math.isnan(r2(one, one))
+    close = 1000 + torch.arange(7.0).reshape(-1, 1) / 1000
+    assert float(r2(close, close)) == 1
+
+
+def test_ranked_metrics_take_what_a_network_gives_in_training():
+    pred = torch.tensor([[0.5], [2.0], [-1.0]], dtype=torch.bfloat16, requires_grad=True)
+    for ours, _ in RANKED:
+        assert float(ours(pred, column([0.0, 1.0, 0.0]))) == 1
+
+
 def test_accuracy_by_the_largest_logit_and_by_the_sign():
     pred = torch.tensor([[2.0, 1.0, 0.0], [0.0, 3.0, 1.0], [9.0, 0.0, 0.0]])
     assert float(accuracy(pred, torch.tensor([0, 2, -100]))) == 0.5
@@ -146,6 +160,8 @@ def test_a_nan_prediction_is_never_hidden(name):
     y = torch.tensor([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]])
     task = Task("regression" if name in ("mae", "rmse", "r2") else "multilabel", num_outputs=2)
     assert math.isnan(evaluate(name, pred, y, task))
+    y[0, 0] = math.nan  # where nothing was measured it hides nothing
+    assert not math.isnan(evaluate(name, pred, y, task))
 
 
 @pytest.mark.parametrize("name", ["roc_auc", "ap", "accuracy"])
