@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grant_fast.data.smiles import read_molecules
-from grant_fast.data.splits import random_split, scaffold, split_by_scaffold
+from grant_fast.data.splits import draw_valid, random_split, scaffold, split_by_scaffold
 from grant_fast.data.table import read_table
 from grant_fast.errors import InputError
 
@@ -47,6 +47,21 @@ def test_random_split_takes_the_papers_fractions() -> None:
     assert sizes(random_split(50_000, (0.6, 0.2, 0.2))) == (30_000, 10_000, 10_000)
 
 
+def test_decimal_fractions_count_as_written() -> None:
+    assert sizes(random_split(100, (0.29, 0.41, 0.3))) == (29, 41, 30)  # 0.29 * 100 is below 29
+    assert sizes(random_split(10, (0.1, 0.6, 0.3))) == (1, 6, 3)  # and (0.1 + 0.6) * 10 below 7
+
+
+@pytest.mark.parametrize(("size", "drawn"), [(1, 0), (2, 1), (19, 1), (20, 2)])
+def test_a_tenth_of_train_is_drawn_as_valid(size: int, drawn: int) -> None:
+    train, test = 3 * torch.arange(size) + 1, torch.tensor([0, 3])
+    splits = [draw_valid({"train": train, "test": test}, seed) for seed in range(9)]
+    for split in splits:
+        assert sizes(split) == (size - drawn, drawn, 2) and split["test"].equal(test)
+        assert torch.cat([split["train"], split["valid"]]).sort().values.equal(train)
+    assert len({tuple(split["valid"].tolist()) for split in splits}) > 1 or size < 2
+
+
 def test_random_split_depends_on_the_seed_alone() -> None:
     first = random_split(100, seed=1)["train"]
     torch.rand(7)
@@ -62,6 +77,8 @@ def test_random_split_depends_on_the_seed_alone() -> None:
         (10, (0.8, 0.1, 0.2), r"fractions \(0.8, 0.1, 0.2\) must be three positive shares"),
         (10, (1.1, -0.2, 0.1), "three positive shares"),
         (10, (0.9, 0.1), "three positive shares"),
+        (10, (0.9, 0.1, 0.0), "three positive shares"),
+        (10, (0.7, 0.1, 0.1), "three positive shares"),
         (5, (0.1, 0.1, 0.8), "5 graphs are too few"),
     ],
 )
@@ -110,6 +127,10 @@ class TestScaffolds:
         )
         # which takes minutes over a chain of thousands
         assert scaffolds(["C" * 5000, BENZENE]) == ["", "ring"] and len(asked) == 1
+
+    def test_a_scaffold_does_not_tell_mirror_images_apart(self) -> None:
+        trans, cis = "C1CC[C@H]2CCCC[C@@H]2C1", "C1CC[C@H]2CCCC[C@H]2C1"
+        assert len(set(scaffolds([trans, cis]))) == 1
 
     def test_hiv_gives_the_split_of_ogbg_molhiv(self, shared_data: Path) -> None:
         # OGB's RDKit parsed all molecules. Ours cannot parse seven: rings that nothing else has
