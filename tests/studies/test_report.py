@@ -27,7 +27,15 @@ from grant_fast.studies.report import (
     write_report,
 )
 from grant_fast.training import config
-from grant_fast.training.records import EpochRecord, Run, RunResult, read_run
+from grant_fast.training.records import (
+    EpochRecord,
+    Run,
+    RunResult,
+    is_finished,
+    read_run,
+    write_history,
+    write_result,
+)
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 ALL_ARMS = [config.EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
@@ -143,6 +151,7 @@ def test_arms_that_are_no_better_than_a_guess_are_named(tmp_path, higher, consta
     guess = f"the same answer everywhere (test {'roc_auc' if higher else 'mae'} 0.5)"
     says = f"No better than {guess}: {who}. How such networks differ says nothing."
     assert named == ([says] if who else [])
+    assert runs[0].result.beats_constant(None)  # of which nothing is known
 
 
 @pytest.mark.parametrize(
@@ -275,6 +284,14 @@ def test_a_folder_without_a_whole_run_is_named(tmp_path):
     (tmp_path / "result.json").write_text('{"arm": "full"}')
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
+    run = make_run("full", 0, 0.5)
+    write_result(tmp_path, run.result)
+    (tmp_path / "metrics.csv").write_text("epoch,share\n1,0.5\n")
+    with pytest.raises(InputError, match="not a finished run"):
+        read_run(tmp_path)
+    assert not is_finished(tmp_path)
+    write_history(tmp_path, run.history)
+    assert repr(read_run(tmp_path)) == repr(run) and is_finished(tmp_path)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)

@@ -85,3 +85,14 @@ def test_a_resumed_run_keeps_its_patience(config):
     assert other_group["lr"] == group["lr"] == 0.1
     other.step(1.0)
     assert other_group["lr"] == pytest.approx(0.1 * FACTOR)
+
+
+def test_the_plateau_is_that_of_the_papers_code(config):
+    group, rate = make(config, lr=2e-5)
+    rates = []
+    for _ in range(200):
+        rate.step(1.0)
+        rates.append(group["lr"])
+    assert rates[:8] == [2e-5] * 8  # the first validation, and 7 that are no better
+    assert rates[8] == pytest.approx(0.95 * 2e-5)
+    assert rates[-1] == 1e-5

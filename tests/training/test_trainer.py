@@ -2,6 +2,7 @@
 
 import copy
 import csv
+import itertools
 import json
 from dataclasses import replace
 
@@ -193,6 +194,47 @@ def test_one_step_an_epoch_follows_the_mean_over_all_selected_labels(tmp_path, c
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("step_every", ["batch", "epoch"])
+def test_the_gradient_of_a_step_is_that_of_the_mean(tmp_path, config, step_every, monkeypatch):
+    """Adam does not heed its size, but a bound on it does."""
+    dataset = make_dataset()
+    chosen = config(step_every=step_every, arm="full", epochs=1, batch_size=24)
+    trainer, twin = (Trainer(dataset, chosen, tmp_path) for _ in range(2))
+    parameters, seen = list(trainer.model.parameters()), []
+    step = lambda: seen.extend(p.grad.clone() for p in parameters)  # noqa: E731
+    monkeypatch.setattr(trainer._optimizer, "step", step)
+    trainer.fit()
+    batch = twin._graphs.batch(dataset.split["train"])
+    loss(twin.model(batch), batch.y, dataset.task).backward()
+    for ours, theirs in zip(seen, twin.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
+
+
+def test_weights_decay_apart_from_the_gradient(tmp_path, config):
+    settings = {"arm": "full", "epochs": 1, "batch_size": 24, "lr": 0.01}
+    plain, decayed = (
+        Trainer(make_dataset(), config(weight_decay=decay, **settings), tmp_path / str(decay))
+        for decay in (0, 0.5)
+    )
+    before = [parameter.detach().clone() for parameter in plain.model.parameters()]
+    for trainer in (plain, decayed):
+        trainer.fit()
+    moved = zip(before, plain.model.parameters(), decayed.model.parameters(), strict=True)
+    for start, ours, theirs in moved:
+        torch.testing.assert_close(theirs, ours - 0.01 * 0.5 * start, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("arm", ["full", "random"])
+def test_batches_and_epochs_without_labels_teach_nothing(tmp_path, config, arm):
+    dataset = make_dataset()
+    dataset.graphs.y[dataset.split["train"][2:]] = torch.nan
+    settings = {"start_ratio": 0.1, "ratio_schedule": "constant", "interval": 1, "epochs": 8}
+    trainer = Trainer(dataset, config(arm=arm, **settings), tmp_path)
+    trainer.fit()
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+    assert (0 in [record.loss for record in trainer.history]) is (arm == "random")
+
+
 def test_a_proportional_run_weights_each_graphs_loss(tmp_path, config):
     dataset = make_dataset()
     chosen = config(arm="grant-proportional", step_every="epoch", epochs=1, batch_size=4, lr=1e-3)
@@ -253,6 +295,17 @@ def test_the_history_says_what_happened(tmp_path, config):
     assert json.loads((tmp_path / "result.json").read_text())["graphs_seen"] == 36
 
 
+def test_seconds_are_counted_where_they_are_spent(tmp_path, config, monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr("grant_fast.training.trainer.clock", lambda device: next(ticks))
+    result = Trainer(make_dataset(), config(epochs=5, eval_every=2), tmp_path).fit()
+    # Each epoch selects for a tick and trains for one; every other one and the last are validated.
+    seconds = (result.selection_seconds, result.train_seconds, result.valid_seconds)
+    assert seconds == (5, 10, 3)
+    validated = [record.epoch for record in read_run(tmp_path).history if record.valid_loss]
+    assert validated == [2, 4, 5]
+
+
 def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
     trainer = Trainer(make_dataset(), config(epochs=30, lr=0.5, arm="full"), tmp_path)
     result = trainer.fit()
@@ -267,8 +320,12 @@ def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
 def test_the_first_of_equal_weights_is_the_best(tmp_path, config, monkeypatch):
     """Equal but for the order in which the classes' areas were added up: 1/3, 1/2 and 1/2."""
     areas = iter([1 / 3, 4 / 9, 0.44444444444444450, 4 / 9, 0.4])
-    trainer = Trainer(make_dataset("binary"), config(epochs=4), tmp_path)
+    trainer = Trainer(make_dataset("binary"), config(epochs=4), tmp_path / "equal")
     monkeypatch.setattr(trainer, "_evaluate", lambda part: (1.0, next(areas, 0.5)))
+    assert trainer.fit().best_epoch == 2
+    better = iter([0.4, 0.40001, 0.3])  # by little, but truly
+    trainer = Trainer(make_dataset("binary"), config(epochs=3), tmp_path / "better")
+    monkeypatch.setattr(trainer, "_evaluate", lambda part: (1.0, next(better, 0.5)))
     assert trainer.fit().best_epoch == 2
 
 
