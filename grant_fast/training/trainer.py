@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -306,12 +307,12 @@ class Trainer:
             gain = metric - best.metric if self._higher_is_better else best.metric - metric
             if not gain > _ROUNDING * abs(metric):  # the first of equal ones stays
                 return
-        self._best = _Best(metric, self.epoch, _copied(self.model.state_dict()))
+        self._best = _Best(metric, self.epoch, deepcopy(self.model.state_dict()))
 
     def _finish(self) -> RunResult:
         """Test the last weights and the best ones, and write the result."""
         assert self._best is not None
-        last = _copied(self.model.state_dict())
+        last = deepcopy(self.model.state_dict())
         _, test_metric_last = self._evaluate("test")
         load_weights(self.model, self._best.weights, BEST_FILE)
         test_loss, test_metric = self._evaluate("test")
@@ -358,8 +359,8 @@ class Trainer:
             "spec": self.spec.to_dict(),
             "data": self._checksum,
             "metric": self.metric,
-            "model": _copied(self.model.state_dict()),
-            "optimizer": _copied(self._optimizer.state_dict()),
+            "model": deepcopy(self.model.state_dict()),
+            "optimizer": deepcopy(self._optimizer.state_dict()),
             "rate": self._rate.state_dict(),
             "sampler": self._sampler.state_dict(),
             "totals": dataclasses.asdict(self._totals),
@@ -440,12 +441,3 @@ def _check_learnable(dataset: Dataset) -> None:
             f"{dataset.name} has labels of only one class in its training split, so there is "
             "nothing to learn: choose another target or split, or add data"
         )
-
-
-def _copied(state: Any) -> Any:
-    """`state` with a copy of each tensor in its dicts and lists."""
-    if isinstance(state, Tensor):
-        return state.detach().clone()
-    if isinstance(state, dict):
-        return {name: _copied(value) for name, value in state.items()}
-    return list(map(_copied, state)) if isinstance(state, list) else state
