@@ -38,10 +38,20 @@ def test_the_plain_gcn_is_its_equation(orders):
     assert sum(p.numel() for p in model.parameters()) == 3 * 5 + 5 + 5 * 2 + 2
 
 
+def test_the_plain_gcn_begins_as_a_linear_layer_does():
+    model = FlexGCN(25, 40, 1, orders=[4, 2])
+    tie_orders(model)
+    weight = model.convs[0].parametrizations.weight.original
+    bound = 25**-0.5
+    assert -bound < weight.min() < -0.9 * bound and 0.9 * bound < weight.max() < bound
+
+
+@pytest.mark.parametrize("norm", [None, "batch_norm"])
 @pytest.mark.parametrize("pool", ["mean", None])
-def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool):
+def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool, norm):
     batch = make_dataset().graphs.to(dtype=torch.float64).batch(range(9))
-    model = VirtualNodeGCN(3, [5, 4], 2, orders=[2, 3, 2], act="tanh", pool=pool).double()
+    settings = {"act": "tanh", "pool": pool, "norm": norm, "dropout": 0.5}
+    model = VirtualNodeGCN(3, [5, 4], 2, orders=[2, 3, 2], **settings).double()
     torch.nn.init.normal_(model.virtual)
     model.eval()  # so that the norm of a new network is known
     adjacency, rho = dense(batch)
@@ -54,12 +64,14 @@ def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool):
         conv = model.convs[layer]
         powers = (torch.linalg.matrix_power(adjacency, k) for k in range(conv.order))
         h = sum(p @ h @ w for p, w in zip(powers, conv.weight, strict=True)) + conv.bias
-        h = h.tanh()
+        h = (h / (1 + model.norms[layer].eps) ** 0.5 if norm else h).tanh()
     h = h + rho.T @ v
     last = model.convs[2]
     y = h @ last.weight[0] + adjacency @ h @ last.weight[1] + last.bias
     expected = y if pool is None else rho @ y / rho.sum(1, keepdim=True)
     torch.testing.assert_close(model(batch), expected)
+    model.dropouts.train()
+    assert not model(batch).equal(model(batch))
 
 
 def test_a_constant_feature_keeps_its_size_in_the_plain_gcn():

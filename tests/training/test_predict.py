@@ -59,6 +59,9 @@ def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, con
     for wrong in (["CCO"], dataset.graphs[0], 3, None):
         with pytest.raises(InputError, match=f"not a {type(wrong).__name__}: make one"):
             predict(wrong)
+    wide = PackedGraphs.from_arrays(torch.ones(2, 4), torch.empty(2, 0), torch.zeros(2).long())
+    with pytest.raises(InputError, match="have 4 features per node, but the run was trained on 3"):
+        predict(wide)
 
 
 @pytest.mark.parametrize("standardize", [True, False])

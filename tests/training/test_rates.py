@@ -96,3 +96,13 @@ def test_the_plateau_is_that_of_the_papers_code(config):
     assert rates[:8] == [2e-5] * 8  # the first validation, and 7 that are no better
     assert rates[8] == pytest.approx(0.95 * 2e-5)
     assert rates[-1] == 1e-5
+
+
+def test_a_run_goes_on_with_its_patience(tmp_path, config):
+    chosen = config(arm="full", epochs=3, lr_schedule="plateau")
+    trainer = Trainer(make_dataset(), chosen, tmp_path)
+    RateOf(trainer)
+    trainer.fit()
+    resumed = Trainer(make_dataset(), chosen, tmp_path, resume=True)
+    assert resumed._rate.state_dict() == trainer._rate.state_dict()
+    assert resumed._rate.state_dict()["num_bad_epochs"] == 2

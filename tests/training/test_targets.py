@@ -3,7 +3,7 @@
 import torch
 
 from grant_fast.tasks import Task
-from grant_fast.training.targets import Scaling, constant_targets
+from grant_fast.training.targets import Scaling, constant_prediction, constant_targets
 
 
 def test_names_of_classes_are_not_taken_for_names_of_targets():
@@ -22,3 +22,12 @@ def test_each_target_has_the_scale_of_what_was_measured_and_a_constant_one_its_o
     nan = torch.nan
     scaling = Scaling.fit(torch.tensor([[1.0, 7.0, nan], [5.0, 7.0, nan], [nan, 7.0, nan]]))
     assert (scaling.mean, scaling.deviation) == ((3.0, 7.0, 0.0), (2.0, 1.0, 1.0))
+
+
+def test_a_guess_at_classes_counts_one_more_of_each():
+    y = torch.tensor([[1.0, 0.0], [1.0, torch.nan], [0.0, torch.nan]])
+    rates = constant_prediction(y, Task("multilabel", num_outputs=2)).sigmoid()
+    torch.testing.assert_close(rates, torch.tensor([(2 + 1) / (3 + 2), (0 + 1) / (1 + 2)]))
+    y = torch.tensor([0, 0, 2, -100])
+    shares = constant_prediction(y, Task("multiclass", num_outputs=4)).softmax(0)
+    torch.testing.assert_close(shares, torch.tensor([3.0, 1, 2, 1]) / 7)

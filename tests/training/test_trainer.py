@@ -210,6 +210,15 @@ def test_the_gradient_of_a_step_is_that_of_the_mean(tmp_path, config, step_every
         torch.testing.assert_close(ours, theirs.grad)
 
 
+def test_a_bound_on_the_gradient_holds(tmp_path, config, monkeypatch):
+    trainer = Trainer(make_dataset(), config(clip=1e-3, arm="full", epochs=1), tmp_path)
+    parameters, norms = list(trainer.model.parameters()), []
+    step = lambda: norms.append(torch.cat([p.grad.flatten() for p in parameters]).norm())  # noqa: E731
+    monkeypatch.setattr(trainer._optimizer, "step", step)
+    trainer.fit()
+    torch.testing.assert_close(torch.stack(norms), torch.full((5,), 1e-3))
+
+
 def test_weights_decay_apart_from_the_gradient(tmp_path, config):
     settings = {"arm": "full", "epochs": 1, "batch_size": 24, "lr": 0.01}
     plain, decayed = (
@@ -235,20 +244,48 @@ def test_batches_and_epochs_without_labels_teach_nothing(tmp_path, config, arm):
     assert (0 in [record.loss for record in trainer.history]) is (arm == "random")
 
 
-def test_a_proportional_run_weights_each_graphs_loss(tmp_path, config):
+def test_a_proportional_run_weights_each_graphs_loss(tmp_path, config, monkeypatch):
     dataset = make_dataset()
     chosen = config(arm="grant-proportional", step_every="epoch", epochs=1, batch_size=4, lr=1e-3)
     trainer = Trainer(dataset, chosen, tmp_path)
     twin = Trainer(dataset, chosen, tmp_path).model
+    parameters, seen, step = list(trainer.model.parameters()), [], trainer._optimizer.step
+    monkeypatch.setattr(
+        trainer._optimizer, "step", lambda: step(seen.extend(p.grad.clone() for p in parameters))
+    )
     trainer.fit()
     ids = trainer._sampler.selected
     weights, batch = trainer._sampler.weights(ids), trainer._graphs.batch(ids)
     assert len(ids) == 3 and len(weights.unique()) > 1
     losses, labels = graph_losses(twin(batch), batch.y, dataset.task)
     ((weights * losses).sum() / (weights * labels).sum()).backward()
+    for ours, theirs in zip(seen, twin.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
     torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0).step()
     for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_infobatch_hears_the_mean_loss_of_a_graphs_labels(tmp_path, config):
+    dataset = make_dataset(level="node")
+    chosen = config(arm="infobatch", step_every="epoch", epochs=1, batch_size=24)
+    trainer, twin = (Trainer(dataset, chosen, tmp_path) for _ in range(2))
+    trainer.fit()
+    ids = dataset.split["train"]
+    batch = twin._graphs.batch(ids)
+    losses, labels = graph_losses(twin.model(batch), batch.y, dataset.task, batch.ptr)
+    scores = trainer._sampler.state_dict()["scores"]
+    torch.testing.assert_close(scores, (losses / labels.clamp(min=1)).detach())
+
+
+@pytest.mark.parametrize("arm", ["full", "infobatch"])
+def test_the_order_of_the_graphs_is_of_the_runs_seed(tmp_path, config, arm):
+    orders = []
+    for seed in (1, 2):
+        sampler = Trainer(make_dataset(), config(arm=arm, seed=seed), tmp_path)._sampler
+        sampler.select(None, 0)
+        orders.append(list(sampler))
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize("norm", ["none", "batch_norm"])
@@ -315,6 +352,7 @@ def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
     assert load_checkpoint(tmp_path / "best.pt")["epoch"] == result.best_epoch
     trainer.model.load_state_dict(load_checkpoint(tmp_path / "best.pt")["model"])
     assert trainer._evaluator(trainer.model, "test")[1] == result.test_metric
+    assert trainer._evaluator(trainer.model, "valid")[1] == result.valid_metric
 
 
 def test_the_first_of_equal_weights_is_the_best(tmp_path, config, monkeypatch):
@@ -334,6 +372,7 @@ def test_splits_without_labels_are_nan_and_not_an_end(tmp_path, config):
     dataset.graphs.y[dataset.split["valid"]] = torch.nan
     result = Trainer(dataset, config(arm="full"), tmp_path).fit()
     assert result.valid_metric is None and result.constant_loss is None
+    assert [record.valid_loss for record in read_run(tmp_path).history] == [None] * 6
     assert result.best_epoch == 6  # nothing to choose by: the last
     assert result.test_metric == result.test_metric_last is not None
 
