@@ -42,6 +42,9 @@ def test_the_planned_visits_are_those_that_random_makes(tmp_path, config, schedu
     runs = compare(make_dataset(), chosen, tmp_path, arms=arms, seeds=1)
     visits = planned_visits(chosen, 24)
     assert {run.result.graphs_seen for run in runs} == {visits}
+    settings = {"arms": "random", "controls": (), "equal_budget": False}
+    (run,) = compare(make_dataset(), chosen, tmp_path / "free", **settings, seeds=1)
+    assert run.result.graphs_seen == visits
 
 
 def test_infobatch_ends_with_epochs_of_all_graphs_whatever_the_budget(tmp_path, config):
@@ -80,6 +83,25 @@ def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
     again = [("full", 0), "kept", "kept", "kept", ("random", 1), ("full", 1)]
     assert log.order == again
     assert [run.result.test_metric for run in after] == [run.result.test_metric for run in before]
+
+
+def test_a_run_that_was_begun_goes_on_where_it_was(tmp_path, config):
+    class Stop(Observer):
+        def epoch_done(self, record):
+            if record.epoch == 2:
+                raise KeyboardInterrupt
+
+    class Begun(Observer):
+        def started(self, config, run_dir, epoch):
+            begun.append(epoch)
+
+    begun: list[int] = []
+    job = (make_dataset(), config(epochs=4), tmp_path)
+    settings = {"arms": "full", "controls": (), "seeds": 1}
+    with pytest.raises(KeyboardInterrupt):
+        compare(*job, **settings, observer=Stop())
+    compare(*job, **settings, resume=True, observer=Begun())
+    assert begun == [2]
 
 
 def test_a_run_that_begins_again_has_no_result_meanwhile(tmp_path, config):
@@ -211,6 +233,8 @@ def test_a_run_that_another_process_goes_on_with_is_left_to_it(tmp_path, config)
     with alone_in(run_folder(tmp_path, "grant-s", 1)), refused:
         compare(make_dataset(), config(epochs=1), tmp_path, **job)
     assert sorted(tmp_path.rglob("*")) == before
+    with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing to"):
+        compare(make_dataset(), config(epochs=1), tmp_path, **job, resume=True)
     (run_dir / "result.json").unlink()
     for resume in (False, True):
         with alone_in(run_dir), pytest.raises(InputError, match="another process is writing to"):
@@ -227,3 +251,5 @@ def test_what_has_begun_is_told_from_what_else_is_there(tmp_path, config):
     assert begun(tmp_path) == [(arm, seed) for arm in ("random", "grant-s") for seed in (4, 5)]
     shared = begun_config(tmp_path)
     assert (shared.seed, shared.visits, shared.epochs) == (4, None, 1)
+    (run_folder(tmp_path, "random", 4) / "config.json").unlink()  # so far begun by one arm alone
+    assert begun_config(tmp_path).seed == 4

@@ -88,6 +88,10 @@ WRONG = [
     (lambda v: v | {"published": {"full": {}}}, "missing in a recipe: grant-b, grant-s"),
     (lambda v: v | {"cited": [{"name": "x", "seconds": "?", "metric": 1}]}, "seconds=?"),
     (lambda v: v | {"cited": [{"seconds": 1}]}, "wrong form"),
+    (lambda v: v | {"cited": [{"name": "x", "seconds": 1, "metric": -1}]}, "metric=-1 is not"),
+    (lambda v: v | {"cited": [{"name": "x", "seconds": None, "metric": 1}]}, "seconds=None"),
+    (lambda v: v | {"cited": [{"name": "x", "seconds": 1, "metric": 1, "s": 1}]}, "wrong form"),
+    (lambda v: v | {"splits": [1, 2, 3.5]}, "three whole numbers"),
     (lambda v: [v], "not a recipe"),
     (
         lambda v: v | {"settings": v["settings"] | {"metric": "auto"}},
@@ -109,6 +113,9 @@ def test_unknown_names_and_files_that_are_not_json_are_named(tmp_path):
         load_recipe("QM8")
     with pytest.raises(InputError, match=r"there is no file .*none\.json: .*check the path"):
         load_recipe(str(tmp_path / "none.json"))
+    (tmp_path / "mine.JSON").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"mine\.JSON is not UTF-8 text: save it as JSON"):
+        load_recipe(str(tmp_path / "mine.JSON"))
     for text in ("{", "9" * 5000):  # so many digits are too many for Python
         with pytest.raises(InputError, match=r"mine\.json: not JSON"):
             parse_recipe(text, "mine.json")

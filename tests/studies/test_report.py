@@ -235,9 +235,28 @@ def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics)
     write_report(tmp_path, runs, summarize(runs), "title")
     draw_curves(tmp_path / "curves.png", runs, "title")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert len(json.loads((tmp_path / "results.json").read_text())["runs"]) == len(runs)
+    text = (tmp_path / "results.json").read_text()
+    assert len(json.loads(text)["runs"]) == len(runs) and "NaN" not in text
     assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
     assert terminal_table(summarize(runs), "mae", False, "title").row_count == len(metrics)
+
+
+@pytest.mark.parametrize(("higher", "best"), [(True, "random"), (False, "grant-b")])
+def test_the_best_arm_of_a_table_is_bold(higher, best):
+    metrics = {"full": [None], "random": [0.9], "grant-b": [0.5], "grant-s": [0.7]}
+    table = terminal_table(summarize(make_runs(metrics)), "roc_auc", higher, "title")
+    assert [arm for arm, row in zip(metrics, table.rows, strict=True) if row.style] == [best]
+
+
+def test_an_arm_that_takes_longer_than_full_is_said_to(tmp_path):
+    runs = [make_run("full", seed, 0.5 + seed / 10, 10.0) for seed in range(3)]
+    for seconds, says in ((15.0, "50% more training time"), (10.0, "0% less"), (4.0, "60% less")):
+        slow = [make_run("grant-b", seed, 0.5 + seed / 10, seconds) for seed in range(3)]
+        assert says in " ".join(verdict(summarize([*runs, *slow]), "roc_auc", True))
+    few = [make_run("random", seed, 0.5, 5.0) for seed in range(3)]
+    few = [replace(run, result=replace(run.result, graphs_seen=100)) for run in few]
+    said = write_report(tmp_path, [*slow, *few], summarize([*slow, *few]), "title")
+    assert any("grant-b saw 200 graphs, random 100: the numbers differ" in line for line in said)
 
 
 def test_a_table_in_a_narrow_terminal_breaks_lines_and_drops_no_digit():
