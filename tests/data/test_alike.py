@@ -103,3 +103,9 @@ def test_a_graph_has_the_same_number_whoever_is_with_it(monkeypatch) -> None:
     assert len(graphs.cut(12)) > 3
     assert fingerprints(graphs).tolist() == whole.tolist()
     assert [int(fingerprints(graphs[[i]])[0]) for i in range(len(graphs))] == whole.tolist()
+
+
+def test_contradictions_come_by_how_far_they_go_beyond_their_limits() -> None:
+    marks = np.array([7, 7, 7, 3, 3], np.uint64)
+    y = np.array([[0.0, 0], [10, 0], [np.nan, 0], [0, 0], [0, 3]])  # 10/8 and 3/1
+    assert contradictions(marks, y, np.array([8.0, 1])).tolist() == [[3, 4], [0, 1]]

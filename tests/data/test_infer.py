@@ -36,8 +36,9 @@ def test_zeros_and_ones_may_be_numbers_to_regress() -> None:
 
 
 def test_class_numbers() -> None:
-    task, y = make_task(torch.tensor([[2.0], [0.0], [NAN], [1.0]]), "graph", kind="multiclass")
-    assert (task.kind, task.num_outputs) == ("multiclass", 3)
+    y = torch.tensor([[2.0], [0.0], [NAN], [1.0]])
+    task, y = make_task(y, "graph", ("grade",), kind="multiclass")
+    assert task == Task("multiclass", "graph", 3, ("grade",))
     assert y.dtype == torch.int64
     assert y.tolist() == [2, 0, -100, 1]
 
@@ -49,6 +50,9 @@ def test_other_whole_numbers_are_the_names_of_classes(kind: torch.dtype) -> None
     task, positions = make_task(y, "graph", ("grade",), kind="multiclass")
     assert task == Task("multiclass", "graph", 3, ("-2", "3", "7"))
     assert (positions.dtype, positions.tolist()) == (torch.int64, [1, 0, 1, 2, 0, 2])
+    missing = torch.where(y == -2, NAN if y.is_floating_point() else -100, y)
+    task, positions = make_task(missing, "graph", ("grade",), kind="multiclass")
+    assert task.names == ("3", "7") and positions.tolist() == [0, -100, 0, 1, -100, 1]
 
 
 def test_classes_with_names_are_all_there_and_no_other_task() -> None:
@@ -85,6 +89,7 @@ def test_two_classes_are_a_binary_task() -> None:
         ([[0.0], [0.0]], "multiclass", "all labels are 0, .*needs two classes: choose another ta"),
         ([[3.0], [NAN]], "multiclass", "all labels are 3, .*needs two classes"),
         ([[100000001.0], [100000002.0]], "multiclass", "beyond 16,777,216 are rounded, and differ"),
+        ([[-100000001.0], [-100000002.0]], "multiclass", "beyond 16,777,216 are rounded"),
         ([[16777216.0], [16777217.0], [5.0], [5.0]], "multiclass", "beyond 16,777,216 are rounded"),
     ],
 )

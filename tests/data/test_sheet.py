@@ -105,3 +105,14 @@ def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None
     assert table.target_names == ("y (a; b)",)
     table = read_table(csv_file("Structure;IC50, nM\nC;1\n"), "Structure")
     assert table.target_names == ("IC50, nM",)
+
+
+def test_a_column_of_both_decimal_marks_is_refused(csv_file) -> None:
+    with pytest.raises(InputError, match=r"row 2, column 'y': '1,5' is not a number"):
+        read_table(csv_file("smiles;y\nC;1,5\nCC;2.5\n"))
+
+
+def test_spaces_within_a_class_are_one(csv_file) -> None:
+    rows = ["C,very  active", "CC,very active", "CCC,inactive", "CO,inactive"]
+    table = read_table(csv_file("\n".join(["smiles,y", *rows])))
+    assert table.classes == ("inactive", "very active") and columns(table) == [[1.0, 1, 0, 0]]

@@ -49,7 +49,7 @@ def test_random_split_takes_the_papers_fractions() -> None:
 
 def test_decimal_fractions_count_as_written() -> None:
     assert sizes(random_split(100, (0.29, 0.41, 0.3))) == (29, 41, 30)  # 0.29 * 100 is below 29
-    assert sizes(random_split(10, (0.1, 0.6, 0.3))) == (1, 6, 3)  # and (0.1 + 0.6) * 10 below 7
+    assert sizes(random_split(10, (0.7, 0.1, 0.2))) == (7, 1, 2)  # and 0.7 + 0.1 below 0.8
 
 
 @pytest.mark.parametrize(("size", "drawn"), [(1, 0), (2, 1), (19, 1), (20, 2)])

@@ -27,7 +27,7 @@ def both_ways(parts, path) -> list[PackedGraphs]:
     parts = list(parts)
     save_parts(iter(parts), path)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
-    return [joined(iter(parts)), PackedGraphs.load(path)]
+    return [joined(iter(parts)), PackedGraphs.load(path, verify=True)]
 
 
 @pytest.mark.parametrize("name", ["gen-reg", "gen-cls"])

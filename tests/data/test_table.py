@@ -67,6 +67,8 @@ def test_names_are_separated_by_commas_unless_they_hold_some(csv_file) -> None:
 def test_a_column_called_all_is_just_that(csv_file) -> None:
     table = read_table(csv_file("all,smiles,b\n1,C,x\n"), target=["all"])
     assert table.target_names == ("all",)
+    table = read_table(csv_file("all,smiles,b\n1,C,2\n"), target=["all"])
+    assert table.target_names == ("all",)
 
 
 def test_molecules_alone_are_enough_for_prediction(csv_file) -> None:
@@ -333,6 +335,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     ("text", "header", "cells"),
     [
         ("C\n CC \n", ["smiles"], [["C"], ["CC"]]),
+        ("C\rCC\r", ["smiles"], [["C"], ["CC"]]),
         ("C\nCC\tan alkane \n", ["smiles", "name"], [["C", ""], ["CC", "an alkane"]]),
         ("C a\x0cb\u2028c\r\nCC", ["smiles", "name"], [["C", "a\x0cb\u2028c"], ["CC", ""]]),
     ],
@@ -347,6 +350,11 @@ def test_what_stands_behind_a_smiles_is_its_name(tmp_path: Path, text, header, c
 def test_blank_lines_of_a_smi_are_skipped_and_counted(tmp_path: Path) -> None:
     (path := tmp_path / "some.smi").write_text("\nC\n \t\r\nCC\n\n", encoding="utf-8")
     assert (read_smi(path).smiles, read_smi(path).rows) == (["C", "CC"], [2, 4])
+    assert read_smi(path).first(1).smiles == ["C"]
+    assert read_smi(path).first(3).smiles == ["C", "CC"]  # more than there are
+    path.write_text("\n \n", encoding="utf-8")
+    with pytest.raises(InputError, match="is empty: give one SMILES per line"):
+        read_smi(path)
 
 
 def test_real_file_with_missing_labels(shared_data: Path) -> None:
