@@ -443,3 +443,52 @@ def test_half_precision_datasets_work():
         graphs = Case().graphs.to(dtype=dtype)
         model = FlexGCN(5, 4, 2, orders=[3, 2]).to(dtype)
         assert model(graphs.batch([3, 1, 8])).dtype == dtype
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_is_kept_for_one_layer_serves_no_other(native, monkeypatch):
+    if not native:
+        monkeypatch.setattr("grant_fast.native.takes", lambda *_: False)
+    kept = Case(symmetric=True).graphs
+    for order, normalize, mean in [
+        (2, True, True),
+        (2, True, False),
+        (2, False, True),
+        (3, True, True),
+    ]:
+        anew = Case(symmetric=True).graphs
+        assert kept.hops(order, normalize).equal(anew.hops(order, normalize))
+        weights = kept.pool_weights(order, normalize, mean)
+        assert weights.shape[0] == order
+        assert weights.equal(anew.pool_weights(order, normalize, mean))
+
+
+def test_notes_on_a_dataset_go_along():
+    graphs = Case().graphs
+    graphs.meta = {"task": "regression"}
+    for other in (graphs[1:3], graphs.to(torch.float64)):
+        assert other.meta == graphs.meta
+
+
+def test_the_range_of_classes_that_were_measured():
+    graphs = Case().graphs
+    for y, expected in (([-100] * 12, (0, 0)), ([-100, 4, *[2] * 10], (2, 4))):
+        graphs.y = torch.tensor(y)
+        assert graphs.class_range == expected
+
+
+def test_edges_are_numbered_in_int64_as_pygs():
+    batch = Case().graphs.batch([3, 4, 5])
+    assert batch.edge_index.dtype == batch.batch.dtype == batch.ptr.dtype == torch.int64
+
+
+def test_targets_of_a_batch_may_be_written_to():
+    graphs, model = Case().graphs, FlexGCN(5, 4, 2, [2, 2])
+    batch = graphs.batch([3, 4, 5])
+    before = model(batch)
+    batch.y.zero_()
+    assert model(batch).equal(before) and not graphs.y[3:6].eq(0).any()
+
+
+def test_a_batch_moves_alone():
+    assert Case().graphs.batch([3, 5]).to("meta").num_graphs == 2

@@ -30,6 +30,9 @@ BAD = [
     ({"x": torch.zeros(4, 2, dtype=torch.complex64)}, "x is complex"),
     ({"x": torch.zeros(4, 2).to_sparse()}, "x is a sparse tensor: give a dense one"),
     ({"x": "carbon"}, "x is not an array of numbers"),
+    ({"x": [[1, 2], [3]]}, "x is not an array of numbers"),
+    ({"y": torch.zeros(2, dtype=torch.complex64)}, "y has shape"),
+    ({"y": torch.tensor([0, -100])}, "y is -100 at graph 1: .*pass missing_labels=True if -100"),
     ({"edge_index": torch.tensor([[0], [4]])}, "edge 0 is 0 → 4, but nodes run from 0 to 3"),
     ({"edge_index": torch.tensor([[0, -1], [1, 0]])}, "edge 1 is -1 → 0"),
     ({"edge_index": torch.zeros(3, 2).long()}, r"edge_index has shape \(3, 2\)"),
@@ -146,6 +149,8 @@ def test_targets_have_one_dtype_a_meaning(y, dtype, shape):
         (torch.tensor([0, 1 << 40, 0, 0]), torch.int64),
         (torch.tensor([True, False, True, True]), torch.uint8),
         (np.array([0, 1, 2, 60000], dtype=np.uint16), torch.int32),
+        (np.array([0, 1, 2, 1 << 31], dtype=np.uint32), torch.int64),
+        (np.array([0, 1, 2, 3], dtype=np.uint64), torch.uint8),
         (np.arange(8.0).reshape(4, 2)[::-1], torch.float32),
     ],
 )

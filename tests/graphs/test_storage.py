@@ -1,5 +1,6 @@
 """One file for a dataset: the same after a round trip, mapped, and refused when it is not whole."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -116,6 +117,19 @@ def test_a_file_of_before_there_were_checksums_is_taken(tmp_path):
     assert len(PackedGraphs.load(path, verify=True)) == 12
 
 
+def test_each_tensor_begins_where_it_can_be_mapped(tmp_path):
+    graphs = Case(sizes=(3, 0, 2), num_features=1).graphs
+    graphs.x = graphs.x.to(torch.uint8)
+    graphs.save(tmp_path / "set.gfast")
+    content = (tmp_path / "set.gfast").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    widths = {"F64": 8, "F32": 4, "I64": 8, "I32": 4, "U8": 1}
+    header = json.loads(content[8 : 8 + length])
+    del header["__metadata__"]
+    assert length % 8 == 0
+    assert all(t["data_offsets"][0] % widths[t["dtype"]] == 0 for t in header.values())
+
+
 def test_a_foreign_file_is_refused(tmp_path):
     (tmp_path / "text.gfast").write_text("smiles,y\nCCO,1\n" * 50)
     with pytest.raises(InputError, match=r"text\.gfast is not a packed dataset"):
@@ -148,7 +162,15 @@ def test_another_version_is_refused(tmp_path):
         ("adj.col", lambda t: torch.cat([t[:-1], t[-1:] + 1000]), "points outside its graph"),
         ("adj_t.col", lambda t: t - 1, "points outside its graph"),
         ("adj.weight", lambda t: t[:1].clone(), "adj.weight does not fit its edges"),
+        ("adj.col", lambda t: t.index_fill(0, torch.tensor(0), 1), "points outside its graph"),
+        ("adj.col", lambda t: t.long(), "points outside its graph"),
         ("ptr", lambda t: t.flip(0), "ptr does not cover"),
+        ("ptr", lambda t: t.int(), "ptr does not cover"),
+        ("ptr", lambda t: t.clamp(min=1), "ptr does not cover"),
+        ("ptr", lambda t: t.index_fill(0, torch.tensor(-1), 10**6), "ptr does not cover"),
+        ("ptr", lambda t: t.index_fill(0, torch.tensor(5), 0), "ptr does not cover"),
+        ("ids", lambda t: t[1:].clone(), "y or ids do not fit"),
+        ("edge_attr", lambda t: t[1:].clone(), "edge_attr does not fit the edges"),
         ("adj.rowptr", lambda t: t + 1, "does not cover"),
         ("y", lambda t: t[1:].clone(), "y or ids do not fit"),
         ("scale", lambda t: t[1:].clone(), "scale does not fit the nodes"),
@@ -162,6 +184,7 @@ def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
     path = tmp_path / "set.gfast"
     graphs = Case().graphs
     graphs.x = graphs.x.long()
+    graphs.edge_attr = torch.ones(graphs.num_edges, 2)
     graphs.to(torch.float64).save(path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
