@@ -7,7 +7,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from grant_fast import FlexConv, FlexGCN, InputError
-from grant_fast.adjacency import Adjacency
+from grant_fast.adjacency import Adjacency, inverse_sqrt
 from tests.cases import Case
 
 
@@ -195,3 +195,29 @@ def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):
         for dtype in (torch.int64, torch.int32, torch.bool):
             with pytest.raises(InputError, match=rf"edge_weight is {dtype}: if you meant batch=…"):
                 model(x, edges, batch.to(dtype))
+
+
+def test_edges_that_are_none_are_refused_in_each_form():
+    n, dtype = 4, torch.float32
+    sparse = torch.eye(n).to_sparse()
+    for edges, weight, says in (
+        (torch.zeros(2, 3, 1).long(), None, r"edge_index has shape \(2, 3, 1\)"),
+        (torch.zeros(2, 3).bool(), None, "edge_index is torch.bool: it must hold integers"),
+        (sparse, torch.ones(n), "edge_weight goes only with edge_index"),
+        (torch.ones(n, n + 1).to_sparse(), None, "the sparse adjacency is 4 x 5, but x has 4"),
+    ):
+        with pytest.raises(InputError, match=says):
+            Adjacency.from_any(edges, weight, n, dtype)
+    assert Adjacency.from_any(sparse.double(), None, n, dtype).csr[2].dtype == dtype
+
+
+def test_a_transpose_has_the_other_sides_and_a_root_of_nothing_a_finite_gradient():
+    case = Case()
+    pool = case.graphs.batch(slice(None)).pooling(mean=True)
+    turned = pool.transpose()
+    assert (pool.num_nodes, pool.num_cols) == (turned.num_cols, turned.num_nodes)
+    assert turned.transpose().csr[1].equal(pool.csr[1])
+    degree = torch.tensor([0.0, 4.0, -1.0], requires_grad=True)
+    root = inverse_sqrt(degree)
+    root.sum().backward()
+    assert root.tolist() == [0.0, 0.5, 0.0] and degree.grad.tolist() == [0.0, -1 / 16, 0.0]

@@ -200,3 +200,13 @@ def test_a_run_may_go_on_in_another_number_of_processes():
     resumed.load_state_dict(sampler.state_dict())
     assert torch.equal(resumed.selected, sampler.selected)
     assert next(iter(resumed)) == list(sampler)[1]
+
+
+def test_a_group_is_of_as_many_processes_as_there_are(monkeypatch):
+    model = object.__new__(DistributedDataParallel)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    assert Replicas().inner(model) is model  # alone, with no warning
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
+    with pytest.raises(InputError, match="num_replicas is 2, but the process group has 3"):
+        Replicas(2).inner(model)

@@ -223,6 +223,14 @@ def test_outputs_that_are_no_tensor_ask_for_a_predict() -> None:
         loss(torch.zeros(2), None, TASKS["binary"])  # type: ignore[arg-type]
 
 
+def test_many_targets_may_have_another_dtype_than_the_predictions() -> None:
+    pred, y = torch.randn(3, 9), torch.ones(3, 9)
+    for task in (TASKS["many targets"], Task("multilabel", num_outputs=9)):
+        expected = graph_residuals(pred, y, task)
+        for dtype in (torch.float64, torch.int64, torch.bfloat16):
+            torch.testing.assert_close(graph_residuals(pred, y.to(dtype), task), expected)
+
+
 def test_half_precision_predictions_are_scored_in_float32() -> None:
     pred, y = example(TASKS["binary"], 9)
     low = pred.bfloat16()
@@ -255,6 +263,7 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
         ((4, 3), (11,), TASKS["several targets"], "one row for each graph$"),
         ((1, 3), (4, 3), TASKS["several targets"], r"give it: batch=batch\.batch$"),
         ((4, 9), (3, 9), TASKS["many targets"], r"shape \(3, 9\).*\[4, 9\], one row"),
+        ((4, 16), (4, 16), TASKS["many targets"], r"\[rows, 9\]: check"),
         ((4, 9), (4, 9), TASKS["several targets"], r'Task\("regression", num_outputs=9\)'),
         ((4, 5), (4, 5), TASKS["multiclass"], r"class numbers, as y\.argmax\(1\)$"),
         ((2, 3), (9, 3), Task("regression", "node", 3), "one a graph, pool=None in FlexGCN"),
@@ -346,7 +355,7 @@ def test_graph_losses_add_up_to_the_loss_and_its_gradient(kind, level):
 def test_classes_are_scored_however_large_the_outputs_and_wherever_they_lie() -> None:
     task, y = TASKS["multiclass"], torch.tensor([0, 1, 2, 3, -100])
     for size in (1.0, 30.0, 1000.0):
-        for low in (0.0, -1.0, 1.0):
+        for low in (0.0, -2.0, 1.0):
             pred = size * (torch.eye(5)[:, [1, 0, 4, 2, 3]] + low)
             pred = pred.T.contiguous().T.requires_grad_()
             scores = graph_residuals(pred, y, task)
