@@ -2,6 +2,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from grant_fast.errors import InputError
@@ -90,6 +91,11 @@ def test_a_share_is_at_least_one_and_at_most_all() -> None:
     assert share_size(0.999, 5) == 5
     assert share_size(1.0, 5) == 5
     assert share_size(0.5, 0) == 0
+
+
+def test_numpys_share_is_kept_as_a_plain_number() -> None:
+    for kind in (np.float32, np.float64):  # a saved state holds plain values
+        assert type(Curriculum(10, kind(0.5)).start_ratio) is float
 
 
 def test_a_curriculum_knows_which_selection_an_epoch_uses() -> None:
