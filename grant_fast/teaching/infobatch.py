@@ -105,6 +105,7 @@ class InfoBatchSampler:
                 f"{len(self.ids)}: make it with the graphs of the saved run"
             )
         self.epoch, self.scores = state["epoch"], state["scores"].clone()
+        self._seen = []  # losses from before are of what the state replaces
 
     def _places(self, ids: Positions) -> Tensor:
         return torch.searchsorted(self.ids, torch.as_tensor(ids).cpu())

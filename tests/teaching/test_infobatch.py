@@ -114,6 +114,15 @@ def test_a_state_stays_as_it_was_saved_while_the_sampler_goes_on():
         sampler.load_state_dict(state)
 
 
+def test_losses_noted_before_a_state_is_loaded_do_not_overwrite_it():
+    sampler = InfoBatchSampler(range(4), 2, epochs=50)
+    state = sampler.state_dict()
+    sampler.observe(range(4), torch.full((4,), 9.0))
+    sampler.load_state_dict(state)
+    sampler.select(None, 1)
+    assert torch.equal(sampler.scores, state["scores"])
+
+
 @pytest.mark.parametrize(
     ("ids", "size", "epochs", "name"), [([], 1, 1, "ids"), ([1], 0, 1, "batch"), ([1], 1, 0, "ep")]
 )
