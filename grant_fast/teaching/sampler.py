@@ -387,7 +387,10 @@ class GraNTSampler(Sampler[list[int]]):
             shown = repr(epoch) if isinstance(epoch, float | str | None) else type(epoch).__name__
             raise InputError(f"epoch is {shown}: give a whole number from 0 to {last}")
         if not 0 <= epoch <= last:
-            raise InputError(f"epoch {epoch} is outside this run's 0..{last}: raise epochs")
+            raise InputError(
+                f"epoch {epoch} is outside this run's 0..{last}: epochs count from 0, so a loop "
+                "that counts from 1 gives epoch - 1; of a longer run, raise epochs"
+            )
         if epoch != self.epoch:
             self._watch.leaves(self.epoch)
         self.epoch = int(epoch)

@@ -285,7 +285,10 @@ class _Scores:
             )
         y = getattr(batch, "y", None)
         if y is None:
-            raise InputError("these graphs carry no targets (y): the teacher needs them to score")
+            raise InputError(
+                f"a {type(batch).__name__} carries no targets (y) to score by: name them y, or "
+                "give collate=, a function that makes a batch with a y"
+            )
         if self._task.level == "node":
             mask = getattr(batch, "train_mask", None)
             if mask is not None and has_labels_outside(mask, y):
@@ -389,15 +392,17 @@ def _device_of(model: Model) -> torch.device | None:
 
 def scoring_runs(graphs: Any, positions: Tensor | None, size: int | None) -> list[slice]:
     """Which of the graphs (of those at `positions`, if given) to score at a time: so many, or where
-    `size` is None as many as keep a pass in the cache.
-
-    Measured on molecules and on dense graphs: times fall until some 2^19 nodes and edges together
-    (the compiled kernels stay in the cache by themselves), and do not beyond.
+    `size` is None as many as keep a pass in the cache. A last one is not left alone: models that
+    squeeze their outputs would fail on it. Measured on molecules and on dense graphs: times fall
+    until some 2^19 nodes and edges together (the compiled kernels stay in the cache by themselves),
+    and do not beyond.
     """
     if size is None and isinstance(graphs, PackedGraphs):
         return graphs.cut(1 << 19, positions, longest=1 << 14)
     size, total = size or 1024, len(graphs if positions is None else positions)
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+    lone = total % size == 1 and 1 < size < total
+    starts = range(0, total - lone, size)
+    return [slice(*ends) for ends in zip(starts, [*starts[1:], total], strict=True)]
 
 
 def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:

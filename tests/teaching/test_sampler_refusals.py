@@ -59,7 +59,7 @@ def test_arguments_in_the_other_order_are_named(make_graphs) -> None:
 
 def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> None:
     sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5)
-    with pytest.raises(InputError, match=r"epoch 5 is outside this run's 0\.\.4"):
+    with pytest.raises(InputError, match=r"outside this run's 0\.\.4: epochs count from 0"):
         sampler.select(nn.Identity(), 5)
     with pytest.raises(InputError, match="epoch -1"):
         sampler.set_epoch(-1)

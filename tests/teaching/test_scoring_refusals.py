@@ -51,6 +51,13 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         score_graphs(model, DataLoader(graphs), REGRESSION)
     with pytest.raises(InputError, match=r"the graphs are of type tuple.*: give collate="):
         score_graphs(model, [(graph, 1.0) for graph in graphs], REGRESSION)
+    with pytest.raises(InputError, match=r"a tuple carries no targets \(y\).*: .* give collate="):
+        score_graphs(
+            lambda batch: batch[1],
+            graphs,
+            REGRESSION,
+            collate=lambda graphs: (graphs, torch.ones(4)),
+        )
     with pytest.raises(InputError, match="batches with ptr or batch: check collate"):
         score_graphs(
             lambda batch: batch.y[:, None],

@@ -1,5 +1,6 @@
 """How many graphs are scored at a time."""
 
+import pytest
 import torch
 
 from grant_fast.graphs import PackedGraphs
@@ -17,7 +18,14 @@ def test_graphs_are_scored_as_many_at_a_time_as_a_cache_holds() -> None:
     where = torch.arange(20_000) % 3
     runs = scoring_runs(of([1, 1, 300_000]), where[:5], None)  # 600,000 of nodes and edges
     assert runs == [slice(0, 2), slice(2, 3), slice(3, 5)]
-    assert scoring_runs(of([1] * 9), None, 4) == [slice(0, 4), slice(4, 8), slice(8, 9)]
+    assert scoring_runs(of([1] * 10), None, 4) == [slice(0, 4), slice(4, 8), slice(8, 10)]
+
+
+@pytest.mark.parametrize(("size", "ends"), [(4, [4, 9]), (9, [9]), (8, [9]), (1, range(1, 10))])
+def test_a_last_graph_is_not_scored_alone(size: int, ends: list[int]) -> None:
+    runs = scoring_runs([None] * 9, None, size)
+    assert [run.stop for run in runs] == list(ends)
+    assert [run.start for run in runs] == [0, *ends][:-1]
 
 
 def test_graphs_of_others_are_scored_1024_at_a_time() -> None:
