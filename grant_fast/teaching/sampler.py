@@ -15,11 +15,12 @@ from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_index, count_graphs, distinct_positions
 from ..tasks import Task, check_task
+from .gathering import Collate
 from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Collate, Model, Positions, Predict, ScoringPass, check_numbers
+from .scoring import Model, Positions, Predict, ScoringPass, check_numbers
 from .selection import sample_graphs, select_graphs
 from .watch import Watch
 

@@ -8,22 +8,21 @@ from typing import Any, Literal, TypeGuard, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset, default_collate
 
 from ..batches import GraphBatch
-from ..errors import InputError, require, whole_number
+from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import as_positions, count_graphs, sizes_to_ptr, take
+from ..indexing import as_positions, count_graphs, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..nn.checks import check_layers
 from ..ops.dispatch import takes_kernels
 from ..tasks import Task, check_task, has_labels_outside
 from . import fused
+from .gathering import Collate, gather, node_ranges, scoring_runs
 from .residuals import ResidualKind, check_residual, graph_residuals
 
 Model = Callable[..., Any]
 Predict = Callable[[Any, Any], Tensor]
-Collate = Callable[[list[Any]], Any]
 Positions = Tensor | Sequence[int]
 
 
@@ -191,7 +190,7 @@ class ScoringPass:
             counts = fused.empty_counts(self.graphs.device)
         for chunk in scoring_runs(self.graphs, positions, self.batch_size):
             where = chunk if positions is None else positions[chunk]
-            batch = _gather(self.graphs, where, self.collate)
+            batch = gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
                 batch = batch.to(device)
             if mine is not None and counts is not None:
@@ -298,7 +297,7 @@ class _Scores:
                     "the mask to None",
                     stacklevel=2,
                 )
-            self.keep(self._of(pred, y, _ptr(batch, size)))
+            self.keep(self._of(pred, y, node_ranges(batch, size)))
             return
         if pred.dim() == 0 or len(pred) != size:
             found = len(pred) if pred.dim() else "no rows of"
@@ -388,52 +387,6 @@ def _device_of(model: Model) -> torch.device | None:
         return None
     tensor = next(model.parameters(), None)
     return None if tensor is None else tensor.device
-
-
-def scoring_runs(graphs: Any, positions: Tensor | None, size: int | None) -> list[slice]:
-    """Which of the graphs (of those at `positions`, if given) to score at a time: so many, or where
-    `size` is None as many as keep a pass in the cache. A last one is not left alone: models that
-    squeeze their outputs would fail on it. Measured on molecules and on dense graphs: times fall
-    until some 2^19 nodes and edges together (the compiled kernels stay in the cache by themselves),
-    and do not beyond.
-    """
-    if size is None and isinstance(graphs, PackedGraphs):
-        return graphs.cut(1 << 19, positions, longest=1 << 14)
-    size, total = size or 1024, len(graphs if positions is None else positions)
-    lone = total % size == 1 and 1 < size < total
-    starts = range(0, total - lone, size)
-    return [slice(*ends) for ends in zip(starts, [*starts[1:], total], strict=True)]
-
-
-def _gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
-    if collate is None and isinstance(graphs, PackedGraphs):
-        return graphs.batch(chunk)
-    if type(graphs) is Subset:  # of a `PackedGraphs`, for one; others may do more
-        return _gather(graphs.dataset, torch.as_tensor(graphs.indices)[chunk], collate)
-    # Graphs that are Python objects can only be fetched one by one.
-    where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
-    items = [graphs[position] for position in where]
-    if collate is not None:
-        return collate(items)
-    if isinstance(items[0], GraphBatch):  # of a data set around a `PackedGraphs`
-        return default_collate(items)
-    if not hasattr(items[0], "stores_as"):
-        raise InputError(
-            f"the graphs are of type {type(items[0]).__name__}, which PyG does not collate: give "
-            "collate=, a function that makes a batch, with the targets as its y, of a list of them"
-        )
-    return require("torch_geometric.data", "pyg").Batch.from_data_list(items)
-
-
-def _ptr(batch: Any, size: int) -> Tensor:
-    """The node ranges of a batch, from `ptr` or else from the graph number of each node."""
-    ptr = getattr(batch, "ptr", None)
-    if ptr is not None:
-        return ptr
-    numbers = getattr(batch, "batch", None)
-    if numbers is None:
-        raise InputError("a node-level task needs batches with ptr or batch: check collate")
-    return sizes_to_ptr(torch.bincount(numbers, minlength=size))
 
 
 def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:

@@ -293,22 +293,6 @@ def test_who_keeps_an_old_length_is_warned_once(make_graphs, zero) -> None:
     assert len(warned) == 1
 
 
-@pytest.mark.parametrize("mode", SCORED)
-def test_between_selections_the_teacher_does_nothing(make_graphs, zero, mode) -> None:
-    looks = []
-
-    def predict(model: Any, batch: Any) -> Tensor:
-        looks.append(batch.num_graphs)
-        return zero(model, batch)
-
-    sampler = GraNTSampler(
-        make_graphs(20), REGRESSION, 8, epochs=10, mode=mode, interval=4, predict=predict
-    )
-    changed = [sampler.select(zero, epoch) for epoch in range(10)]
-    assert [epoch for epoch, change in enumerate(changed) if change] == [0, 4, 8]
-    assert sum(looks) == 3 * 20  # one look at each graph for each selection
-
-
 def test_a_share_of_one_selects_everything_without_looking(make_graphs) -> None:
     def never(model: Any, batch: Any) -> Tensor:
         raise AssertionError("nothing is to be scored")
@@ -321,37 +305,6 @@ def test_a_share_of_one_selects_everything_without_looking(make_graphs) -> None:
         assert sorted(served(sampler)) == list(range(11))
         assert [len(batch) for batch in sampler] == [4, 4, 3]
         assert sampler.scores is None
-
-
-@pytest.mark.parametrize("mode", SCORED)
-def test_a_missed_selection_is_refused_and_then_made_up_for(make_graphs, zero, mode) -> None:
-    sampler = GraNTSampler(
-        make_graphs(40),
-        REGRESSION,
-        8,
-        epochs=20,
-        mode=mode,
-        interval=5,
-        ratio_schedule="linear",
-        predict=zero,
-    )
-    with pytest.raises(InputError, match=r"selection of epoch 0.*call sampler\.select\(model, 0\)"):
-        list(sampler)
-    with pytest.raises(InputError, match="was not made"):
-        _ = sampler.selected
-    sampler.select(zero, 0)
-    at_first = sampler.selected
-    sampler.set_epoch(12)
-    with pytest.raises(InputError, match=r"epoch 12 uses the selection of epoch 10.*model, 12\)"):
-        list(sampler)
-    assert sampler.select(zero, 12)
-    made_up = sampler.selected
-    assert not sampler.select(zero, 13)
-    assert sampler.select(zero, 10)
-    assert sampler.selected.equal(made_up)
-    assert sampler.ratio == ratio_at(10, 20, 0.1, "linear")
-    assert sampler.select(zero, 0)  # a run begun again selects again
-    assert sampler.selected.equal(at_first)
 
 
 def test_selecting_leaves_the_global_random_state_alone(make_graphs, zero) -> None:
@@ -418,22 +371,6 @@ def test_it_says_what_it_is(make_graphs) -> None:
     text = repr(GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=5, mode="graph"))
     assert "9 graphs, mode='graph', batch_size=4" in text
     assert "epochs=5" in text and "start_ratio=0.1" in text
-
-
-@pytest.mark.parametrize("mode", [*SCORED, "random"])
-def test_a_late_selection_is_that_of_its_epoch_and_the_next_is_drawn_anew(
-    make_graphs, zero, mode
-) -> None:
-    settings = {"mode": mode, "interval": 4, "ratio_schedule": "constant", "start_ratio": 0.3}
-    graphs = make_graphs(60)
-    on_time, late = (
-        GraNTSampler(graphs, REGRESSION, 4, epochs=12, predict=zero, **settings) for _ in range(2)
-    )
-    on_time.select(zero, 4)
-    late.select(zero, 6)
-    assert late.selected.equal(on_time.selected)
-    late.select(zero, 8)
-    assert late.selected.equal(on_time.selected) is (mode == "global")  # which knows no chance
 
 
 def test_graphs_are_scored_by_the_gradient_and_by_batches_that_are_known_to_fit(

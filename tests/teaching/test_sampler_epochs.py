@@ -1,15 +1,19 @@
-"""Whose word counts for the epoch that a sampler serves."""
+"""Whose word counts for the epoch that a sampler serves, and which selection it uses."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
 from grant_fast.teaching.sampler import MODES, GraNTSampler
+from grant_fast.teaching.schedules import ratio_at
 
 REGRESSION = Task("regression")
+SCORED = ["batch", "graph", "global", "proportional"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -42,3 +46,66 @@ def test_an_epoch_whose_selection_failed_is_not_held_on_to(make_graphs) -> None:
         sampler.select(nan, 4)
     sampler.set_epoch(1)
     assert sampler.epoch == 1
+
+
+@pytest.mark.parametrize("mode", SCORED)
+def test_between_selections_the_teacher_does_nothing(make_graphs, zero, mode) -> None:
+    looks = []
+
+    def predict(model: Any, batch: Any) -> Tensor:
+        looks.append(batch.num_graphs)
+        return zero(model, batch)
+
+    sampler = GraNTSampler(
+        make_graphs(20), REGRESSION, 8, epochs=10, mode=mode, interval=4, predict=predict
+    )
+    changed = [sampler.select(zero, epoch) for epoch in range(10)]
+    assert [epoch for epoch, change in enumerate(changed) if change] == [0, 4, 8]
+    assert sum(looks) == 3 * 20  # one look at each graph for each selection
+
+
+@pytest.mark.parametrize("mode", SCORED)
+def test_a_missed_selection_is_refused_and_then_made_up_for(make_graphs, zero, mode) -> None:
+    sampler = GraNTSampler(
+        make_graphs(40),
+        REGRESSION,
+        8,
+        epochs=20,
+        mode=mode,
+        interval=5,
+        ratio_schedule="linear",
+        predict=zero,
+    )
+    with pytest.raises(InputError, match=r"selection of epoch 0.*call sampler\.select\(model, 0\)"):
+        list(sampler)
+    with pytest.raises(InputError, match="was not made"):
+        _ = sampler.selected
+    sampler.select(zero, 0)
+    at_first = sampler.selected
+    sampler.set_epoch(12)
+    with pytest.raises(InputError, match=r"epoch 12 uses the selection of epoch 10.*model, 12\)"):
+        list(sampler)
+    assert sampler.select(zero, 12)
+    made_up = sampler.selected
+    assert not sampler.select(zero, 13)
+    assert sampler.select(zero, 10)
+    assert sampler.selected.equal(made_up)
+    assert sampler.ratio == ratio_at(10, 20, 0.1, "linear")
+    assert sampler.select(zero, 0)  # a run begun again selects again
+    assert sampler.selected.equal(at_first)
+
+
+@pytest.mark.parametrize("mode", [*SCORED, "random"])
+def test_a_late_selection_is_that_of_its_epoch_and_the_next_is_drawn_anew(
+    make_graphs, zero, mode
+) -> None:
+    settings = {"mode": mode, "interval": 4, "ratio_schedule": "constant", "start_ratio": 0.3}
+    graphs = make_graphs(60)
+    on_time, late = (
+        GraNTSampler(graphs, REGRESSION, 4, epochs=12, predict=zero, **settings) for _ in range(2)
+    )
+    on_time.select(zero, 4)
+    late.select(zero, 6)
+    assert late.selected.equal(on_time.selected)
+    late.select(zero, 8)
+    assert late.selected.equal(on_time.selected) is (mode == "global")  # which knows no chance
