@@ -12,6 +12,8 @@ typedef struct {
     i64 by_grad;       /* which of the two ways back */
     const float *x;    /* [n, h_in] by row of the batch, or by node of the dataset */
     i64 ldx, packed;   /* floats from row to row; whether x is the dataset's */
+    const int32_t *kind; /* [n], or NULL: x has a row for each of `kinds` (see kinds.h), which is */
+    i64 kinds;           /* X going back, and X [W_0, W_1, ...] + [b, 0, ...] going forward */
     float *y;          /* [n, h_out] */
     const float *grad; /* dY, [n, h_out] */
     const norm *norm; /* or NULL: dY is then of what a norm made of y */
@@ -142,11 +144,20 @@ static void horner(const tile *t, int transposed, i64 order, float *u, i64 ld, i
 
 /* --- Forward ---------------------------------------------------------------------------------- */
 
+/* `width` floats of what the layer has for the kind of each row of a tile. */
+static void take_kinds(const layer *l, const tile *t, float *to, i64 ld, i64 width) {
+    const int32_t *kind = l->kind + t->row0;
+    for (i64 i = 0; i < t->rows; i++, to += ld) {
+        const float *from = l->x + kind[i] * l->ldx;
+        for (i64 n = 0; n < width; n += VL) store_part(to + n, load(from + n), width - n);
+    }
+}
+
 static void forward_tile(const layer *l, const tile *t, float *z) {
     const graphs *g = t->g;
     i64 hop = hop_cycles(g->degree);
     float *y = l->y + t->row0 * l->h_out;
-    if (propagates_first(l->order, l->h_in, l->h_out, hop)) { /* one product with [X, AX, ...] */
+    if (!l->kind && propagates_first(l->order, l->h_in, l->h_out, hop)) { /* one product with [X, AX, ...] */
         i64 in = padded(l->h_in);
         propagate(l, t, z, z + blocks_floats(l->order, l->h_in, t->rows));
         product p = {z, l->order * in, 1, in, l->order, l->h_in, l->w, padded(l->h_out), l->bias,
@@ -157,7 +168,8 @@ static void forward_tile(const layer *l, const tile *t, float *z) {
     /* X [W_0, W_1, ...], then hops at the width of the output. */
     int direct = l->order == 1;
     i64 ld = row_of(l->order, l->h_out), ldc = direct ? l->h_out : ld;
-    for (i64 b = t->b0, end; b < t->b1; b = end) {
+    if (l->kind) take_kinds(l, t, direct ? y : z, ldc, ldc);
+    for (i64 b = t->b0, end; b < t->b1 && !l->kind; b = end) {
         end = run_end(l, t, b);
         product p = {x_rows(l, g, b), l->ldx, 1, 0, 1, l->h_in, l->w, ld, l->bias, 0,
                      (direct ? y : z) + (g->ptr[b] - t->row0) * ldc, ldc, direct && l->relu, NULL};
@@ -189,7 +201,16 @@ static void take_grad(const layer *l, const tile *t, float *to, i64 ld, float *s
     }
 }
 
-/* G_k = (A^T)^k dY serves both dX = sum_k G_k W_k^T and dW_k = X^T G_k. */
+/* Rows of [G_0, G_1, ...] to those of their kinds, of which `sums` has the layer's `kinds`. */
+static void add_to_kinds(const layer *l, const tile *t, const float *z, i64 ld, float *sums) {
+    const int32_t *kind = l->kind + t->row0;
+    for (i64 i = 0; i < t->rows; i++, z += ld) {
+        float *to = sums + kind[i] * ld;
+        for (i64 n = 0; n < ld; n += VL) store(to + n, load(to + n) + load(z + n));
+    }
+}
+
+/* G_k = (A^T)^k dY serves both dX = sum_k G_k W_k^T and dW_k = X^T G_k, here or kind by kind. */
 static void backward_by_grad(const layer *l, const tile *t, float *z, float *dw, float *db) {
     i64 out = padded(l->h_out), ld = row_of(l->order, l->h_out);
     float *now = z + blocks_floats(l->order, l->h_out, t->rows);
@@ -201,6 +222,10 @@ static void backward_by_grad(const layer *l, const tile *t, float *z, float *dw,
         hop(t, 1, &h);
         float *swap = now;
         now = next, next = swap;
+    }
+    if (l->kind) {
+        add_to_kinds(l, t, z, ld, dw);
+        return;
     }
     i64 width = l->order * l->h_out;
     for (i64 b = t->b0, end; b < t->b1; b = end) {
@@ -264,14 +289,15 @@ static void backward_by_input(const layer *l, const tile *t, float *z, float *dw
 /* --- What a layer prepares and adds up -------------------------------------------------------- */
 
 /* The gradients of a pass: every part adds up its own, in rows of `dw` and `db`; the last row is the
- * sum of the others, in order. */
+ * sum of the others, in order. With kinds of nodes `dw` has the sums of [G_0, G_1, ...] of each. */
 typedef struct {
     i64 parts, size, width;
     float *dw, *db;
 } gradients;
 
 static gradients make_gradients(const layer *l, i64 parts) {
-    i64 size = padded(l->order * l->h_in * l->h_out), width = padded(l->h_out);
+    i64 width = padded(l->h_out), size = l->kind ? l->kinds * row_of(l->order, l->h_out)
+                                                 : padded(l->order * l->h_in * l->h_out);
     return (gradients){parts, size, width, zeros((parts + 1) * size), zeros((parts + 1) * width)};
 }
 
@@ -287,30 +313,41 @@ static void add_rows(float *rows, i64 count, i64 width) {
                   load(rows + count * width + n) + load(rows + part * width + n));
 }
 
-/* dW [order, h_in, h_out] and db [h_out] or NULL; frees the buffers. */
+/* dW [order, h_in, h_out] and db [h_out] or NULL; with kinds of nodes also their dX, where it is asked
+ * for. Frees the buffers. */
 static void finish_gradients(const layer *l, gradients *sums, float *dw, float *db) {
     add_rows(sums->dw, sums->parts, sums->size);
     add_rows(sums->db, sums->parts, sums->width);
-    const float *sum = sums->dw + sums->parts * sums->size;
+    float *sum = sums->dw + sums->parts * sums->size, *of_kinds = NULL;
+    if (l->kind) {
+        i64 width = l->order * l->h_out, ld = row_of(l->order, l->h_out);
+        of_kinds = buffer(l->h_in * width);
+        product p = {l->x, 1, l->ldx, 0, 1, l->kinds, sum, ld, NULL, 0, of_kinds, width, 0, NULL};
+        multiply(&p, l->h_in, width);
+        product q = {sum, ld, 1, 0, 1, width, l->w_t, padded(l->h_in), NULL, 0, l->dx, l->lddx, 0, NULL};
+        if (l->dx) multiply(&q, l->kinds, l->h_in);
+        sum = of_kinds;
+    }
     for (i64 k = 0; k < l->order; k++)
         for (i64 i = 0; i < l->h_in; i++) /* by_grad sums them as [i, k], the other as [k, i] */
             memcpy(dw + (k * l->h_in + i) * l->h_out,
                    sum + (l->by_grad ? i * l->order + k : k * l->h_in + i) * l->h_out,
                    sizeof(float) * (size_t)l->h_out);
     if (db) memcpy(db, sums->db + sums->parts * sums->width, sizeof(float) * (size_t)l->h_out);
+    free(of_kinds);
     free(sums->dw);
     free(sums->db);
 }
 
 /* The weights as forward_tile wants them, or as backward_tile does; `free_layer` frees either. */
 static void pack_layer(layer *l, const graphs *g, const float *w, const float *bias) {
-    int stacked = propagates_first(l->order, l->h_in, l->h_out, hop_cycles(g->degree));
+    int stacked = !l->kind && propagates_first(l->order, l->h_in, l->h_out, hop_cycles(g->degree));
     l->w = pack_weight(w, l->order, l->h_in, l->h_out, stacked);
     l->bias = pack_bias(bias, l->order, l->h_out);
 }
 static void pack_layer_back(layer *l, const graphs *g, const float *w, int needs_dx) {
     int learned = l->dvalue != NULL; /* whose gradient needs Z_k and what Horner's rule sums */
-    l->by_grad = !learned && hops_grad(l->order, l->h_in, l->h_out, hop_cycles(g->degree), needs_dx);
+    l->by_grad = l->kind || (!learned && hops_grad(l->order, l->h_in, l->h_out, hop_cycles(g->degree), needs_dx));
     if (needs_dx || learned) l->w_t = pack_transposed(w, l->order, l->h_in, l->h_out, (int)l->by_grad);
 }
 static void free_layer(const layer *l) {

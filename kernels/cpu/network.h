@@ -3,7 +3,7 @@
 #pragma once
 #include <time.h>
 
-#include "layer.h"
+#include "kinds.h"
 #include "scores.h"
 
 /* What native/network.py fills in. A hidden layer's norm is there where gamma is not NULL: a
@@ -110,6 +110,7 @@ static void read_from(layer *l, const tile *t, const float *memory) {
 /* The first layer's: rows of the table gathered in `memory`, or x as it lies. */
 static void read_first(const network *n, layer *l, const tile *t, float *memory) {
     const graphs *g = t->g;
+    if (l->kind) return; /* what it reads does not depend on the tile */
     l->x = n->x, l->ldx = n->ldx, l->packed = n->packed;
     if (!n->code) return;
     i64 ld = padded(l->h_in);
@@ -120,6 +121,15 @@ static void read_first(const network *n, layer *l, const tile *t, float *memory)
             for (i64 c = 0; c < l->h_in; c += VL) store(to + c, load_part(row + c, l->h_in - c));
         }
     read_from(l, t, memory);
+}
+
+/* Has the first layer go by the kinds of the batch's nodes, where that pays. They are to be freed. */
+static kinds take_batch_kinds(const network *n, const graphs *g, layer *l) {
+    if (!n->code) return (kinds){0};
+    kinds k = find_kinds(g, n->code, n->kinds, n->x, n->ldx, l->h_in);
+    if (kinds_pay(&k, g->ptr[g->count]))
+        l->kind = k.of, l->kinds = k.count, l->x = k.x, l->ldx = k.ld;
+    return k;
 }
 
 /* --- In evaluation mode: one pass, nothing between the layers is stored ------------------------ */
@@ -189,6 +199,7 @@ static void evaluate(const graphs *g, i64 parts, int threads, const network *n) 
     i64 count = n->depth + !n->weight;
     layer *layers = calloc((size_t)count, sizeof(layer));
     norm *norms = calloc((size_t)count, sizeof(norm));
+    kinds known = {0};
     for (i64 k = 0; k < count; k++) {
         const net_layer *given = n->layers + k;
         i64 h_out = given->h_out, size = given->order * given->h_in * h_out;
@@ -202,7 +213,9 @@ static void evaluate(const graphs *g, i64 parts, int threads, const network *n) 
         }
         layers[k] = (layer){.order = given->order, .h_in = given->h_in, .h_out = h_out,
                             .relu = k < n->depth && !by_row(given)};
+        if (!k) known = take_batch_kinds(n, g, layers);
         pack_layer(layers + k, g, w, bias);
+        if (layers[k].kind) read_terms(layers + k, &known);
         if (by_row(given)) {
             float *affine = zeros(2 * padded(h_out));
             norms[k] = (norm){.h = h_out, .by_row = 1, .eps = (float)given->eps, .scale = affine,
@@ -218,6 +231,7 @@ static void evaluate(const graphs *g, i64 parts, int threads, const network *n) 
         free_layer(layers + k);
         free(norms[k].scale);
     }
+    free_kinds(&known);
     free(layers);
     free(norms);
 }
@@ -342,6 +356,7 @@ static i64 total_width(const network *n) {
 
 static void train_forward(const graphs *g, i64 parts, int threads, const network *n) {
     norm *norms = make_norms(g, n, NULL);
+    kinds known = {0};
     threads = useful(threads, cycles_of(g, n) / (n->depth + 1));
     for (i64 k = 0; k <= n->depth; k++) {
         const net_layer *given = n->layers + k;
@@ -350,7 +365,9 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
         if (has_layer) {
             p.l = (layer){.order = given->order, .h_in = given->h_in, .h_out = given->h_out,
                           .y = k < n->depth ? given->y : n->out};
+            if (!k) known = take_batch_kinds(n, g, &p.l);
             pack_layer(&p.l, g, given->w, given->bias);
+            if (p.l.kind) read_terms(&p.l, &known);
         }
         i64 width = padded(has_layer ? given->h_out : 0);
         if (moments) p.sums = calloc((size_t)((parts + 1) * 2 * width), sizeof(double));
@@ -368,6 +385,7 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
         if (has_layer) free_layer(&p.l);
         free(p.sums);
     }
+    free_kinds(&known);
     free(norms);
 }
 
@@ -389,6 +407,7 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
     float *means = zeros(2 * total_width(n));
     float *to = buffer(rows * widest + VL), *from = buffer(rows * widest + VL);
     norm *norms = make_norms(g, n, means);
+    kinds known = {0};
     threads = useful(threads, 2 * cycles_of(g, n) / (n->depth + 1));
     for (i64 k = n->depth; k >= 0; k--) {
         const net_layer *given = n->layers + k;
@@ -399,6 +418,7 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             p.l = (layer){.order = given->order, .h_in = given->h_in, .h_out = given->h_out,
                           .grad = n->grad, .norm = k < n->depth ? norms + k : NULL};
             if (!k && n->dx) p.l.dx = n->code ? to : n->dx, p.l.lddx = given->h_in;
+            if (!k) known = take_batch_kinds(n, g, &p.l);
             pack_layer_back(&p.l, g, given->w, k || n->dx);
             sums = make_gradients(&p.l, parts);
             p.gradients = &sums;
@@ -423,11 +443,14 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             t->grad = to;
             float *swap = to;
             to = from, from = swap;
+        } else if (n->dx && p.l.kind) {
+            spread_kinds(&known, to, given->h_in, n->dx, n->kinds);
         } else if (n->dx && n->code) {
             add_to_table(g, n, given->h_in, to);
         }
         free(p.sums);
     }
+    free_kinds(&known);
     free(norms);
     free(means);
     free(to);
