@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ..errors import InputError, few, short
-from ..training.config import INFOBATCH, RunConfig
+from ..training.config import EQUAL_BUDGET, INFOBATCH, RunConfig
 from .terminal import say
 
 if TYPE_CHECKING:
@@ -99,22 +99,45 @@ def described_share(config: RunConfig, num_train: int) -> list[str]:
     """That a run does not train on all graphs in every epoch, in a line; none where it does."""
     if config.arm in ("full", INFOBATCH):
         return []
-    from ..teaching.schedules import Curriculum, share_size
+    from ..teaching.schedules import share_size
 
     what, total = "graphs", num_train
     if config.arm == "grant-b":
         what, total = "batches", -(-num_train // config.batch_size)
     if share_size(config.start_ratio, total) == total:
         return []
-    schedules: Any = config.ratio_schedule, config.interval
-    last = Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
     of = f"{share_size(config.start_ratio, total):,} of {total:,} {what}"
-    share = f"{of} at first, {share_size(last, total):,} of them at the end"
+    share = f"{of} at first, {share_size(_last_ratio(config), total):,} of them at the end"
     remedy = "--arm full takes all"
-    curriculum = config.interval == "curriculum" and config.ratio_schedule != "constant"
-    if last == config.start_ratio and curriculum and config.epochs > 1:
+    if _stays(config):
         remedy = f"too few epochs for it to grow: give more, or --interval 1; {remedy}"
     return [f"{config.arm}: {share} ({remedy})"]
+
+
+def described_stay(config: RunConfig, arms: Sequence[str]) -> list[str]:
+    """That the arms of a comparison never widen their share, in a sentence; none where they do."""
+    on_schedule = [arm for arm in arms if arm not in ("full", EQUAL_BUDGET, INFOBATCH)]
+    if not on_schedule or not _stays(config):
+        return []
+    return [
+        f"The share of graphs stays at {config.start_ratio:.3g} in all {config.epochs} epochs, too "
+        "few for it to grow: give more, or --interval 1."
+    ]
+
+
+def _last_ratio(config: RunConfig) -> float:
+    """The share in a run's last epoch."""
+    from ..teaching.schedules import Curriculum
+
+    schedules: Any = config.ratio_schedule, config.interval
+    return Curriculum(config.epochs, config.start_ratio, *schedules).ratio(config.epochs - 1)
+
+
+def _stays(config: RunConfig) -> bool:
+    """Whether the share is meant to grow, and the run is too short for that."""
+    grows = config.interval == "curriculum" and config.ratio_schedule != "constant"
+    still = _last_ratio(config) == config.start_ratio < 1
+    return grows and still and config.epochs > 1
 
 
 def described_test(result: "RunResult", dataset: Any) -> list[str]:

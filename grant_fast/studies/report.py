@@ -277,14 +277,20 @@ def terminal_table(
 
 
 def write_report(
-    out: Path, runs: Sequence[Run], summaries: Sequence[ArmSummary], title: str
+    out: Path,
+    runs: Sequence[Run],
+    summaries: Sequence[ArmSummary],
+    title: str,
+    notes: Sequence[str] = (),
 ) -> list[str]:
-    """Write results.json and results.md into `out`; return the verdict's sentences."""
+    """Write results.json and results.md into `out`; return the verdict's sentences, then `notes`,
+    which are of the settings."""
     result = runs[0].result
     sentences = [
         *verdict(summaries, result.metric, result.higher_is_better),
         *unequal(summaries),
         *unlearned(summaries, result),
+        *notes,
     ]
     document = {
         "title": title,

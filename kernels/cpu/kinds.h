@@ -3,49 +3,58 @@
 #pragma once
 #include "layer.h"
 
-/* The kinds that a batch's nodes are of, in the order in which they first come. */
+/* The kinds that the nodes of a batch are of, in the order of their codes. */
 typedef struct {
-    i64 count, ld;
-    int32_t *of, *code; /* [n] the kind of each node; [count] which row of the table it is */
-    float *x;           /* [count, ld], whole vectors */
-    float *terms;       /* X [W_0, W_1, ...] + [b, 0, ...]; or NULL */
+    i64 codes, count, ld;
+    int32_t *of;  /* [codes] which row of x it is, -1 where the batch has none */
+    float *x;     /* [count, ld], whole vectors */
+    float *terms; /* X [W_0, W_1, ...] + [b, 0, ...], or NULL */
 } kinds;
 
 static void free_kinds(kinds *k) {
     free(k->of);
-    free(k->code);
     free(k->x);
     free(k->terms);
 }
 
-/* `table` has the rows [most, width] that `code` [N] names. */
-static kinds find_kinds(const graphs *g, const int32_t *code, i64 most, const float *table, i64 ld,
+/* `code` [N] names rows of `table` [codes, width]. */
+static kinds find_kinds(const graphs *g, const int32_t *code, i64 codes, const float *table, i64 ld,
                         i64 width) {
-    i64 n = g->ptr[g->count];
-    kinds k = {.ld = padded(width), .of = malloc(sizeof(int32_t) * (size_t)(n + 1)),
-               .code = malloc(sizeof(int32_t) * (size_t)(most + 1))};
-    int32_t *seen = malloc(sizeof(int32_t) * (size_t)(most + 1)), *of = k.of;
-    memset(seen, -1, sizeof(int32_t) * (size_t)(most + 1));
+    size_t bytes = sizeof(int32_t) * (size_t)codes;
+    kinds k = {.codes = codes, .ld = padded(width), .of = memset(malloc(bytes), -1, bytes)};
     for (i64 b = 0; b < g->count; b++) {
         const int32_t *from = code + g->first[b];
-        if (b + 8 < g->count) ask_for(code + g->first[b + 8], 64);
-        for (i64 i = 0; i < g->ptr[b + 1] - g->ptr[b]; i++) {
-            int32_t c = from[i];
-            if (seen[c] < 0) {
-                k.code[k.count] = c;
-                seen[c] = (int32_t)k.count++;
-            }
-            *of++ = seen[c];
-        }
+        i64 a = b + 8; /* to be asked for ahead, as in graphs.h */
+        if (a < g->count) ask_for(code + g->first[a], 4 * min64(g->ptr[a + 1] - g->ptr[a], 256));
+        for (i64 i = 0; i < g->ptr[b + 1] - g->ptr[b]; i++) k.of[from[i]] = 0;
     }
-    free(seen);
+    for (i64 c = 0; c < codes; c++) k.count += k.of[c] == 0;
     k.x = buffer(k.count * k.ld);
-    for (i64 j = 0; j < k.count; j++) widen(table + k.code[j] * ld, ld, width, k.x + j * k.ld, k.ld, 1);
+    for (i64 c = 0, j = 0; c < codes; c++) {
+        if (k.of[c] < 0) continue;
+        widen(table + c * ld, ld, width, k.x + j * k.ld, k.ld, 1);
+        k.of[c] = (int32_t)j++;
+    }
     return k;
 }
 
-/* A product over N rows pays back one over so many kinds. */
-static int kinds_pay(const kinds *k, i64 rows) { return 8 * k->count <= rows; }
+#define SUMS (1 << 24) /* floats that all parts' sums may take, going back */
+
+/* Whether a layer should go by them: their rows are copied at two cycles a vector, or added to at six,
+ * out of the first cache; and their own products must be few beside those of the nodes. */
+static int kinds_pay(const kinds *k, const graphs *g, i64 parts, const layer *l) {
+    i64 hop = hop_cycles(g->degree), order = l->order, h_in = l->h_in, h_out = l->h_out;
+    i64 hops = (order - 1) * hop * vectors(h_out), moved = order * vectors(h_out), nodes = g->ptr[g->count];
+    if (8 * k->count > nodes) return 0;
+    if (!l->grad) {
+        i64 first = first_cycles(order, h_in, h_out, hop), horner = horner_cycles(order, h_in, h_out, hop);
+        return hops + 2 * moved <= min64(first, horner) + 4 * vectors(h_in);
+    }
+    if ((parts + 1) * k->count * row_of(order, h_out) > SUMS) return 0;
+    int dx = l->dx != NULL;
+    i64 other = min64(by_grad_cycles(order, h_in, h_out, hop, dx), by_input_cycles(order, h_in, h_out, hop, dx));
+    return hops + 2 * (order - 1) * vectors(h_out) + 6 * moved <= other;
+}
 
 /* Lets a layer that is packed for it read what its kinds give, each computed once. */
 static void read_terms(layer *l, kinds *k) {
@@ -57,9 +66,11 @@ static void read_terms(layer *l, kinds *k) {
     l->x = k->terms, l->ldx = ld;
 }
 
-/* dtable [most, width] of the rows of dx [count, width]. */
-static void spread_kinds(const kinds *k, const float *dx, i64 width, float *dtable, i64 most) {
-    memset(dtable, 0, sizeof(float) * (size_t)(most * width));
-    for (i64 j = 0; j < k->count; j++)
-        memcpy(dtable + k->code[j] * width, dx + j * width, sizeof(float) * (size_t)width);
+/* The gradient of the table, [codes, width], from dx [count, width]. */
+static void spread_kinds(const kinds *k, const float *dx, i64 width, float *dtable) {
+    size_t bytes = sizeof(float) * (size_t)width;
+    for (i64 c = 0; c < k->codes; c++, dtable += width) {
+        if (k->of[c] < 0) memset(dtable, 0, bytes);
+        else memcpy(dtable, dx + k->of[c] * width, bytes);
+    }
 }

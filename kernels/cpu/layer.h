@@ -12,8 +12,8 @@ typedef struct {
     i64 by_grad;       /* which of the two ways back */
     const float *x;    /* [n, h_in] by row of the batch, or by node of the dataset */
     i64 ldx, packed;   /* floats from row to row; whether x is the dataset's */
-    const int32_t *kind; /* [n], or NULL: x has a row for each of `kinds` (see kinds.h), which is */
-    i64 kinds;           /* X going back, and X [W_0, W_1, ...] + [b, 0, ...] going forward */
+    const int32_t *code, *kind; /* [N], [codes]; or NULL: node i's row of x is then kind[code[i]], of */
+    i64 kinds;         /* `kinds` rows (kinds.h): X going back, X [W_0, ...] + [b, 0, ...] forward */
     float *y;          /* [n, h_out] */
     const float *grad; /* dY, [n, h_out] */
     const norm *norm; /* or NULL: dY is then of what a norm made of y */
@@ -24,23 +24,25 @@ typedef struct {
 
 /* Clock cycles a row, roughly: half a cycle for a vector's multiply-add. Which rewrite of the same sum
  * is cheaper depends on the widths and on the dataset's edges alone. */
+static i64 horner_cycles(i64 order, i64 h_in, i64 h_out, i64 hop) {
+    return h_in * vectors(order * h_out) / 2 + (order - 1) * hop * vectors(h_out);
+}
+static i64 first_cycles(i64 order, i64 h_in, i64 h_out, i64 hop) {
+    return order * h_in * vectors(h_out) / 2 + (order - 1) * (hop + 2) * vectors(h_in);
+}
 static i64 forward_cycles(i64 order, i64 h_in, i64 h_out, i64 hop) {
-    i64 horner = h_in * vectors(order * h_out) / 2 + (order - 1) * hop * vectors(h_out);
-    return horner + (h_in + h_out) / 4; /* the last: what memory takes */
+    return horner_cycles(order, h_in, h_out, hop) + (h_in + h_out) / 4; /* the last: what memory takes */
 }
 static int propagates_first(i64 order, i64 h_in, i64 h_out, i64 hop) {
-    i64 first = order * h_in * vectors(h_out) / 2 + (order - 1) * (hop + 2) * vectors(h_in);
-    i64 horner = h_in * vectors(order * h_out) / 2 + (order - 1) * hop * vectors(h_out);
-    return order > 1 && first <= horner;
+    return order > 1 && first_cycles(order, h_in, h_out, hop) <= horner_cycles(order, h_in, h_out, hop);
 }
-static int hops_grad(i64 order, i64 h_in, i64 h_out, i64 hop, int needs_dx) {
-    i64 grad = (order - 1) * (hop + 2) * vectors(h_out) + h_in * vectors(order * h_out) / 2;
-    i64 again = (order - 1) * (hop + 2) * vectors(h_in) + order * h_in * vectors(h_out) / 2;
-    if (needs_dx) {
-        grad += order * h_out * vectors(h_in) / 2;
-        again += h_out * vectors(order * h_in) / 2 + (order - 1) * hop * vectors(h_in);
-    }
-    return grad <= again;
+static i64 by_grad_cycles(i64 order, i64 h_in, i64 h_out, i64 hop, int needs_dx) {
+    i64 dx = order * h_out * vectors(h_in) / 2;
+    return (order - 1) * (hop + 2) * vectors(h_out) + h_in * vectors(order * h_out) / 2 + needs_dx * dx;
+}
+static i64 by_input_cycles(i64 order, i64 h_in, i64 h_out, i64 hop, int needs_dx) {
+    i64 dx = h_out * vectors(order * h_in) / 2 + (order - 1) * hop * vectors(h_in);
+    return first_cycles(order, h_in, h_out, hop) + needs_dx * dx;
 }
 
 /* --- Operands as the products want them ------------------------------------------------------- */
@@ -146,10 +148,12 @@ static void horner(const tile *t, int transposed, i64 order, float *u, i64 ld, i
 
 /* `width` floats of what the layer has for the kind of each row of a tile. */
 static void take_kinds(const layer *l, const tile *t, float *to, i64 ld, i64 width) {
-    const int32_t *kind = l->kind + t->row0;
-    for (i64 i = 0; i < t->rows; i++, to += ld) {
-        const float *from = l->x + kind[i] * l->ldx;
-        for (i64 n = 0; n < width; n += VL) store_part(to + n, load(from + n), width - n);
+    for (i64 b = t->b0; b < t->b1; b++) {
+        const int32_t *code = l->code + t->g->first[b];
+        for (i64 i = 0; i < t->g->ptr[b + 1] - t->g->ptr[b]; i++, to += ld) {
+            const float *from = l->x + l->kind[code[i]] * l->ldx;
+            for (i64 n = 0; n < width; n += VL) store_part(to + n, load(from + n), width - n);
+        }
     }
 }
 
@@ -203,10 +207,12 @@ static void take_grad(const layer *l, const tile *t, float *to, i64 ld, float *s
 
 /* Rows of [G_0, G_1, ...] to those of their kinds, of which `sums` has the layer's `kinds`. */
 static void add_to_kinds(const layer *l, const tile *t, const float *z, i64 ld, float *sums) {
-    const int32_t *kind = l->kind + t->row0;
-    for (i64 i = 0; i < t->rows; i++, z += ld) {
-        float *to = sums + kind[i] * ld;
-        for (i64 n = 0; n < ld; n += VL) store(to + n, load(to + n) + load(z + n));
+    for (i64 b = t->b0; b < t->b1; b++) {
+        const int32_t *code = l->code + t->g->first[b];
+        for (i64 i = 0; i < t->g->ptr[b + 1] - t->g->ptr[b]; i++, z += ld) {
+            float *to = sums + l->kind[code[i]] * ld;
+            for (i64 n = 0; n < ld; n += VL) store(to + n, load(to + n) + load(z + n));
+        }
     }
 }
 
@@ -347,7 +353,9 @@ static void pack_layer(layer *l, const graphs *g, const float *w, const float *b
 }
 static void pack_layer_back(layer *l, const graphs *g, const float *w, int needs_dx) {
     int learned = l->dvalue != NULL; /* whose gradient needs Z_k and what Horner's rule sums */
-    l->by_grad = l->kind || (!learned && hops_grad(l->order, l->h_in, l->h_out, hop_cycles(g->degree), needs_dx));
+    i64 hop = hop_cycles(g->degree);
+    l->by_grad = l->kind || (!learned && by_grad_cycles(l->order, l->h_in, l->h_out, hop, needs_dx) <=
+                                             by_input_cycles(l->order, l->h_in, l->h_out, hop, needs_dx));
     if (needs_dx || learned) l->w_t = pack_transposed(w, l->order, l->h_in, l->h_out, (int)l->by_grad);
 }
 static void free_layer(const layer *l) {

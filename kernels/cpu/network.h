@@ -124,11 +124,11 @@ static void read_first(const network *n, layer *l, const tile *t, float *memory)
 }
 
 /* Has the first layer go by the kinds of the batch's nodes, where that pays. They are to be freed. */
-static kinds take_batch_kinds(const network *n, const graphs *g, layer *l) {
+static kinds take_batch_kinds(const network *n, const graphs *g, i64 parts, layer *l) {
     if (!n->code) return (kinds){0};
     kinds k = find_kinds(g, n->code, n->kinds, n->x, n->ldx, l->h_in);
-    if (kinds_pay(&k, g->ptr[g->count]))
-        l->kind = k.of, l->kinds = k.count, l->x = k.x, l->ldx = k.ld;
+    if (kinds_pay(&k, g, parts, l))
+        l->code = n->code, l->kind = k.of, l->kinds = k.count, l->x = k.x, l->ldx = k.ld;
     return k;
 }
 
@@ -213,7 +213,7 @@ static void evaluate(const graphs *g, i64 parts, int threads, const network *n) 
         }
         layers[k] = (layer){.order = given->order, .h_in = given->h_in, .h_out = h_out,
                             .relu = k < n->depth && !by_row(given)};
-        if (!k) known = take_batch_kinds(n, g, layers);
+        if (!k) known = take_batch_kinds(n, g, parts, layers);
         pack_layer(layers + k, g, w, bias);
         if (layers[k].kind) read_terms(layers + k, &known);
         if (by_row(given)) {
@@ -365,7 +365,7 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
         if (has_layer) {
             p.l = (layer){.order = given->order, .h_in = given->h_in, .h_out = given->h_out,
                           .y = k < n->depth ? given->y : n->out};
-            if (!k) known = take_batch_kinds(n, g, &p.l);
+            if (!k) known = take_batch_kinds(n, g, parts, &p.l);
             pack_layer(&p.l, g, given->w, given->bias);
             if (p.l.kind) read_terms(&p.l, &known);
         }
@@ -418,7 +418,7 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             p.l = (layer){.order = given->order, .h_in = given->h_in, .h_out = given->h_out,
                           .grad = n->grad, .norm = k < n->depth ? norms + k : NULL};
             if (!k && n->dx) p.l.dx = n->code ? to : n->dx, p.l.lddx = given->h_in;
-            if (!k) known = take_batch_kinds(n, g, &p.l);
+            if (!k) known = take_batch_kinds(n, g, parts, &p.l);
             pack_layer_back(&p.l, g, given->w, k || n->dx);
             sums = make_gradients(&p.l, parts);
             p.gradients = &sums;
@@ -444,7 +444,7 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             float *swap = to;
             to = from, from = swap;
         } else if (n->dx && p.l.kind) {
-            spread_kinds(&known, to, given->h_in, n->dx, n->kinds);
+            spread_kinds(&known, to, given->h_in, n->dx);
         } else if (n->dx && n->code) {
             add_to_table(g, n, given->h_in, to);
         }

@@ -16,6 +16,7 @@ from ..options import with_settings
 from ..shell import (
     again,
     described,
+    described_stay,
     interrupted,
     load,
     show_results,
@@ -98,6 +99,8 @@ def compare(
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     every, about = with_controls(chosen), described(dataset, config)
+    stay = described_stay(config, every)
+    about += stay
     if saved is not None:
         about.append(f"continues {out}: {', '.join(every)}; {seeds} seed{'s' * (seeds != 1)} each")
     try:
@@ -113,7 +116,7 @@ def compare(
             )
         title = title_of(dataset)
         summaries = summarize(runs)
-        sentences = write_report(out, runs, summaries, title)
+        sentences = write_report(out, runs, summaries, title, stay)
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
         raise interrupted(bool(begun(out)), again()) from None
