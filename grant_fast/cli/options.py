@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -58,7 +58,7 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
         flag,
         help=f"{text[0].upper()}{text[1:]}.",
         show_default=False,
-        metavar={int: "<int>", float: "<float>"}.get(_bare(spec.type)),
+        metavar=_shown(spec.type),
     )
     return inspect.Parameter(
         spec.name,
@@ -66,6 +66,13 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
+
+
+def _shown(kind: Any) -> str | None:
+    """How the help names what an option takes; None where its own way will do."""
+    if get_origin(kind) is tuple:
+        return f"<{get_args(kind)[0].__name__},…>"
+    return {int: "<int>", float: "<float>", int | str: "<int|str>"}.get(_bare(kind))
 
 
 def _bare(kind: Any) -> Any:

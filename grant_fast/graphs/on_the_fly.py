@@ -19,7 +19,8 @@ from ..caching import made_once
 from ..reference import expand_rows
 from .flat import FlatGraphs
 
-#: The hops of graphs of fewer nodes in all are done before their edges are grouped.
+#: The hops of graphs of fewer nodes in all are done before their edges are grouped, or the kinds of
+#: their nodes found.
 LEAST_GROUPED = 2048
 
 
@@ -80,6 +81,8 @@ def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
     out = copy(made)
     out.graphs = copy(made.graphs)
     out.graphs.x = x
+    if out.graphs.groups and torch.is_grad_enabled():
+        del out.graphs.kinds  # an encoder may ask for them: what they save twice, they cost once
     # An encoder sees what it was given, where a dataset's integers become int64.
     out._given = x
     return out
