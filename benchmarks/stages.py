@@ -32,14 +32,17 @@ class Stage(NamedTuple):
 def reasons(model: FlexGCN) -> dict[str, str]:
     """A sentence for each kind of stage of this model."""
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
+    convs = convs[: -1 if model.pool else None]
     widths = sorted({width for conv in convs for width in (conv.in_channels, conv.out_channels)})
     ragged = [width for width in widths if width != padded(width)]
     shares = [width / padded(width) for width in ragged]
     norm = any(not isinstance(norm, nn.Identity) for norm in model.norms)
     drops = any(dropout.p for dropout in model.dropouts)
+    coded = model.encoder is not None
     layer = [
         f"widths of {', '.join(map(str, ragged))} fill {min(shares):.0%} to {max(shares):.0%} of "
         "their registers" if ragged else "",
+        "the first layer copies κ rows for each node, and adds up as many" if coded else "",
         "a hop adds rows that lie in cache, two loads a cycle, and moves no new byte",
         "random bits are made, ten operations for a vector, both ways" if drops else "",
         "the layer's input is normalised again for its own gradient" if norm else "",
@@ -90,10 +93,21 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
         coded = i == 0 and model.encoder is not None
         read = 4.0 * n * (1 if coded else a)  # a kind of node for the encoder's row
         moved, operations = edges if k > 1 else 0.0, 2.0 * (n * k * a * b + e * (k - 1) * min(a, b))
+        products = 2.0 * n * k * a * b  # dX's
+        if coded:  # the products are those of each kind of node, and the hops at the width of Y
+            kinds = batch.graphs.kinds
+            m = n if kinds is None else len(kinds[1][batch.nodes].unique())
+            products = 2.0 * m * k * a * b
+            operations = min(operations, products + 2.0 * e * (k - 1) * b)
         forward.append((f"layer {i + 1} forward", read + moved + 4.0 * n * b, operations))
         # dY of what the norm made; Y, for the norm's own gradient; X again; and dX.
-        back = 4.0 * n * b * (1 if last else 2) + read + moved + (0 if constant else 4.0 * n * a)
-        operations += 0 if constant else 2.0 * n * k * a * b
+        back = (
+            4.0 * n * b * (1 if last else 2)
+            + read
+            + moved
+            + (0 if constant or coded else 4.0 * n * a)
+        )
+        operations += 0 if constant else products
         backward.append((f"layer {i + 1} backward", back, operations))
     if pooled:
         readout = convs[-1]
