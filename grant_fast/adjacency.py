@@ -199,7 +199,8 @@ def check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
         edge = ((edge_index < 0) | (edge_index >= num_nodes)).any(0).nonzero()[0].item()
         source, target = edge_index[:, int(edge)].tolist()
         raise InputError(
-            f"edge {edge} is {source} → {target}, but nodes run from 0 to {num_nodes - 1}"
+            f"edge {edge} is {source} → {target}, but nodes run from 0 to {num_nodes - 1}, "
+            "the rows of x"
         )
 
 

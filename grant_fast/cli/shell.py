@@ -44,9 +44,11 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
     An error mentions where the config was saved, if the source was not given anew.
     """
     from ..training.config import MEMORY
+    from ..training.model import resolve_device
     from ..training.source import dataset_of
     from ..workers import cores
 
+    resolve_device(config.device)  # what cannot be used is refused before data are read
     try:
         dataset = dataset_of(config, workers=cores(), progress=True)
     except InputError as error:
@@ -154,6 +156,8 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     if result.valid_metric is None:
         chosen = f"the last, because {why_unmeasured(dataset, result.metric, 'valid')}"
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
+    if dataset.task.kind == "multiclass" and {"roc_auc", "ap"} & {*result.test_metrics}:
+        lines.append("roc_auc and ap are means over the classes, each against the others")
     if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.metric, result.test_metric_each))
     if result.test_metric is not None and result.constant_metric is not None:

@@ -292,8 +292,8 @@ class PackedGraphs(FlatGraphs):
                 becomes float32 [G, T].
             edge_attr: also keep OGB's three categorical columns for each bond, for your own models
                 that read them (`FlexGCN` does not).
-            strict: an unparsable SMILES is an error; otherwise it is left out with a warning, and
-                `ids` holds the rows that remain.
+            strict: an unparsable SMILES is an error; otherwise it is left out with a warning, as
+                None and NaN are, and `ids` holds the rows that remain.
             missing_labels: NaN in `y` means "not measured".
             workers: processes to parse with, one by default. More are spawned, so a script needs
                 the usual `if __name__ == "__main__":` guard.
@@ -310,6 +310,8 @@ class PackedGraphs(FlatGraphs):
         if y is not None and y.shape[:1] != (len(smiles),):
             rows = len(y) if y.dim() else "no"
             raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")
+        if not strict:  # a table's gaps, as None and NaN, are left out like cells that are empty
+            smiles = ["" if str(s) in ("None", "nan", "<NA>") else s for s in smiles]
         graphs, failures = featurize(smiles, workers, progress, edge_attr)
         if failures:
             row, text = failures[0]
@@ -317,7 +319,7 @@ class PackedGraphs(FlatGraphs):
             if strict or len(failures) == len(smiles):
                 hint = "fix it, or pass strict=False" if strict else "none of them is"
                 raise InputError(f"{first} ({len(failures)} in all): {hint}")
-            warnings.warn(f"{len(failures)} left out; the first is {first}", stacklevel=2)
+            warnings.warn(f"{len(failures)} left out; the first is {first}", stacklevel=3)
         bad = {row for row, _ in failures}
         keep = torch.tensor([row for row in range(len(smiles)) if row not in bad], dtype=torch.long)
         if y is not None:

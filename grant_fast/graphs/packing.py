@@ -1,6 +1,7 @@
 """From plain arrays to the packed layout, with every check that can be made before work is lost."""
 
 import math
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,18 @@ def as_tensor(name: str, value: Any) -> Tensor:
     try:
         return torch.from_numpy(np.array(value, ndmin=1))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} is not an array of numbers: {error}") from error
+        why = _other_than_numbers(value) or str(error)
+        raise InputError(f"{name} is not an array of numbers: {why}") from error
+
+
+def _other_than_numbers(value: Any) -> str:
+    """What else is the first in a table, and what to do; empty where that is not the trouble."""
+    items = np.array(value, dtype=object)
+    for place, item in zip(np.ndindex(items.shape), items.flat, strict=True):
+        if not isinstance(item, Number | np.ndarray | list | tuple):
+            where = ", ".join(map(str, place))
+            return f"{item!r:.40} is at [{where}]; give numbers, and NaN for what is missing"
+    return ""
 
 
 def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:

@@ -297,6 +297,8 @@ def aligned(pred: Tensor, y: Tensor | None, task: Task) -> tuple[Tensor, Tensor]
         )
     if target.shape != (len(matrix), columns):
         shape = f"[{len(matrix)}]" if task.kind == "multiclass" else f"[{len(matrix)}, {columns}]"
+        if task.level == "node" and len(matrix) < len(y):
+            shape = f"predictions [{len(y)}, {outputs}]"
         raise InputError(
             f"targets have shape {tuple(y.shape)} for predictions of shape {tuple(pred.shape)}: "
             f"this {task.level}-level {task.kind} task needs {shape}, one row "

@@ -71,8 +71,9 @@ def check_free(out: Path, resume: bool, overwrite: bool) -> None:
             f"{out} holds the result of a run without its {LAST_FILE}: restore that, or train "
             "again with --overwrite"
         )
-    if out.is_file():
-        raise InputError(f"{out} is a file: give a folder with -o")
+    for path in (out, *out.parents):
+        if path.is_file():
+            raise InputError(f"{path} is a file: give a folder with -o")
     if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
         raise InputError(
             f"{out} is not empty: resume or overwrite what is there (--resume, --overwrite), or "

@@ -10,6 +10,9 @@
  * Bytes that must move, a node: 4 h_in read + 4 h_out written + 4 for S + 8 for four neighbours, or 4
  * an edge where nodes have many; whatever K is.
  *
+ * A first layer on a table of a few kinds of nodes does its products for each kind, of which the nodes
+ * copy rows that lie in cache: 4 + 4 h_out a node then, without 4 h_in.
+ *
  * A network keeps of each layer Y alone, before its norm: norm, ReLU and dropout are done as the next
  * layer reads it, both ways.
  *

@@ -3,6 +3,10 @@
 import json
 import re
 
+import pytest
+
+from grant_fast.cli.shell import described_stay
+from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
 from tests.cli.runs import SIZE, SMALL, fails, run
 
@@ -18,6 +22,10 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     arms = ["full", "full-equal-budget", "random", "grant-b", "grant-s", "grant-global"]
     assert [arm["arm"] for arm in table["arms"]] == arms
     assert all(arm in result.stdout for arm in arms)
+    stays = "The share of graphs stays at 0.05 in all 3 epochs, too few for it to grow: "
+    assert stays in " ".join(result.stderr.split()) and stays in " ".join(result.stdout.split())
+    assert table["verdict"][-1].startswith(stays)
+    assert f"- {stays}" in (out / "results.md").read_text()
     seen = {arm["arm"]: arm["graphs_seen"]["mean"] for arm in table["arms"]}
     assert seen["full-equal-budget"] == seen["random"] == seen["grant-s"] == seen["grant-global"]
     assert (out / "results.md").read_text().count("\n| ") >= len(arms)
@@ -32,6 +40,17 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     assert "not name them: full, grant-s, grant-global." in fewer.stdout
     fewer = run(*words, "--resume", "--seeds", 1)
     assert "Not shown, as these seeds were not asked for: 1." in fewer.stdout
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"epochs": 500}, {"interval": 1}, {"ratio_schedule": "constant"}, {"start_ratio": 1.0}],
+)
+def test_a_share_that_grows_or_is_meant_to_stay_is_not_remarked_on(settings):
+    config = RunConfig(**{"epochs": 4, **settings})
+    assert described_stay(config, ["grant-b"]) == []
+    assert described_stay(RunConfig(epochs=4), ["full", "full-equal-budget"]) == []
+    assert described_stay(RunConfig(epochs=4), ["full", "random"])
 
 
 def test_compare_says_which_arms_it_runs():

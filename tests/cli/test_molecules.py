@@ -39,6 +39,7 @@ def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     assert result.exit_code == 0, result.output
     assert "skipped 2 rows without any label" in result.stderr
     assert "target effect, multiclass, 3 classes (active: " in result.stderr
+    assert "roc_auc and ap are means over the classes, each against the others" in result.stdout
     header, *rows = lines_of(folder / "test.csv")
     assert header == ["graph", "effect", "active", "in between", "inactive"]
     kinds = dict(enumerate((row[1] for row in lines_of(of_words)[1:]), 2))

@@ -43,6 +43,13 @@ def test_nonsense_settings_are_one_line_and_leave_nothing(tmp_path, words, messa
     assert not (tmp_path / "run").exists()
 
 
+def test_what_this_machine_cannot_do_is_said_before_data_are_read(tmp_path):
+    absent, file = tmp_path / "none.csv", tmp_path / "file"
+    file.write_text("")
+    assert "device=abacus cannot be used here" in fails("train", absent, "--device", "abacus")
+    assert f"{file} is a file: give a folder" in fails("train", absent, "-o", file / "run")
+
+
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path):
     assert "arm=grant-x cannot be used" in fails("train", *SMALL, "--arm", "grant-x")
     assert "arm=grant-x cannot be used" in fails("compare", *SMALL, "--arm", "full, grant-x")
@@ -324,7 +331,7 @@ def test_resuming_asks_for_the_same_settings(trained):
 def test_unwritable_outputs_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     line = fails("train", *SMALL, "--epochs", 1, "-o", tmp_path / "file" / "run")
-    assert "cannot make the folder" in line and "Not a directory" in line
+    assert "file is a file: give a folder with -o" in line
     (tmp_path / "link").symlink_to("nowhere")
     for out in (tmp_path / "link", tmp_path / "link" / "run"):
         line = fails("train", *SMALL, "--epochs", 1, "-o", out)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,6 +158,14 @@ def test_what_is_no_smiles_is_named_by_its_place_in_the_list() -> None:
         PackedGraphs.from_smiles(["CCO", "C1CC"])
     with pytest.warns(UserWarning, match=r"1 left out; the first is smiles\[1\] 'C1CC'"):
         PackedGraphs.from_smiles(["CCO", "C1CC"], strict=False)
+
+
+def test_gaps_of_a_table_are_left_out_where_that_is_asked_for() -> None:
+    column: list[Any] = ["CCO", None, float("nan"), "C"]
+    with pytest.warns(UserWarning, match=r"2 left out; the first is smiles\[1\] ''") as warned:
+        graphs = PackedGraphs.from_smiles(column, [1.0, 2.0, 3.0, 4.0], strict=False)
+    assert [Path(warning.filename).name for warning in warned] == [Path(__file__).name]
+    assert graphs.ids.tolist() == [0, 3] and graphs.y.tolist() == [[1.0], [4.0]]
 
 
 @pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles])

@@ -268,6 +268,12 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
         ((4, 5), (4, 5), TASKS["multiclass"], r"class numbers, as y\.argmax\(1\)$"),
         ((2, 3), (9, 3), Task("regression", "node", 3), "one a graph, pool=None in FlexGCN"),
         ((9, 3), (2, 3), TASKS["several targets"], "one a node, pool them"),
+        (
+            (2, 1),
+            (9, 1),
+            Task("regression", level="node"),
+            r"needs predictions \[9, 1\], one row for each node; if the predictions are one a graph",
+        ),
         ((4,), (5,), TASKS["binary"], r"shape \(5,\).*shape \(4,\).*one row for each graph"),
         ((4, 5), (9,), TASKS["multiclass"], "give the task level='node' and FlexGCN pool=None$"),
         ((4, 3, 1), (4, 3), TASKS["several targets"], r"shape \(4, 3, 1\)"),
