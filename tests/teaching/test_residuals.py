@@ -272,7 +272,7 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
             (2, 1),
             (9, 1),
             Task("regression", level="node"),
-            r"needs predictions \[9, 1\], one row for each node; if the predictions are one a graph",
+            r"needs predictions \[9, 1\], one row for each node; if the predictions are one",
         ),
         ((4,), (5,), TASKS["binary"], r"shape \(5,\).*shape \(4,\).*one row for each graph"),
         ((4, 5), (9,), TASKS["multiclass"], "give the task level='node' and FlexGCN pool=None$"),
