@@ -44,15 +44,16 @@ static kinds find_kinds(const graphs *g, const int32_t *code, i64 codes, const f
  * out of the first cache; and their own products must be few beside those of the nodes. */
 static int kinds_pay(const kinds *k, const graphs *g, i64 parts, const layer *l) {
     i64 hop = hop_cycles(g->degree), order = l->order, h_in = l->h_in, h_out = l->h_out;
-    i64 hops = (order - 1) * hop * vectors(h_out), moved = order * vectors(h_out), nodes = g->ptr[g->count];
-    if (8 * k->count > nodes) return 0;
+    i64 hops = (order - 1) * hop * vectors(h_out), moved = order * vectors(h_out);
+    if (8 * k->count > g->ptr[g->count]) return 0;
     if (!l->grad) {
-        i64 first = first_cycles(order, h_in, h_out, hop), horner = horner_cycles(order, h_in, h_out, hop);
-        return hops + 2 * moved <= min64(first, horner) + 4 * vectors(h_in);
+        i64 other = min64(first_cycles(order, h_in, h_out, hop), horner_cycles(order, h_in, h_out, hop));
+        return hops + 2 * moved <= other + 4 * vectors(h_in);
     }
     if ((parts + 1) * k->count * row_of(order, h_out) > SUMS) return 0;
     int dx = l->dx != NULL;
-    i64 other = min64(by_grad_cycles(order, h_in, h_out, hop, dx), by_input_cycles(order, h_in, h_out, hop, dx));
+    i64 other = min64(by_grad_cycles(order, h_in, h_out, hop, dx),
+                      by_input_cycles(order, h_in, h_out, hop, dx));
     return hops + 2 * (order - 1) * vectors(h_out) + 6 * moved <= other;
 }
 
