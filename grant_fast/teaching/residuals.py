@@ -312,6 +312,14 @@ def aligned(pred: Tensor, y: Tensor | None, task: Task) -> tuple[Tensor, Tensor]
     return matrix, _checked_classes(target.squeeze(1), outputs)
 
 
+def are_probabilities(pred: Tensor, task: Task) -> bool:
+    """Whether outputs for classes are what a softmax gives; where that is free to see."""
+    if task.kind != "multiclass" or pred.dim() != 2 or len(pred) < 2 or not _may_look_at(pred):
+        return False
+    rows = pred[:1000].float()
+    return bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-3).all())
+
+
 def _or_the_task(pred: Tensor, y: Tensor, task: Task) -> str:
     """What may be wrong of a task for which predictions have the wrong width."""
     if pred.dim() != 2:

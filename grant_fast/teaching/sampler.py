@@ -198,6 +198,8 @@ class GraNTSampler(Sampler[list[int]]):
                 run or is not a whole number, processes that differ in more than `rank`.
         """
         self._move_to(epoch)
+        if self._picked is None:
+            self._watch.begins(self.epoch)
         self._is_set = False
         at = self.curriculum.last_selection(epoch)
         if self._picked_at == at and epoch != at:

@@ -19,7 +19,7 @@ from ..ops.dispatch import takes_kernels
 from ..tasks import Task, check_task, has_labels_outside
 from . import fused
 from .gathering import Collate, gather, node_ranges, scoring_runs
-from .residuals import ResidualKind, check_residual, graph_residuals
+from .residuals import ResidualKind, are_probabilities, check_residual, graph_residuals
 
 Model = Callable[..., Any]
 Predict = Callable[[Any, Any], Tensor]
@@ -324,6 +324,12 @@ class _Scores:
         self._parts, self._waiting = [], 0
 
     def _of(self, pred: Tensor, y: Tensor, ptr: Tensor | None) -> Tensor:
+        if not self._done and self._residual == "gradient" and are_probabilities(pred, self._task):
+            warnings.warn(
+                "the predictions of classes are probabilities, which the teacher takes for logits "
+                "and scores wrongly: return what goes into the softmax",
+                stacklevel=2,
+            )
         return graph_residuals(pred, y, self._task, ptr, self._residual, overwrite=self._overwrite)
 
     def keep(self, scores: Tensor) -> None:

@@ -12,12 +12,21 @@ _TOO_MANY_PASSES = 5
 
 
 class Watch:
-    """Warns, each once, of an epoch served over and over, and of a length that was kept."""
+    """Warns of epochs counted from 1, of one served over and over, and of a length that was kept."""
 
     def __init__(self) -> None:
         self._told: float = math.inf  # the least length that was told
         self._served = 0, 0  # batches of the last epoch, and how many it had
         self._passes = 0  # over this epoch
+
+    def begins(self, epoch: int) -> None:
+        """The first selection of all: who counts from 1 would learn of it after the last."""
+        if epoch == 1:
+            warnings.warn(
+                "the first epoch that is selected for is 1, but epochs count from 0: a loop that "
+                "counts from 1 gives epoch - 1 (a resumed run first loads the sampler's state)",
+                stacklevel=3,
+            )
 
     def tells(self, length: int) -> int:
         """The length, which somebody asks for."""

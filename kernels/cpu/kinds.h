@@ -60,7 +60,7 @@ static int kinds_pay(const kinds *k, const graphs *g, i64 parts, const layer *l)
 /* Lets a layer that is packed for it read what its kinds give, each computed once. */
 static void read_terms(layer *l, kinds *k) {
     i64 ld = row_of(l->order, l->h_out);
-    k->terms = buffer(k->count * ld + VL);
+    k->terms = zeros(k->count * ld + VL);
     product p = {k->x, k->ld, 1, 0, 1, l->h_in, l->w, ld, l->bias, 0, k->terms, ld,
                  l->order == 1 && l->relu, NULL};
     multiply(&p, k->count, padded(l->order * l->h_out));

@@ -39,6 +39,22 @@ def test_a_loader_that_counts_its_passes_does_not_move_a_selected_epoch(
     assert counted.epoch == 2
 
 
+@pytest.mark.parametrize("mode", SCORED)
+def test_a_loop_that_counts_from_1_is_told_so_at_once(make_graphs, zero, mode) -> None:
+    make = lambda: GraNTSampler(  # noqa: E731
+        make_graphs(40), REGRESSION, 4, epochs=9, mode=mode, interval=1, predict=zero
+    )
+    with pytest.warns(UserWarning, match="counts from 1 gives epoch - 1") as warned:
+        make().select(zero, 1)
+    assert [warning.filename for warning in warned] == [__file__]
+    sampler, resumed = make(), make()
+    for epoch in (0, 1, 2):
+        sampler.select(zero, epoch)
+    sampler.select(zero, 0)
+    resumed.load_state_dict(sampler.state_dict())
+    resumed.select(zero, 1)
+
+
 def test_an_epoch_whose_selection_failed_is_not_held_on_to(make_graphs) -> None:
     nan = lambda model, batch: torch.full((batch.num_graphs,), math.nan)  # noqa: E731
     sampler = GraNTSampler(make_graphs(40), REGRESSION, 4, epochs=9, predict=nan)

@@ -123,6 +123,23 @@ def test_a_train_mask_is_not_passed_over_in_silence(make_graphs) -> None:
         score_graphs(lambda batch: batch.x[:, :1], graphs, task)
 
 
+def test_probabilities_are_not_taken_for_logits_in_silence(make_graphs) -> None:
+    task, graphs = Task("multiclass", num_outputs=3), make_graphs(4)
+    for graph in graphs:
+        graph.y = torch.tensor([1])
+    rows = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.1, 0.2, 0.7]])
+    with pytest.warns(UserWarning, match="probabilities, .* return what goes into the softmax"):
+        score_graphs(lambda batch: rows[: batch.num_graphs], graphs, task)
+    negative = rows + torch.tensor([1.0, -1.0, 0.0])
+    for logits in (rows + 1, negative, rows.log(), rows * torch.tensor([[1], [1], [1], [2]])):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            score_graphs(lambda batch, f=logits: f[: batch.num_graphs], graphs, task)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # where they are what is asked for
+        score_graphs(lambda batch: rows[: batch.num_graphs], graphs, task, residual="raw")
+
+
 @pytest.mark.parametrize(
     ("mask", "y", "outside"),
     [
