@@ -12,7 +12,7 @@ _TOO_MANY_PASSES = 5
 
 
 class Watch:
-    """Warns of epochs counted from 1, of one served over and over, and of a length that was kept."""
+    """Warns of epochs counted from 1, of one that is served over and over, of a kept length."""
 
     def __init__(self) -> None:
         self._told: float = math.inf  # the least length that was told
