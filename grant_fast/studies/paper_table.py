@@ -76,6 +76,7 @@ def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[s
             "GraNT",
             "whose",
             "Time (s)",
+            "Graph visits",
             "Loss ↓",
             f"{metric} as published {arrow}",
             f"true {metric}{unit} {arrow}",
@@ -91,6 +92,7 @@ def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[s
                 _SYMBOLS[row.arm],
                 "here",
                 time,
+                f"{row.graphs_seen.mean:,.0f}",
                 str(row.loss),
                 _precise(row.published_metric.mean, row.published_metric.std),
                 _precise(row.true_metric.mean, row.true_metric.std),
@@ -99,7 +101,7 @@ def cells(recipe: Recipe, config: RunConfig, rows: Sequence[Row]) -> list[list[s
         )
     for name, figures in recipe.cited.items():
         time, value = f"{figures.seconds:,.2f}", f"{figures.metric:.4f}"
-        lines.append([name, "cited, not run", time, "–", value, "–", "–"])
+        lines.append([name, "cited, not run", time, "–", "–", value, "–", "–"])
     return lines
 
 
@@ -112,6 +114,7 @@ def _published_cells(recipe: Recipe, arm: str) -> list[str]:
     exact = recipe.convention == "whole_split"
     return [
         f"{figures.seconds:,.2f}{saved}",
+        "–",
         _precise(figures.loss),
         _precise(figures.metric, figures.spread),
         "–" if true is None else f"{true:.4f}" if exact else f"≈ {true:.2g}",

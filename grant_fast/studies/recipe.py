@@ -109,7 +109,7 @@ def parse_recipe(text: str, origin: str) -> Recipe:
             convention=_convention(values["convention"]),
             unit=_text(values, "unit"),
             published=_published(values["published"]),
-            cited={row.pop("name"): Figures(**row) for row in map(dict, values["cited"])},
+            cited={_text(row, "name"): _figures(row, "cited") for row in values["cited"]},
             differences=tuple(map(str, values["differences"])),
         )
     except InputError as error:
@@ -167,4 +167,12 @@ def _convention(name: Any) -> str:
 
 def _published(rows: Any) -> dict[str, Figures]:
     _check_keys(rows, set(PUBLISHED_ARMS), "published")
-    return {arm: Figures(**rows[arm]) for arm in PUBLISHED_ARMS}
+    return {arm: _figures(rows[arm], arm) for arm in PUBLISHED_ARMS}
+
+
+def _figures(row: Any, origin: str) -> Figures:
+    """The figures of a row, beside its name."""
+    fields = {spec.name: spec.default for spec in dataclasses.fields(Figures)}
+    required = {name for name, default in fields.items() if default is dataclasses.MISSING}
+    _check_keys(row, required, origin, {"name", *fields} - required)
+    return Figures(**{name: row[name] for name in fields if name in row})

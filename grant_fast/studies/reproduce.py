@@ -37,6 +37,7 @@ class Row:
         arm: who picked the graphs, or a name in `BASELINES`.
         seconds: training, selection and validation together, as the published times count.
         train_seconds: without validation.
+        graphs_seen: graph visits.
         saving: share of full's `seconds` that the arm saved; None for full.
         loss: mean test loss.
         published_metric: the test metric in the published convention.
@@ -47,6 +48,7 @@ class Row:
     arm: str
     seconds: Spread
     train_seconds: Spread
+    graphs_seen: Spread
     saving: float | None
     loss: Spread
     published_metric: Spread
@@ -125,6 +127,7 @@ def _row(
         arm=name,
         seconds=seconds,
         train_seconds=Spread.of([run.result.train_seconds for run in runs]),
+        graphs_seen=Spread.of([run.result.graphs_seen for run in runs]),
         saving=None if full_seconds is None else 1 - seconds.mean / full_seconds,
         loss=Spread.of(losses),
         published_metric=Spread.of(published),

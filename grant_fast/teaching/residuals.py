@@ -146,7 +146,8 @@ def graph_residuals(
     - Node level: ‖∂L/∂f‖_F / n_i over the graph's nodes and outputs, where n_i counts the nodes
       with a label (all of them, in the paper).
 
-    A graph with no nodes or no label scores 0. Scores rank graphs and carry no gradient.
+    A graph without labels scores 0, and so does one without nodes at node level. Scores rank graphs
+    and carry no gradient.
 
     Args:
         pred, y, task: as in `loss`.

@@ -285,8 +285,8 @@ class _Scores:
         y = getattr(batch, "y", None)
         if y is None:
             raise InputError(
-                f"a {type(batch).__name__} carries no targets (y) to score by: name them y, or "
-                "give collate=, a function that makes a batch with a y"
+                f"a {type(batch).__name__} carries no targets to score by, as an attribute y: give "
+                "collate=, a function that makes a batch with one (PyG's Batch, SimpleNamespace)"
             )
         if self._task.level == "node":
             mask = getattr(batch, "train_mask", None)
@@ -406,6 +406,7 @@ def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None
     packed = isinstance(graphs, PackedGraphs)
     name = f"id {int(graphs.ids[position])}" if packed else f"position {position}"
     raise InputError(
-        f"the model's prediction for the graph with {name} is NaN (so for {int(wrong.sum())} of "
-        f"{len(scores)} graphs): lower the learning rate, or check the features and targets"
+        f"the model's prediction for the graph with {name} is NaN or infinite (so for "
+        f"{int(wrong.sum())} of {len(scores)} graphs): lower the learning rate, or check the "
+        "features and targets"
     )

@@ -90,7 +90,14 @@ WRONG = [
     (lambda v: v | {"cited": [{"seconds": 1}]}, "wrong form"),
     (lambda v: v | {"cited": [{"name": "x", "seconds": 1, "metric": -1}]}, "metric=-1 is not"),
     (lambda v: v | {"cited": [{"name": "x", "seconds": None, "metric": 1}]}, "seconds=None"),
-    (lambda v: v | {"cited": [{"name": "x", "seconds": 1, "metric": 1, "s": 1}]}, "wrong form"),
+    (
+        lambda v: v | {"cited": [{"name": "x", "seconds": 1, "metric": 1, "s": 1}]},
+        "cited: unknown .*: s;",
+    ),
+    (
+        lambda v: v | {"published": v["published"] | {"grant-b": {"metric": 1}}},
+        "grant-b: missing in a recipe: seconds; correct it",
+    ),
     (lambda v: v | {"splits": [1, 2, 3.5]}, "three whole numbers"),
     (lambda v: [v], "not a recipe"),
     (

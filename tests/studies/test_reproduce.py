@@ -102,7 +102,12 @@ def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, conf
     assert "6/7 GCN + virtual node, full, seed 0: test" in shown
     assert [row.arm for row in rows] == [*ARMS, *BASELINES]
     assert {run.result.arm for run in runs} == set(ARMS)
-    table = [line[:2] for line in cells(recipe, chosen, rows)]
+    table = [line[:4] for line in cells(recipe, chosen, rows)]
+    seen = {run.result.arm: f"{run.result.graphs_seen:,}" for run in runs}
+    assert [line[3] for line in table if line[0] in ("✗", "B") and line[1] == "here"] == [
+        seen["full"], seen["grant-b"]
+    ]  # fmt: skip
+    table = [line[:2] for line in table]
     assert table.index(["GCN + virtual node", "here"]) > table.index(["S", "here"])
     assert ["GCN + virtual node", "cited, not run"] in table
     begun = (tmp_path / "gcn" / "full" / "seed-0" / "result.json").stat().st_mtime_ns
@@ -160,14 +165,14 @@ def test_every_deviation_from_the_recipe_is_said():
 def test_other_methods_stand_as_cited_and_not_run():
     recipe = load_recipe("ogbg-molhiv")
     table = cells(recipe, recipe.config, [])
-    assert ["GMoE-GIN", "cited, not run", "3,932.06", "–", "0.7468", "–", "–"] in table
+    assert ["GMoE-GIN", "cited, not run", "3,932.06", *"––", "0.7468", *"––"] in table
 
 
 def test_the_published_unit_is_that_of_the_published_data_alone():
     recipe = load_recipe("QM9")
     for source, heading in (("QM9", "true MAE (D) ↓"), ("mine.csv", "true MAE ↓")):
         config = replace(recipe.config, source=source)
-        assert cells(recipe, config, [])[0][5] == heading
+        assert cells(recipe, config, [])[0][6] == heading
 
 
 def test_data_of_ones_own_take_the_place_of_the_recipes(tmp_path):

@@ -187,7 +187,7 @@ def test_a_nan_is_told_to_all_processes_before_any_of_them_ends(monkeypatch):
     monkeypatch.setattr(Replicas, "check_alike", lambda self, settings, device: None)
     model = FlexGCN(3, 4, 1, orders=[2, 2])
     torch.nn.init.constant_(model.convs[0].weight, torch.nan)
-    with pytest.raises(InputError, match=r"id 0 is NaN \(so for 2 of 4 graphs\)"):
+    with pytest.raises(InputError, match=r"id 0 is NaN or infinite \(so for 2 of 4 graphs\)"):
         sampler_of(graphs, "global", 2, 0).select(model, 0)
     assert met == [True]
 
