@@ -92,7 +92,7 @@ WRONG = [
     (lambda v: v | {"cited": [{"name": "x", "seconds": None, "metric": 1}]}, "seconds=None"),
     (
         lambda v: v | {"cited": [{"name": "x", "seconds": 1, "metric": 1, "s": 1}]},
-        "cited: unknown .*: s;",
+        "cited: unknown in a recipe: s;",
     ),
     (
         lambda v: v | {"published": v["published"] | {"grant-b": {"metric": 1}}},

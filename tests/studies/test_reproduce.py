@@ -35,7 +35,7 @@ def test_the_table_has_the_papers_rows_and_ours_and_says_what_differs(finished):
     out, shown = finished
     table = (out / "results.md").read_text()
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    rows = [line for line in lines if len(line) == 7][2:]
+    rows = [line for line in lines if len(line) == 8][2:]
     assert [tuple(row[:2]) for row in rows] == [
         ("✗", "paper"),
         ("✗", "here"),
@@ -45,7 +45,8 @@ def test_the_table_has_the_papers_rows_and_ours_and_says_what_differs(finished):
         ("S", "paper"),
         ("S", "here"),
     ]
-    assert rows[3][2:5] == ["6,145.72 (-47.3%)", "0.1314", "0.9157 ± 0.0013"]
+    assert rows[3][2:6] == ["6,145.72 (-47.3%)", "–", "0.1314", "0.9157 ± 0.0013"]
+    assert [rows[k][3] for k in (1, 2, 6)] == ["36", "2", "2"]  # of 18 graphs in two epochs
     for text in (table, shown):
         assert "2 epochs instead of 500" in text
         assert "18 / 6 / 6 graphs instead of 30,000 / 10,000 / 10,000" in text
