@@ -437,8 +437,9 @@ def _check_learnable(dataset: Dataset) -> None:
     if not measured(y, dataset.task).any():
         raise InputError(f"{dataset.name} has no labels in its training split: check the target")
     if dataset.task.kind != "regression" and has_one_value(y, dataset.task):
-        one = y[measured(y, dataset.task)][0]
+        one, names = y[measured(y, dataset.task)][0], dataset.task.class_names
+        which = names[int(one)] if names else f"{one:g}"
         raise InputError(
-            f"{dataset.name} has labels of only one class in its training split, {one:g}, so there "
+            f"{dataset.name} has labels of only one class in its training split, {which}, so there "
             "is nothing to learn: choose another target or split, or add data"
         )

@@ -274,8 +274,13 @@ def test_a_single_class_in_training_is_refused(tmp_path, config, kind):
     dataset = make_dataset(kind)
     y, train = dataset.graphs.y, dataset.split["train"]
     y[train] = torch.where(y[train] >= 0, 1, y[train])  # what is not measured stays that
-    with pytest.raises(InputError, match="rings has labels of only one class in its training"):
+    with pytest.raises(InputError, match="labels of only one class in its training split, 1, so"):
         Trainer(dataset, config(), tmp_path)
+    if kind == "multiclass":
+        names = tuple("abcdefgh"[: dataset.task.num_outputs])
+        named = replace(dataset, task=replace(dataset.task, class_names=names))
+        with pytest.raises(InputError, match="training split, b, so"):
+            Trainer(named, config(), tmp_path)
 
 
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
