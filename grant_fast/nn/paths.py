@@ -37,11 +37,8 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
         hint = "" if inner is None else f": give model.{inner}"
         raise InputError(f"a {type(model).__name__} is not a FlexGCN or FlexConv{hint}")
     if isinstance(model, FlexConv):
-        return [
-            _line(
-                0, model, _convolution(model, model._propagation(model.weight, *inputs, **options))
-            )
-        ]
+        adjacency = model._propagation(model.weight, *inputs, **options)
+        return [_line(0, model, _convolution(model, adjacency))]
     graphs = as_graphs(*inputs, **options)
     if isinstance(graphs, LooseGraphs):
         graphs = model._packed(graphs)
