@@ -106,14 +106,10 @@ class Replicas:
 
     def _check_group(self) -> None:
         there = dist.is_available() and dist.is_initialized()
-        found = dist.get_world_size() if there else None
-        if found != self.count:
+        size = dist.get_world_size() if there else None
+        if size != self.count:
+            found = f"the process group has {size}" if there else "PyTorch has no process group"
             raise InputError(
-                f"num_replicas is {self.count}, but "
-                + (
-                    "PyTorch has no process group"
-                    if found is None
-                    else f"the process group has {found}"
-                )
-                + ": call torch.distributed.init_process_group, and give its get_world_size()"
+                f"num_replicas is {self.count}, but {found}: call "
+                "torch.distributed.init_process_group, and give its get_world_size()"
             )
