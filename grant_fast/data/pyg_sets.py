@@ -8,6 +8,7 @@ import torch
 from ..errors import InputError
 from . import qm9, zinc
 from .arrays import Published
+from .splits import PARTS
 
 PYG_SETS = ("QM9", "ZINC")
 
@@ -42,6 +43,5 @@ def load_pyg(
             f"{raw} holds {graphs.num_graphs:,} graphs instead of {sum(sizes):,}: delete it to "
             "download it again"
         )
-    train, valid, test = torch.arange(sum(sizes)).split(list(sizes))
-    split = {"train": train, "valid": valid, "test": test}
+    split = dict(zip(PARTS, torch.arange(sum(sizes)).split(sizes), strict=True))
     return Published(graphs, split, "regression", "mae", (target,))
