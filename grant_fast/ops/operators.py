@@ -298,9 +298,7 @@ def embedded_flex_conv(
         [n, h_out]; None where there are no kinds, or X has to be made.
     """
     kinds, adjacency = batch.graphs.kinds, batch.adjacency(normalize)
-    if kinds is None or autocasts(weight):
-        return None
-    if not is_one_kernel(weight, batch, backend):
+    if kinds is None or autocasts(weight) or not is_one_kernel(weight, batch, backend):
         return None
     x = encode(batch.graphs)
     check_features(x, weight)
