@@ -6,7 +6,7 @@ Layers are here, what follows them is in `scoring_checks.py`, networks in `netwo
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from . import network_checks, scoring_checks
 from .awkward import TOLERANCES, awkward_graphs
 from .layers import exact_layer
 from .measure import WrongAnswer, relative_error
+from .scoring_checks import Prepared
 
 
 class Check(Protocol):
@@ -37,7 +38,7 @@ class Check(Protocol):
     @property
     def tolerance(self) -> float: ...
 
-    def prepare(self, device: torch.device) -> tuple[Callable[[], list[Tensor]], dict[str, Tensor]]:
+    def prepare(self, device: torch.device) -> Prepared:
         """What to run on the device, and the names of its results with their values in float64."""
         ...
 
@@ -80,7 +81,7 @@ class Layer:
     def tolerance(self) -> float:
         return TOLERANCES[self.dtype]
 
-    def prepare(self, device: torch.device) -> tuple[Callable[[], list[Tensor]], dict[str, Tensor]]:
+    def prepare(self, device: torch.device) -> Prepared:
         graphs = awkward_graphs(self.symmetric, self.weighted, self.repeated).to(device)
         batch = graphs.batch(slice(None))
         adjacency = batch.adjacency(self.normalize)
