@@ -113,9 +113,7 @@ def score_graphs(
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
     pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
     scores, _, outputs = pass_over(model, return_predictions)
-    if outputs is None:
-        return scores
-    return scores, outputs
+    return scores if outputs is None else (scores, outputs)
 
 
 class ScoringPass:
