@@ -167,10 +167,8 @@ def inverse_sqrt(degree: Tensor) -> Tensor:
 def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:
     """ρ, [num_graphs, n]; `batch` need not be sorted. An empty graph's row is empty."""
     small = index_dtype(batch.shape[0])
-    sizes = ptr.diff()
-    weight = (
-        (1 / sizes.to(dtype)) if mean else torch.ones(sizes.shape, dtype=dtype, device=ptr.device)
-    )
+    sizes = ptr.diff().to(dtype)
+    weight = 1 / sizes if mean else torch.ones_like(sizes)
     node = torch.argsort(batch, stable=True)
     value_t = weight[batch]
     rowptr_t = torch.arange(batch.shape[0] + 1, device=batch.device, dtype=small)
