@@ -38,15 +38,7 @@ from .fused import horner
 from .launch import launch, precision
 from .select import add_leading
 from .tables import tile_slots
-from .tile import (
-    add_sources,
-    finish,
-    load_block,
-    load_weight,
-    sources,
-    spread_bits,
-    store_block,
-)
+from .tile import add_sources, finish, load_block, load_weight, sources, spread_bits, store_block
 
 #: Rows of the block of graphs, at least a tile's slots: the matrix units want 16.
 GRAPHS = 16

@@ -18,13 +18,7 @@ from ..nn import FlexGCN
 from ..teaching.scoring import Positions, score_graphs
 from .checkpoints import load_checkpoint, load_weights
 from .config import MEMORY, RunConfig
-from .folder import (
-    BEST_FILE,
-    CONFIG_FILE,
-    LAST_FILE,
-    difference,
-    read_config,
-)
+from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
 from .model import ModelSpec, build_model, fitting, predictions, resolve_device
 from .records import is_finished
 from .source import dataset_of

@@ -11,13 +11,7 @@ import typer
 from ...errors import InputError
 from ..entry import Overwrite, Resume, app
 from ..options import with_settings
-from ..shell import (
-    again,
-    interrupted,
-    load,
-    show_results,
-    use_fitting_threads,
-)
+from ..shell import again, interrupted, load, show_results, use_fitting_threads
 from ..terminal import readable, stderr
 
 
