@@ -210,7 +210,7 @@ def test_a_nan_names_the_graph_it_is_in_although_it_shares_a_tile():
     graphs.y = torch.zeros(4, 1)
     model = FlexGCN(5, [7], 1, orders=[3, 2], act="relu")
     torch.nn.init.constant_(model.convs[0].weight, 100)
-    with pytest.raises(InputError, match=r"id 2 is NaN \(so for 1 of 4"):
+    with pytest.raises(InputError, match=r"id 2 is NaN or infinite \(so for 1 of 4"):
         score_graphs(model, graphs, task)
 
 
