@@ -79,6 +79,18 @@ def test_it_resumes_and_is_never_written_over_unasked(finished):
     assert "2 epochs instead of 500" in shown
 
 
+def test_baselines_that_have_begun_are_gone_on_with(tmp_path):
+    words = ["reproduce", "gen-reg", "--graphs", 20, "--epochs", 1, "--device", "cpu"]
+    words += ["-o", tmp_path / "out"]
+    rows = []
+    for more in (["--baselines", "--seeds", 1], ["--resume", "--seeds", 2]):
+        result = run(*words, *more)
+        assert result.exit_code == 0, result.output
+        found = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
+        rows.append([(row["arm"], row["seconds"]["seeds"]) for row in found])
+    assert rows == [[(name, seeds) for name in (*ARMS, *BASELINES)] for seeds in (1, 2)]
+
+
 def test_an_error_is_published_small_and_is_truly_large(tmp_path, config):
     """QM9's convention: the sum of the batches' MAEs over the number of graphs."""
     recipe, dataset = load_recipe("QM9"), make_dataset()

@@ -35,7 +35,12 @@ def reproduce(
     graphs: Annotated[int | None, typer.Option(help="Use only this many graphs.")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
     baselines: Annotated[
-        bool, typer.Option("--baselines", help="Also run GCN, GCN + virtual node and InfoBatch.")
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Also run GCN, GCN + virtual node and InfoBatch; with --resume, where they have "
+            "begun.",
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/reproduce-NAME.")
@@ -85,6 +90,7 @@ def reproduce(
             f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
         )
     check_free(out, resume, overwrite)  # another process may have been quicker
+    baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
         with ConsoleObserver(stderr(), seeds * num_arms) as shown:
