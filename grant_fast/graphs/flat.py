@@ -374,11 +374,10 @@ class FlatGraphs:
 
     @kept
     def edges(self, normalize: bool) -> DatasetEdges:
-        """All edges as the CPU kernels read them: without `groups` where edges are weighted,
-        or a graph has more nodes than int16 counts."""
+        """All edges as the CPU kernels read them: without `groups` where edges are weighted."""
         if "groups" not in self._cache:
             csrs = [self.adj, *([] if self.adj_t is None else [self.adj_t])]
-            grouped = self.groups and self.adj.weight is None and self.max_nodes < 1 << 15
+            grouped = self.groups and self.adj.weight is None
             sides = [
                 native.grouped(csr, self.ptr) if grouped else DatasetSide(*csr) for csr in csrs
             ]

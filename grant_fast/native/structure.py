@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..graphs.flat import FlatGraphs
 
 #: A tile holds whole graphs: beyond this many nodes in one, it would no longer fit in the cache.
+#: (Beyond what int16 counts, `grouped` could not list their edges, either.)
 MAX_NODES = 4096
 #: Where both widths of a layer are above this, its weights no longer stay in the cache from tile to
 #: tile, and PyTorch's BLAS is faster.
