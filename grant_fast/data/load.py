@@ -142,7 +142,8 @@ def load_dataset(
         table = table.first(num_graphs)
         dataset = _from_table(path, table, task, split, strict, reading)
         if two_parts:
-            dataset = _with_valid(dataset, seed)
+            parts = draw_valid(dataset.split, seed)
+            dataset = replace(dataset, split=parts, splitting="given train/test")
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
     if smiles_column is not None or target or split_column is not None:
         check_kind(name)
@@ -408,13 +409,6 @@ def _generated(
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
         metric="mae" if kind == "regression" else "roc_auc",
     )
-
-
-def _with_valid(dataset: Dataset, seed: int) -> Dataset:
-    """With graphs of train for validation, where it has any to spare."""
-    if len(dataset.split["train"]) < 2:
-        return dataset
-    return replace(dataset, split=draw_valid(dataset.split, seed), splitting="given train/test")
 
 
 def _with_split(

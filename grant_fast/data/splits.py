@@ -33,7 +33,7 @@ def random_split(n: int, fractions: Fractions = FRACTIONS, seed: int = 0) -> dic
 def draw_valid(split: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     """The split with a tenth of train (one graph or more, but not the last) as valid, at random."""
     train = split["train"]
-    count = min(max(1, len(train) // 10), len(train) - 1)
+    count = min(max(1, len(train) // 10), max(0, len(train) - 1))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     drawn, kept = order.split([count, len(train) - count])
     return _ascending(train[kept], train[drawn], split["test"])
