@@ -278,7 +278,7 @@ def test_a_single_class_in_training_is_refused(tmp_path, config, kind):
         Trainer(dataset, config(), tmp_path)
     if kind == "multiclass":
         names = tuple("abcdefgh"[: dataset.task.num_outputs])
-        named = replace(dataset, task=replace(dataset.task, class_names=names))
+        named = replace(dataset, task=replace(dataset.task, names=names))
         with pytest.raises(InputError, match="training split, b, so"):
             Trainer(named, config(), tmp_path)
 
