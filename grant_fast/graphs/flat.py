@@ -18,7 +18,7 @@ from ..errors import InputError, whole_number
 from ..indexing import (
     Positions,
     as_positions,
-    distinct_rows,
+    few_rows,
     neighbours,
     repeat,
     sizes_to_ptr,
@@ -289,16 +289,17 @@ class FlatGraphs:
 
     @kept_property
     def kinds(self) -> tuple[Tensor, Tensor] | None:
-        """The distinct rows of a categorical X, [m, F], and the row of each node, [N] int32.
+        """The distinct rows of X, [m, F], and the row of each node, [N] int32.
 
         A dataset of molecules has a few hundred kinds of atoms: whatever is computed of a row
-        alone need be computed once a kind. None where X is not categorical, or has many kinds.
+        alone need be computed once a kind. None where X is learned, neither of integers nor of
+        float32, or has many kinds.
         """
-        if self.x.is_floating_point() or not self.x.numel():
+        other = self.x.is_floating_point() and self.x.dtype != torch.float32
+        if other or self.x.requires_grad or not self.x.numel():
             return None
         self._kinds_of = writes(self.x)
-        rows, code = distinct_rows(self.x)
-        return None if 4 * rows.shape[0] > self.num_nodes else (rows, code)
+        return few_rows(self.x)
 
     def forget_written(self) -> None:
         """Let `kinds` be computed anew if X was written to since; `hops` sees to itself.

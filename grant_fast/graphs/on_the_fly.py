@@ -81,7 +81,7 @@ def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
     out = copy(made)
     out.graphs = copy(made.graphs)
     out.graphs.x = x
-    if out.graphs.groups and torch.is_grad_enabled():
+    if out.graphs.groups and torch.is_grad_enabled() and not x.is_floating_point():
         del out.graphs.kinds  # an encoder may ask for them: what they save twice, they cost once
     # An encoder sees what it was given, where a dataset's integers become int64.
     out._given = x

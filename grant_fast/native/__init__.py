@@ -8,7 +8,7 @@ package was installed does without them, and PyTorch's operators give the same r
 
 from .csr import multiplies, spmm
 from .edges import SortedEdges, grouped, pool_weights, sort_edges
-from .layer import cached_hops_pay, flex_conv
+from .layer import first_source, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
 from .scores import class_scores, target_scores
@@ -22,9 +22,9 @@ __all__ = [
     "Network",
     "SortedEdges",
     "build",
-    "cached_hops_pay",
     "class_scores",
     "evaluate",
+    "first_source",
     "flex_conv",
     "grouped",
     "is_wide",

@@ -79,7 +79,11 @@ def flex_conv(
     return apply(_FlexConv, x, weight, bias, adjacency, relu, packed, value)
 
 
-def cached_hops_pay(weight: Tensor, graphs: "FlatGraphs") -> bool:
-    """Whether a first layer on constant features is faster as one product with the dataset's cached
-    [X, ÂX, …] than with its hops; its weights are [κ, h_in, h_out]."""
-    return bool(call("cached_hops_pay", degree(graphs), *weight.shape))
+def first_source(weight: Tensor, graphs: "FlatGraphs") -> str:
+    """What a first layer of weights [κ, h_in, h_out] on constant features is fastest from.
+
+    "dataset": the features; "hops": the dataset's cached [X, ÂX, …], for one product; "kinds": the
+    distinct rows among the features, if they are few.
+    """
+    few = graphs.kinds is not None
+    return ("dataset", "hops", "kinds")[call("first_source", degree(graphs), *weight.shape, few)]

@@ -65,16 +65,18 @@ class Network(NamedTuple):
         layers: the hidden ones; and where nothing is pooled, the last, for every node.
         source: what the rows of the first layer's input are: the batch's nodes ("batch",
             [n, h_in]), the dataset's ("dataset", [N, h_in], constant), or its kinds of nodes
-            ("kinds", see `PackedGraphs.kinds`).
+            ("kinds", [m, h_in], see `PackedGraphs.kinds`).
         adjacency: of a batch that `takes` says yes to.
         pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer
             gives, [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
+        code: [N] int32, the kind of each of the dataset's nodes, where `source` is "kinds".
     """
 
     layers: Sequence[Layer]
     source: str
     adjacency: BatchAdjacency
     pool_weights: Tensor | None
+    code: Tensor | None = None
 
     @property
     def depth(self) -> int:
@@ -89,7 +91,6 @@ class Network(NamedTuple):
 
     def struct(self, layers: "Sequence[_Layer]", x: Tensor, **pointers: Tensor | None) -> Any:
         """For the library: `layers`, and where it reads and writes."""
-        kinds = self.adjacency.batch.graphs.kinds if self.source == "kinds" else None
         order, nodes = (0, 0) if self.pool_weights is None else self.pool_weights.shape
         array = (_Layer * len(layers))(*layers)
         out = _NetworkStruct(
@@ -98,7 +99,7 @@ class Network(NamedTuple):
             x=pointer(x),
             ldx=x.stride(0),
             packed=self.source == "dataset",
-            code=None if kinds is None else pointer(kinds[1]),
+            code=pointer(self.code),
             kinds=x.shape[0],
             weight=pointer(self.pool_weights),
             order=order,

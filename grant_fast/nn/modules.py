@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..caching import kept
 from ..errors import InputError, whole_number
 from ..graphs.flat import FlatGraphs
-from ..indexing import distinct_rows
+from ..indexing import few_rows
 from ..ops import autocasts
 from ..ops.dispatch import takes_kernels
 from ..ops.normed import batch_norm
@@ -154,9 +154,9 @@ class AtomEncoder(nn.Module):
         smooth = smooth or mapped
         learns = seen and torch.is_grad_enabled() and not smooth and not autocasts(x)
         if learns and len(x) >= FEW_NODES:
-            rows, kind = distinct_rows(x)
-            if len(rows) <= min(MOST_KINDS, len(x) // 4):
-                return (self._count(rows) @ self.weight).index_select(0, kind)
+            found = few_rows(x)
+            if found is not None and len(found[0]) <= MOST_KINDS:
+                return (self._count(found[0]) @ self.weight).index_select(0, found[1])
         if seen and x.numel():
             self._check_categories(x)
         row = x.long() + self.offset

@@ -9,7 +9,7 @@ from .. import native, ops
 from ..batches import GraphBatch
 from .checks import embeds_kinds, is_hooked
 from .conv import FlexConv
-from .modules import AtomEncoder, BatchNorm
+from .modules import BatchNorm
 
 if TYPE_CHECKING:
     from .gcn import FlexGCN
@@ -62,7 +62,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     if planned is None:
         return None
     layers, source = planned
-    x, last = _input(model, graphs, source), cast(FlexConv, model.convs[-1])
+    x, code = _input(model, graphs, source)
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
         source = "dataset"
@@ -70,8 +70,9 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         return None
     weights = None
     if model.pool in ("mean", "sum"):
-        weights = graphs.graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
-    return native.Network(layers, source, graphs.adjacency(model.normalize), weights), x
+        order = cast(FlexConv, model.convs[-1]).order
+        weights = graphs.graphs.pool_weights(order, model.normalize, model.pool == "mean")
+    return native.Network(layers, source, graphs.adjacency(model.normalize), weights, code), x
 
 
 def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str] | None:
@@ -97,9 +98,10 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is not None or not constant:
         return layers, "batch"
-    pays = native.cached_hops_pay(layers[0].weight, graphs.graphs)
-    kept = pays and graphs.graphs.hops(first.order, model.normalize) is not None
-    return layers, "hops" if kept else "dataset"
+    source = native.first_source(layers[0].weight, graphs.graphs)
+    if source == "hops" and graphs.graphs.hops(first.order, model.normalize) is None:
+        source = "dataset"  # they would take too much memory
+    return layers, source
 
 
 def _is_readable(weight: Tensor) -> bool:
@@ -108,14 +110,18 @@ def _is_readable(weight: Tensor) -> bool:
     return plain and weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
-def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> Tensor:
+def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> tuple[Tensor, Tensor | None]:
+    """What the first layer reads, and `native.Network.code`."""
+    encoder, flat = model.encoder, graphs.graphs
     if source == "kinds":
-        return cast(AtomEncoder, model.encoder).of_kinds(graphs.graphs)
+        assert flat.kinds is not None, "the plan was made with them"
+        rows, code = flat.kinds
+        return (encoder.of_kinds(flat) if embeds_kinds(encoder) else rows), code
     if source == "hops":
-        hops = graphs.graphs.hops(cast(FlexConv, model.convs[0]).order, model.normalize)
+        hops = flat.hops(cast(FlexConv, model.convs[0]).order, model.normalize)
         assert hops is not None, "the plan was made with them"
-        return hops
-    return graphs.graphs.x if source == "dataset" else model._encode(graphs).contiguous()
+        return hops, None
+    return (flat.x if source == "dataset" else model._encode(graphs).contiguous()), None
 
 
 def _layers(model: "FlexGCN") -> list[native.Layer] | None:

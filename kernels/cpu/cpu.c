@@ -27,7 +27,7 @@
 #include "network.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 7; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 8; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -109,11 +109,15 @@ EXPORT void flex_conv_backward(const graphs *g, i64 parts, int threads, const fl
     free_layer(&l);
 }
 
-/* Whether a first layer on constant features is faster as one product with [X, AX, ...] of the whole
- * dataset than with its hops: the former reads `order` times as much, three cycles for eight bytes. */
-EXPORT int cached_hops_pay(i64 degree, i64 order, i64 h_in, i64 h_out) {
+/* What a first layer on constant features is fastest from: 0, the features; 1, [X, AX, ...] of the whole
+ * dataset, for one product that reads `order` times as much, three cycles for eight bytes; 2, the kinds
+ * of nodes, where they are `few`. */
+EXPORT int first_source(i64 degree, i64 order, i64 h_in, i64 h_out, int few) {
+    i64 hop = hop_cycles(degree), kinds = kinds_cycles(order, h_out, hop);
+    i64 features = forward_cycles(order, h_in, h_out, hop) + h_in * 3 / 2;
     i64 cached = order * h_in * vectors(h_out) / 2 + order * h_in * 3 / 2;
-    return cached <= forward_cycles(order, h_in, h_out, hop_cycles(degree)) + h_in * 3 / 2;
+    if (few && kinds <= cached && kinds <= first_cycles(order, h_in, h_out, hop)) return 2;
+    return cached <= features;
 }
 
 /* --- Networks ----------------------------------------------------------------------------------- */

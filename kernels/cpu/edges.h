@@ -98,6 +98,7 @@ static int sort_list(edge_list *l, int32_t *next, int32_t *first) {
     begin_rows(n, by_target, next);
     transpose(l, 1, first, next);
     transpose(l, 0, first, next);
+    if (!l->edges) return l->symmetric = 1;
     size_t bytes = sizeof(float) * (size_t)l->edges;
     l->symmetric = !memcmp(by_target, by_source, sizeof(i64) * (size_t)(n + 1)) &&
                    !memcmp(l->col[0], l->col[1], bytes) &&

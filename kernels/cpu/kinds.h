@@ -40,15 +40,20 @@ static kinds find_kinds(const graphs *g, const int32_t *code, i64 codes, const f
 
 #define SUMS (1 << 24) /* floats that all parts' sums may take, going back */
 
-/* Whether a layer should go by them: their rows are copied at two cycles a vector, or added to at six,
- * out of the first cache; and their own products must be few beside those of the nodes. */
+/* Clock cycles a row, roughly, of rows of terms copied at two a vector, and of their hops. */
+static i64 kinds_cycles(i64 order, i64 h_out, i64 hop) {
+    return ((order - 1) * hop + 2 * order) * vectors(h_out);
+}
+
+/* Whether a layer should go by them. Going back, rows are added to at six cycles a vector, out of the
+ * first cache. Their own products must be few beside those of the nodes. */
 static int kinds_pay(const kinds *k, const graphs *g, i64 parts, const layer *l) {
     i64 hop = hop_cycles(g->degree), order = l->order, h_in = l->h_in, h_out = l->h_out;
     i64 hops = (order - 1) * hop * vectors(h_out), moved = order * vectors(h_out);
     if (8 * k->count > g->ptr[g->count]) return 0;
     if (!l->grad) {
         i64 other = min64(first_cycles(order, h_in, h_out, hop), horner_cycles(order, h_in, h_out, hop));
-        return hops + 2 * moved <= other + 4 * vectors(h_in);
+        return kinds_cycles(order, h_out, hop) <= other + 4 * vectors(h_in);
     }
     if ((parts + 1) * k->count * row_of(order, h_out) > SUMS) return 0;
     int dx = l->dx != NULL;

@@ -119,6 +119,45 @@ def test_a_first_layer_on_few_kinds_of_nodes(build, orders, widths, norm, pool):
     check_steps(model, in_double(model), batch, graphs.to(dtype=torch.float64).batch(ids))
 
 
+@pytest.mark.parametrize("orders, widths, source", [
+    ((3, 2), (37, 16), "kinds"), ((2, 2), (33, 130), "kinds"), ((1, 3), (40, 5), "kinds"),
+    ((3, 2), (1, 64), None),  # a hop of one column is cheaper than one of 64
+])  # fmt: skip
+@pytest.mark.parametrize("norm", ["batch_norm", None])
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_features_of_few_distinct_rows(build, orders, widths, source, norm, pool):
+    torch.manual_seed(0)
+    case = Case()
+    rows = torch.randn(11, widths[0])
+    x = rows[torch.randint(len(rows), (case.num_nodes,))]
+    graphs = PackedGraphs(x, None, case.graphs.ptr, case.graphs.adj, case.graphs.adj_t)
+    batch = graphs.batch(torch.arange(len(graphs)).repeat(2))
+    model = FlexGCN(*widths, 3, orders, norm=norm, pool=pool)
+    assert (one_pass.plan(model, batch)[1] == "kinds") == (source == "kinds")
+    exact_batch = graphs.to(dtype=torch.float64).batch(torch.arange(len(graphs)).repeat(2))
+    check_steps(model, in_double(model), batch, exact_batch)
+    graphs.x.mul_(0.5)  # they are other rows then
+    batch, halves = graphs.batch([3, 1]), graphs.to(dtype=torch.float64).batch([3, 1])
+    with torch.no_grad():
+        close(model(batch), in_double(model)(halves))
+
+
+def test_a_gradient_goes_by_the_kinds_that_its_outputs_were_made_of(build):
+    """Features are written to, and others called with them, before it is asked for."""
+    case = Case()
+    x = torch.eye(33)[torch.arange(case.num_nodes) % 5]
+    graphs = PackedGraphs(x, None, case.graphs.ptr, case.graphs.adj, case.graphs.adj_t)
+    model, batch = FlexGCN(33, 16, 3, [3, 2]), graphs.batch(slice(None))
+    want = torch.autograd.grad(model(batch).square().sum(), model.convs[0].weight)[0]
+    out = model(batch)
+    graphs.x.copy_(torch.eye(33)[torch.arange(case.num_nodes) % 33])
+    model(graphs.batch([0]))
+    assert len(graphs.kinds[0]) == 33
+    torch.testing.assert_close(
+        torch.autograd.grad(out.square().sum(), model.convs[0].weight)[0], want
+    )
+
+
 def test_kinds_of_nodes(build):
     """An embedding: the gradient of its table, and of a batch that names a graph twice."""
     case = Case()
