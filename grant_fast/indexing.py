@@ -171,22 +171,9 @@ def spans(
     return out.add_(torch.arange(total, device=device, dtype=dtype))
 
 
-def few_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The distinct rows of a matrix of integers or float32, [m, F], and which of them each row is,
-    [N] int32; None where they are more than a quarter of all. (Of floats, where a quarter of the
-    first few thousand are distinct, or two share a hash, as hardly ever happens.)"""
-    hashed = x.is_floating_point()
-    first = x[:4096]
-    if hashed and 4 * len(torch.unique(_row_hashes(first))) > len(first):
-        return None
-    rows, code = _distinct_rows(x, _row_hashes(x) if hashed else _row_keys(x))
-    parts = zip(x.split(1 << 18), code.split(1 << 18), strict=True) if hashed else ()
-    equal = all(torch.equal(rows.index_select(0, of), part) for part, of in parts)
-    return (rows, code) if equal and 4 * len(rows) <= len(x) else None
-
-
-def _distinct_rows(x: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of x of distinct keys, by key, and which of them each row is; keys are [N] int64."""
+def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of an integer matrix, [m, F], and which of them each row is, [N] int32."""
+    key = _row_keys(x)
     known, start = key[:1], 0
     while start < len(key):  # parts that double: of most there is nothing new
         part = key[start : start + max(1 << 16, start)]
@@ -198,14 +185,6 @@ def _distinct_rows(x: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     code = torch.searchsorted(known, key)
     somewhere = torch.arange(len(key), device=x.device)  # of equal rows whichever comes last
     return x[torch.empty_like(known).scatter_(0, code, somewhere)], code.to(torch.int32)
-
-
-def _row_hashes(x: Tensor) -> Tensor:
-    """A number for each row of a float32 matrix, [N] int64, the same for rows of equal bits."""
-    key = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-    for column in x.view(torch.int32).unbind(1):
-        key.mul_(0x2545F4914F6CDD1D).add_(column)
-    return key
 
 
 def _row_keys(x: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from ..errors import InputError, whole_number
 from ..indexing import (
     Positions,
     as_positions,
-    few_rows,
     neighbours,
     repeat,
     sizes_to_ptr,
@@ -26,6 +25,7 @@ from ..indexing import (
 )
 from ..reference import expand_rows
 from ..tasks import NOT_MEASURED, Level
+from .kinds import few_rows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -292,11 +292,9 @@ class FlatGraphs:
         """The distinct rows of X, [m, F], and the row of each node, [N] int32.
 
         A dataset of molecules has a few hundred kinds of atoms: whatever is computed of a row
-        alone need be computed once a kind. None where X is learned, neither of integers nor of
-        float32, or has many kinds.
+        alone need be computed once a kind. None where X is learned, or has many kinds.
         """
-        other = self.x.is_floating_point() and self.x.dtype != torch.float32
-        if other or self.x.requires_grad or not self.x.numel():
+        if self.x.requires_grad or not self.x.numel():
             return None
         self._kinds_of = writes(self.x)
         return few_rows(self.x)

@@ -67,8 +67,10 @@ def _without_features(
     if found is None:
         return None
     flat = FlatGraphs(torch.empty(len(graphs.x), 0, device="cpu"), None, *found)
-    flat.cache_bytes, flat.kinds = -1, None  # what is kept for a dataset is dear to make for a call
+    flat.cache_bytes = -1  # what is kept for a dataset is dear to make for a call
     flat.groups = len(graphs.x) >= LEAST_GROUPED
+    if not flat.groups:
+        flat.kinds = None
     flat.scale = flat._scale_in(torch.float32)
     out = flat.batch(slice(None))
     for name in ("num_nodes", "_csrs", "_parts"):  # what later calls share, or fill for others
@@ -81,8 +83,6 @@ def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
     out = copy(made)
     out.graphs = copy(made.graphs)
     out.graphs.x = x
-    if out.graphs.groups and torch.is_grad_enabled() and not x.is_floating_point():
-        del out.graphs.kinds  # an encoder may ask for them: what they save twice, they cost once
     # An encoder sees what it was given, where a dataset's integers become int64.
     out._given = x
     return out

@@ -11,6 +11,7 @@ from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import first_source, flex_conv
 from .loading import BUILDS, build
 from .network import Layer, Network, evaluate, train
+from .rows import few_rows
 from .scores import class_scores, target_scores
 from .structure import MAX_NODES, MAX_WIDTH, is_wide, takes, why_not
 
@@ -24,6 +25,7 @@ __all__ = [
     "build",
     "class_scores",
     "evaluate",
+    "few_rows",
     "first_source",
     "flex_conv",
     "grouped",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..caching import kept
 from ..errors import InputError, whole_number
 from ..graphs.flat import FlatGraphs
-from ..indexing import few_rows
+from ..graphs.kinds import few_rows
 from ..ops import autocasts
 from ..ops.dispatch import takes_kernels
 from ..ops.normed import batch_norm

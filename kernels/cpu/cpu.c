@@ -25,9 +25,10 @@
 #include "csr.h"
 #include "edges.h"
 #include "network.h"
+#include "rows.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 8; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 9; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -130,6 +131,12 @@ EXPORT void network_forward(const graphs *g, i64 parts, int threads, const netwo
 }
 EXPORT void network_backward(const graphs *g, i64 parts, int threads, const network *n) {
     train_backward(g, parts, threads, n);
+}
+
+/* --- Kinds of nodes ------------------------------------------------------------------------------ */
+
+EXPORT int few_rows(i64 n, i64 bytes, i64 ld, const char *x, int32_t *code, i64 *first) {
+    return (int)find_distinct(n, bytes, ld, x, code, first);
 }
 
 /* --- Scores of node-level classification -------------------------------------------------------- */
