@@ -29,16 +29,20 @@ class Stage(NamedTuple):
     reason: str = ""
 
 
-def reasons(model: FlexGCN) -> dict[str, str]:
-    """A sentence for each kind of stage of this model."""
+def reasons(model: FlexGCN, coded: bool) -> dict[str, str]:
+    """A sentence for each kind of stage of this model.
+
+    Args:
+        coded: whether its first layer goes by kinds of nodes, whatever its input's width is.
+    """
     convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
     convs = convs[: -1 if model.pool else None]
-    widths = sorted({width for conv in convs for width in (conv.in_channels, conv.out_channels)})
+    inputs = {conv.in_channels for conv in convs[int(coded) :]}
+    widths = sorted(inputs | {conv.out_channels for conv in convs})
     ragged = [width for width in widths if width != padded(width)]
     shares = [width / padded(width) for width in ragged]
     norm = any(not isinstance(norm, nn.Identity) for norm in model.norms)
     drops = any(dropout.p for dropout in model.dropouts)
-    coded = model.encoder is not None
     layer = [
         f"widths of {', '.join(map(str, ragged))} fill {min(shares):.0%} to {max(shares):.0%} of "
         "their registers" if ragged else "",
@@ -90,13 +94,12 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
     for i, conv in enumerate(convs[: -1 if pooled else None]):
         k, a, b = conv.order, conv.in_channels, conv.out_channels
         last, constant = i == len(model.norms), i == 0 and model.encoder is None
-        coded = i == 0 and model.encoder is not None
-        read = 4.0 * n * (1 if coded else a)  # a kind of node for the encoder's row
+        kinds = batch.graphs.kinds if i == 0 else None
+        read = 4.0 * n * (a if kinds is None else 1)  # a kind of node, for what is computed of it
         moved, operations = edges if k > 1 else 0.0, 2.0 * (n * k * a * b + e * (k - 1) * min(a, b))
         products = 2.0 * n * k * a * b  # dX's
-        if coded:  # the products are those of each kind of node, and the hops at the width of Y
-            kinds = batch.graphs.kinds
-            m = n if kinds is None else len(kinds[1][batch.nodes].unique())
+        if kinds is not None:  # whose own the products are, and the hops at the width of Y
+            m = len(kinds[1][batch.nodes].unique())
             products = 2.0 * m * k * a * b
             operations = min(operations, products + 2.0 * e * (k - 1) * b)
         forward.append((f"layer {i + 1} forward", read + moved + 4.0 * n * b, operations))
@@ -105,7 +108,7 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
             4.0 * n * b * (1 if last else 2)
             + read
             + moved
-            + (0 if constant or coded else 4.0 * n * a)
+            + (0 if constant or kinds is not None else 4.0 * n * a)
         )
         operations += 0 if constant else products
         backward.append((f"layer {i + 1} backward", back, operations))
@@ -119,7 +122,8 @@ def costs(model: FlexGCN, batch: GraphBatch) -> list[tuple[str, float, float]]:
 
 def stages(model: FlexGCN, batch: GraphBatch, step: Callable[[], None], rounds: int) -> list[Stage]:
     """Medians over `rounds` steps; `batch` has the size of the batches that `step` takes."""
-    work, call, said = costs(model, batch), native.network.call, reasons(model)
+    work, call = costs(model, batch), native.network.call
+    said = reasons(model, batch.graphs.kinds is not None)
     seconds = torch.zeros(len(work), dtype=torch.float64)
 
     def timed(name: str, *args: Any) -> None:
