@@ -321,11 +321,16 @@ def test_both_pages_are_written_and_checked(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
 def test_a_stages_reason_speaks_of_its_own_model():
-    plain = stages.reasons(FlexGCN(16, [32], 16, orders=[3, 2], pool=None))
+    plain = stages.reasons(FlexGCN(16, [32], 16, orders=[3, 2], pool=None), False)
     assert "widths" not in plain["layer"] and "random" not in plain["layer"]
     assert "normalised" not in plain["layer"] and "encoder" not in plain["the rest"]
     options = {"norm": "batch_norm", "dropout": 0.3, "encoder": "atom"}
-    full = stages.reasons(FlexGCN(9, [32], 16, orders=[3, 2], **options))
-    assert full["layer"].startswith("widths of 9 fill")
+    model = FlexGCN(9, [32, 9], 16, orders=[3, 2, 2], **options)
+    full = stages.reasons(model, False)
+    assert full["layer"].startswith("widths of 9 fill") and "copies" not in full["layer"]
+    coded = stages.reasons(model, True)["layer"]
+    assert coded.startswith("widths of 9 fill") and "copies κ rows" in coded
+    model = FlexGCN(9, [32], 16, orders=[3, 2])
+    assert "widths" not in stages.reasons(model, True)["layer"]
     assert "random" in full["layer"] and "normalised" in full["layer"]
     assert "dropout" in full["readout"] and "encoder" in full["the rest"]
