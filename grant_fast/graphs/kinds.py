@@ -5,6 +5,9 @@ from torch import Tensor
 from .. import native
 from ..indexing import distinct_rows
 
+#: Up to so many kinds, what is made of each is computed for all of a dataset at once.
+MOST_KINDS = 1024
+
 
 def few_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """The distinct rows of X, [m, F], and which of them each row is, [N] int32.

@@ -79,11 +79,10 @@ def flex_conv(
     return apply(_FlexConv, x, weight, bias, adjacency, relu, packed, value)
 
 
-def first_source(weight: Tensor, graphs: "FlatGraphs") -> str:
+def first_source(weight: Tensor, graphs: "FlatGraphs", few: bool) -> str:
     """What a first layer of weights [κ, h_in, h_out] on constant features is fastest from.
 
     "dataset": the features; "hops": the dataset's cached [X, ÂX, …], for one product; "kinds": the
-    distinct rows among the features, if they are few.
+    distinct rows among the features, if they are `few`.
     """
-    few = graphs.kinds is not None
     return ("dataset", "hops", "kinds")[call("first_source", degree(graphs), *weight.shape, few)]

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from ..caching import kept
 from ..errors import InputError, whole_number
 from ..graphs.flat import FlatGraphs
-from ..graphs.kinds import few_rows
+from ..graphs.kinds import MOST_KINDS, few_rows
 from ..ops import autocasts
 from ..ops.dispatch import takes_kernels
 from ..ops.normed import batch_norm
 
-#: Up to so many kinds of nodes, `AtomEncoder` embeds kinds by a product.
-MOST_KINDS = 1024
 #: Of fewer nodes on a CPU each is embedded by itself: finding their kinds would take longer.
 FEW_NODES = 256
 #: From so many rows on a GPU should gain more by a batch norm's kernels than Python loses by

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from .. import native, ops
 from ..batches import GraphBatch
+from ..graphs.kinds import MOST_KINDS
 from .checks import embeds_kinds, is_hooked
 from .conv import FlexConv
 from .modules import BatchNorm
@@ -98,7 +99,9 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is not None or not constant:
         return layers, "batch"
-    source = native.first_source(layers[0].weight, graphs.graphs)
+    kinds = graphs.graphs.kinds
+    few = kinds is not None and len(kinds[0]) <= MOST_KINDS
+    source = native.first_source(layers[0].weight, graphs.graphs, few)
     if source == "hops" and graphs.graphs.hops(first.order, model.normalize) is None:
         source = "dataset"  # they would take too much memory
     return layers, source

@@ -142,6 +142,15 @@ def test_features_of_few_distinct_rows(build, orders, widths, source, norm, pool
         close(model(batch), in_double(model)(halves))
 
 
+def test_a_first_layer_on_many_kinds_does_not_go_by_them(build, monkeypatch):
+    x = torch.eye(37)[torch.arange(400) % 37]
+    graphs = PackedGraphs.from_arrays(x, torch.empty(2, 0), torch.arange(400) // 20)
+    model, batch = FlexGCN(37, 16, 3, [3, 2]), graphs.batch(slice(None))
+    assert one_pass.plan(model, batch)[1] == "kinds"
+    monkeypatch.setattr(one_pass, "MOST_KINDS", 36)
+    assert one_pass.plan(model, batch)[1] in ("dataset", "hops")
+
+
 def test_a_gradient_goes_by_the_kinds_that_its_outputs_were_made_of(build):
     """Features are written to, and others called with them, before it is asked for."""
     case = Case()
