@@ -110,7 +110,7 @@ def described_share(config: RunConfig, num_train: int) -> list[str]:
         return []
     of = f"{share_size(config.start_ratio, total):,} of {total:,} {what}"
     share = f"{of} at first, {share_size(_last_ratio(config), total):,} of them at the end"
-    remedy = "--arm full takes all"
+    remedy = "--arm full takes all, which is slower and often more accurate"
     if _stays(config):
         remedy = f"too few epochs for it to grow: give more, or --interval 1; {remedy}"
     return [f"{config.arm}: {share} ({remedy})"]

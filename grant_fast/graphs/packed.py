@@ -307,6 +307,8 @@ class PackedGraphs(FlatGraphs):
         from ..data.smiles import as_list, featurize
 
         smiles, y = as_list(smiles), None if y is None else as_tensor("y", y)
+        if not smiles:
+            raise InputError("the list of SMILES is empty: give one or more")
         if y is not None and y.shape[:1] != (len(smiles),):
             rows = len(y) if y.dim() else "no"
             raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")

@@ -281,6 +281,11 @@ class _Scores:
                 "(model, batch) that returns the raw outputs as a tensor"
             )
         y = getattr(batch, "y", None)
+        if y is None and isinstance(batch, GraphBatch):
+            raise InputError(
+                "the graphs have no targets to score by: pack them with y, or set y of the "
+                "PackedGraphs"
+            )
         if y is None:
             raise InputError(
                 f"a {type(batch).__name__} carries no targets to score by, as an attribute y: give "

@@ -396,7 +396,7 @@ class Trainer:
     def _diverged(self, what: str) -> InputError:
         unscaled = self.task.kind == "regression" and self.spec.scaling is None
         return InputError(
-            f"training diverged after {self.epoch} epochs: {what}; "
+            f"training diverged after {self.epoch} of {self.config.epochs} epochs: {what}; "
             + ("standardize the targets, " if unscaled else "")
             + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient (and give "
             "--overwrite where the folder keeps this run)"

@@ -174,6 +174,11 @@ def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object
         take("CCO")
 
 
+def test_no_molecules_make_no_data_set() -> None:
+    with pytest.raises(InputError, match="the list of SMILES is empty: give one or more"):
+        PackedGraphs.from_smiles([])
+
+
 @pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles])
 def test_what_has_no_order_or_only_names_is_refused(take: Callable[[Any], object]) -> None:
     table = SimpleNamespace(columns=["smiles"], __iter__=["smiles"].__iter__)

@@ -60,6 +60,9 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
             REGRESSION,
             collate=lambda graphs: (graphs, torch.ones(4)),
         )
+    graphs.y = None
+    with pytest.raises(InputError, match="no targets to score by: pack them with y, or set y of"):
+        score_graphs(lambda batch: torch.ones(4, 1), graphs, REGRESSION)
     with pytest.raises(InputError, match="batches with ptr or batch: check collate"):
         score_graphs(
             lambda batch: batch.y[:, None],

@@ -285,7 +285,7 @@ def test_a_single_class_in_training_is_refused(tmp_path, config, kind):
 
 def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     chosen = config(lr=1e30, standardize=False, arm="full", epochs=20)
-    with pytest.raises(InputError, match=r"diverged after \d+ epochs: .* lower lr \(now 1e\+30\)"):
+    with pytest.raises(InputError, match=r"after \d+ of 20 epochs: .* lower lr \(now 1e\+30\)"):
         Trainer(make_dataset(), chosen, tmp_path).fit()
     with pytest.raises(
         InputError, match=r"\(and give --overwrite where the folder keeps this run\)$"

@@ -15,7 +15,8 @@ def doctor(
         bool,
         typer.Option(
             "--compile",
-            help="Also compile the Triton kernels for NVIDIA and AMD targets; needs no GPU.",
+            help="Also compile the Triton kernels for NVIDIA and AMD targets, which takes minutes; "
+            "needs no GPU.",
         ),
     ] = False,
 ) -> None:
