@@ -60,9 +60,6 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
             REGRESSION,
             collate=lambda graphs: (graphs, torch.ones(4)),
         )
-    graphs.y = None
-    with pytest.raises(InputError, match="no targets to score by: pack them with y, or set y of"):
-        score_graphs(lambda batch: torch.ones(4, 1), graphs, REGRESSION)
     with pytest.raises(InputError, match="batches with ptr or batch: check collate"):
         score_graphs(
             lambda batch: batch.y[:, None],
@@ -111,3 +108,10 @@ def test_a_mistake_within_a_model_stays_what_it_is(make_graphs) -> None:
 
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
         score_graphs(Mistaken(), make_graphs(5), REGRESSION)
+
+
+def test_packed_graphs_without_targets_are_named(make_graphs) -> None:
+    graphs = PackedGraphs.from_data_list(make_graphs(4))
+    graphs.y = None
+    with pytest.raises(InputError, match="no targets to score by: pack them with y, or set y of"):
+        score_graphs(lambda batch: torch.ones(4, 1), graphs, REGRESSION)

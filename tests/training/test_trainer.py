@@ -294,7 +294,9 @@ def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     dataset = make_dataset()
     dataset.graphs.y *= 1e30
     Trainer(dataset, config(epochs=1), tmp_path).fit()
-    with pytest.raises(InputError, match=r"after 0 epochs: .*; standardize the targets, lower lr"):
+    with pytest.raises(
+        InputError, match=r"after 0 of 6 epochs: .*; standardize the targets, lower lr"
+    ):
         Trainer(dataset, config(standardize=False), tmp_path).fit()
 
 
