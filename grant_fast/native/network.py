@@ -12,6 +12,18 @@ from ..gradients import apply, once_differentiable, one_at_a_time
 from .loading import aside, call, padded, pointer, threads
 from .structure import split
 
+#: The activations of kernels/cpu/activations.h, in its order; and what those with one call `alpha`.
+ACTIVATIONS: dict[type[nn.Module], str | None] = {
+    nn.ReLU: None,
+    nn.Identity: None,
+    nn.LeakyReLU: "negative_slope",
+    nn.ELU: "alpha",
+    nn.GELU: None,
+    nn.Sigmoid: None,
+    nn.SiLU: None,
+    nn.Tanh: None,
+}
+
 
 class _Layer(ctypes.Structure):
     """`net_layer` of kernels/cpu/network.h."""
@@ -30,7 +42,8 @@ class _NetworkStruct(ctypes.Structure):
     """`network` of kernels/cpu/network.h."""
 
     _fields_ = (
-        ("depth", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("depth", "kind")),
+        ("alpha", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("layers", "x")),
         *((name, ctypes.c_int64) for name in ("ldx", "packed")),
         ("code", ctypes.c_void_p),
@@ -42,7 +55,7 @@ class _NetworkStruct(ctypes.Structure):
 
 
 class Layer(NamedTuple):
-    """A layer, dropout(relu(norm(Σ_k Â^k X W_k + b)), p); the last of a network for nodes is
+    """A layer, dropout(act(norm(Σ_k Â^k X W_k + b)), p); the last of a network for nodes is
     without what follows the sum. The norm is a `BatchNorm1d` with running averages or a `LayerNorm`
     over h_out, each with learned scale and shift, or None."""
 
@@ -70,6 +83,7 @@ class Network(NamedTuple):
         pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer
             gives, [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
         code: [N] int32, the kind of each of the dataset's nodes, where `source` is "kinds".
+        act: of each hidden layer, one that `takes_activation` says yes to.
     """
 
     layers: Sequence[Layer]
@@ -77,6 +91,7 @@ class Network(NamedTuple):
     adjacency: BatchAdjacency
     pool_weights: Tensor | None
     code: Tensor | None = None
+    act: nn.Module = nn.ReLU()
 
     @property
     def depth(self) -> int:
@@ -93,8 +108,11 @@ class Network(NamedTuple):
         """For the library: `layers`, and where it reads and writes."""
         order, nodes = (0, 0) if self.pool_weights is None else self.pool_weights.shape
         array = (_Layer * len(layers))(*layers)
+        alpha = ACTIVATIONS[type(self.act)]
         out = _NetworkStruct(
             depth=self.depth,
+            kind=list(ACTIVATIONS).index(type(self.act)),
+            alpha=0.0 if alpha is None else getattr(self.act, alpha),
             layers=ctypes.cast(array, ctypes.c_void_p),
             x=pointer(x),
             ldx=x.stride(0),
@@ -108,6 +126,12 @@ class Network(NamedTuple):
         )
         out.kept = array, pointers  # pointers do not keep what they point at
         return out
+
+
+def takes_activation(act: nn.Module) -> bool:
+    """Whether it is one that the kernels compute."""
+    exact = getattr(act, "approximate", "none") == "none"  # a GELU, not its formula with a tanh
+    return type(act) in ACTIVATIONS and exact
 
 
 def _layer(layer: Layer, tensors: Sequence[Tensor | None]) -> _Layer:

@@ -73,13 +73,16 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     if model.pool in ("mean", "sum"):
         order = cast(FlexConv, model.convs[-1]).order
         weights = graphs.graphs.pool_weights(order, model.normalize, model.pool == "mean")
-    return native.Network(layers, source, graphs.adjacency(model.normalize), weights, code), x
+    adjacency = graphs.adjacency(model.normalize)
+    return native.Network(layers, source, adjacency, weights, code, model.act), x
 
 
 def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str] | None:
     """The layers, and what the rows of the first one's input are: `native.Network.source`, or
     "hops"; None where the kernels do not take the model. No part of it is called."""
-    if type(model.act) is not nn.ReLU or model._overrides("hidden") or not graphs.graphs.num_nodes:
+    if not native.takes_activation(model.act) or model._overrides("hidden"):
+        return None
+    if not graphs.graphs.num_nodes:
         return None
     first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
     if not ops.takes_network(first.any_parameter, adjacency, model.backend):

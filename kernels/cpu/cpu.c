@@ -28,7 +28,7 @@
 #include "rows.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 9; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 10; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }

@@ -1,4 +1,4 @@
-/* A whole network: layers with a norm, ReLU and dropout behind them, then a last layer
+/* A whole network: layers with a norm, an activation and dropout behind them, then a last layer
  * for every node, or the sums that a pooled last layer is a product with. */
 #pragma once
 #include <time.h>
@@ -21,6 +21,7 @@ typedef struct {
 
 typedef struct {
     i64 depth;               /* hidden layers; at node level one more follows them */
+    activation f;            /* behind each hidden layer */
     const net_layer *layers;
     const float *x;          /* [n, h] of the batch, [N, h] of the dataset where `packed`, or */
     i64 ldx, packed;
@@ -37,8 +38,10 @@ typedef struct {
 
 INLINE int by_row(const net_layer *l) { return l->gamma && !l->mean; }
 
-/* A layer norm's scale and shift, as `activate` reads them. */
+/* Scale and shift, as `activate` reads them, where they depend on no moments. */
 static void take_affine(norm *t, const net_layer *l) {
+    for (i64 c = 0; c < l->h_out; c++) t->scale[c] = 1.0f, t->shift[c] = 0.0f;
+    if (!by_row(l)) return;
     memcpy(t->scale, l->gamma, sizeof(float) * (size_t)l->h_out);
     memcpy(t->shift, l->beta, sizeof(float) * (size_t)l->h_out);
 }
@@ -138,7 +141,7 @@ typedef struct {
     const graphs *g;
     const network *n;
     layer *layers;
-    norm *norms; /* layer norms: a batch norm is folded into its layer */
+    norm *norms; /* what is left for `activate`: layers do a batch norm, and a ReLU behind it, themselves */
     i64 count;   /* layers */
 } evaluation;
 
@@ -167,10 +170,10 @@ static void evaluate_part(const void *args, i64 part) {
             else read_first(n, &l, &t, now);
             l.y = stored ? n->out : next - t.row0 * l.h_out;
             forward_tile(&l, &t, z);
-            if (e->norms[k].by_row) { /* from `next` to `now`, in rows of whole vectors */
+            if (e->norms[k].h) { /* from `next` to `now`, in rows of whole vectors */
                 norm found = e->norms[k];
                 found.y = l.y;
-                activate(&found, t.row0, t.rows, of, now);
+                activate(&found, t.row0, t.rows, of, now, NULL);
                 ld = padded(l.h_out);
                 continue;
             }
@@ -203,6 +206,7 @@ static void evaluate(const graphs *g, i64 parts, int threads, const network *n) 
     for (i64 k = 0; k < count; k++) {
         const net_layer *given = n->layers + k;
         i64 h_out = given->h_out, size = given->order * given->h_in * h_out;
+        int apart = k < n->depth && (by_row(given) || n->f.kind != RELU);
         float *w = buffer(size), *bias = zeros(h_out);
         memcpy(w, given->w, sizeof(float) * (size_t)size);
         if (given->bias) memcpy(bias, given->bias, sizeof(float) * (size_t)h_out);
@@ -212,14 +216,14 @@ static void evaluate(const graphs *g, i64 parts, int threads, const network *n) 
             bias[c] = (bias[c] - given->mean[c]) * scale + given->beta[c];
         }
         layers[k] = (layer){.order = given->order, .h_in = given->h_in, .h_out = h_out,
-                            .relu = k < n->depth && !by_row(given)};
+                            .relu = k < n->depth && !apart};
         if (!k) known = take_batch_kinds(n, g, parts, layers);
         pack_layer(layers + k, g, w, bias);
         if (layers[k].kind) read_terms(layers + k, &known);
-        if (by_row(given)) {
+        if (apart) {
             float *affine = zeros(2 * padded(h_out));
-            norms[k] = (norm){.h = h_out, .by_row = 1, .eps = (float)given->eps, .scale = affine,
-                              .shift = affine + padded(h_out)};
+            norms[k] = (norm){.h = h_out, .by_row = by_row(given), .eps = (float)given->eps, .f = n->f,
+                              .scale = affine, .shift = affine + padded(h_out)};
             take_affine(norms + k, given);
         }
         free(w);
@@ -252,17 +256,19 @@ typedef struct {
 
 static i64 pass_floats(const pass *p, i64 rows) {
     i64 h_in = p->k == p->n->depth ? last_width(p->n) : p->l.h_in;
-    i64 own = tile_floats(rows) + stats_floats(rows) + 2 * input_floats(h_in, rows);
+    i64 own = tile_floats(rows) + stats_floats(rows) + 3 * input_floats(h_in, rows);
     return own + scratch_floats(p->l.order, p->l.h_in, p->l.h_out, rows);
 }
 
-/* What goes into the layer, made anew: the layer reads it from `memory`, or as it lies. */
-static void read_input(const pass *p, layer *l, const tile *t, row_stats *of, float *memory) {
+/* What goes into the layer, made anew: the layer reads it from `memory`, or as it lies. `slope` as for
+ * `activate`. */
+static void read_input(const pass *p, layer *l, const tile *t, row_stats *of, float *memory,
+                       float *slope) {
     if (!p->k) {
         read_first(p->n, l, t, memory);
         return;
     }
-    activate(p->norms + p->k - 1, t->row0, t->rows, of, memory);
+    activate(p->norms + p->k - 1, t->row0, t->rows, of, memory, slope);
     read_from(l, t, memory);
 }
 
@@ -277,14 +283,14 @@ static void forward_part(const void *args, i64 part) {
         if (p->k == n->depth && n->weight) {
             i64 row0 = p->g->ptr[w.start], h = last_width(n);
             ask_for_nodes(n, p->g, w.end, w.next);
-            activate(p->norms + p->k - 1, row0, p->g->ptr[w.end] - row0, of, input);
+            activate(p->norms + p->k - 1, row0, p->g->ptr[w.end] - row0, of, input, NULL);
             pool_tile(n, &w, input, padded(h));
             continue;
         }
         tile t = enter_tile(&w, memory);
         layer l = p->l;
         if (!p->k) ask_for_nodes(n, p->g, w.end, w.next);
-        read_input(p, &l, &t, of, input);
+        read_input(p, &l, &t, of, input, NULL);
         forward_tile(&l, &t, input + input_floats(l.h_in, rows));
         if (p->k < n->depth && p->norms[p->k].by_column)
             add_moments(p->norms + p->k, t.row0, t.rows, p->sums + part * 2 * padded(l.h_out));
@@ -299,24 +305,26 @@ static void backward_part(const void *args, i64 part) {
     float *memory = scratch(pass_floats(p, rows)), *own = memory + tile_floats(rows);
     float *input = own + stats_floats(rows);
     row_stats *of = (row_stats *)own;
-    float *dx = input + (rows + 1) * ld, *z = dx + (rows + 1) * ld;
+    float *dx = input + (rows + 1) * ld, *slope = dx + (rows + 1) * ld, *z = slope + (rows + 1) * ld;
+    float *act = slope; /* as `passed` reads it */
+    if (!before || before->f.kind == RELU) slope = NULL, act = input;
     double *sums = before ? p->sums + part * 2 * ld : NULL;
     for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
         if (p->k == n->depth && n->weight) {
             i64 row0 = p->g->ptr[w.start], height = p->g->ptr[w.end] - row0;
             ask_for_nodes(n, p->g, w.end, w.next);
-            activate(before, row0, height, of, input);
+            activate(before, row0, height, of, input, slope);
             spread_tile(n, &w, dx, ld);
-            add_grad(before, row0, height, input, dx, of, p->to, sums);
+            add_grad(before, row0, height, act, dx, of, p->to, sums);
             continue;
         }
         tile t = enter_tile(&w, memory);
         layer l = p->l;
         if (!p->k) ask_for_nodes(n, p->g, w.end, w.next);
-        read_input(p, &l, &t, of, input);
+        read_input(p, &l, &t, of, input, slope);
         if (before) l.dx = dx - t.row0 * ld, l.lddx = ld;
         backward_tile(&l, &t, p->gradients, part, z);
-        if (before) add_grad(before, t.row0, t.rows, input, dx, of, p->to, sums);
+        if (before) add_grad(before, t.row0, t.rows, act, dx, of, p->to, sums);
     }
 }
 
@@ -340,8 +348,9 @@ static norm *make_norms(const graphs *g, const network *n, float *means) {
         i64 width = padded(l->h_out);
         norms[k] = (norm){.n = g->ptr[g->count], .h = l->h_out, .y = l->y,
                           .by_column = l->gamma && l->mean, .by_row = by_row(l),
-                          .eps = (float)l->eps, .mean = l->state, .rstd = l->state + width, .scale = l->state + 2 * width,
-                          .shift = l->state + 3 * width, .first = means, .second = means + width,
+                          .eps = (float)l->eps, .f = n->f, .mean = l->state, .rstd = l->state + width,
+                          .scale = l->state + 2 * width, .shift = l->state + 3 * width,
+                          .first = means, .second = means + width,
                           .seed = l->seed, .level = (uint32_t)l->level, .keep = (float)l->keep};
         means += means ? 2 * width : 0;
     }
@@ -373,8 +382,8 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
         if (moments) p.sums = calloc((size_t)((parts + 1) * 2 * width), sizeof(double));
         if (k < n->depth) {
             memset(given->state, 0, sizeof(float) * (size_t)(4 * width));
-            for (i64 c = 0; c < given->h_out; c++) norms[k].scale[c] = norms[k].rstd[c] = 1.0f;
-            if (norms[k].by_row) take_affine(norms + k, given);
+            for (i64 c = 0; c < given->h_out; c++) norms[k].rstd[c] = 1.0f;
+            take_affine(norms + k, given);
         }
         run_pass(&p, forward_part, parts, threads, k);
         if (moments) {

@@ -1,9 +1,11 @@
-/* Batch or layer normalisation, ReLU and dropout of a tile: between two layers they are never stored.
+/* Batch or layer normalisation, activation and dropout of a tile: between two layers they are never
+ * stored.
  *
  * A batch norm is scale * y + shift with numbers of each column, known once all nodes were seen. A
  * layer norm is scale * (y - mean) / deviation + shift with those of each row, found again whenever
  * the row is read: `rows_of`. */
 #pragma once
+#include "activations.h"
 #include "threads.h"
 
 /* Of one layer in training. `mean` to `shift` are [padded(h)]; where there is no norm, scale is 1 and
@@ -12,8 +14,9 @@ typedef struct {
     i64 n, h, by_column, by_row;         /* batch norm, layer norm */
     float eps;                           /* of the latter */
     const float *y;                      /* [n, h], what the layer gave */
-    float *mean, *rstd, *scale, *shift;  /* act = relu(scale * y + shift) */
-    float *first, *second;               /* means of dY behind ReLU and dropout, and of it times the
+    float *mean, *rstd, *scale, *shift;  /* act = f(scale * y + shift) */
+    activation f;
+    float *first, *second;               /* means of dY behind f and dropout, and of it times the
                                             normalised y */
     const float *grad;                   /* that dY, [n, h] */
     uint64_t seed;
@@ -73,8 +76,9 @@ static void find_rows(const norm *t, i64 row0, i64 rows, row_stats *of) {
     }
 }
 
-/* dropout(relu(norm(y))) of some rows, padded. `of` has room for their numbers. */
-static void activate(const norm *t, i64 row0, i64 rows, row_stats *of, float *to) {
+/* dropout(f(norm(y))) of some rows, padded; and its slope in norm(y), unless that is NULL. `of` has
+ * room for their numbers. */
+static void activate(const norm *t, i64 row0, i64 rows, row_stats *of, float *to, float *slope) {
     i64 ld = padded(t->h);
     if (t->by_row) find_rows(t, row0, rows, of);
     FOR_COLUMNS(t) {
@@ -85,9 +89,10 @@ static void activate(const norm *t, i64 row0, i64 rows, row_stats *of, float *to
             vec a = load_part(y + i * t->h, lanes);
             if (t->by_row) a = (a - of[i].mean) * of[i].rstd;
             a = a * scale + shift;
-            a = select_above(a, a);
-            if (t->level) a *= kept(t, words, row0 + i);
-            store(to + i * ld + c, a);
+            vec s, f = activated(t->f, a, &s), factor = zero() + 1.0f;
+            if (t->level) factor = kept(t, words, row0 + i);
+            store(to + i * ld + c, f * factor);
+            if (slope) store(slope + i * ld + c, s * factor);
         }
     }
 }
@@ -122,8 +127,15 @@ static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
     }
 }
 
-/* The gradient of `act` behind ReLU and dropout, padded in rows of `grad`, stored in `to` [n, h]; its
- * column sums, and those of it times the normalised y. act > 0 where both let an element pass. */
+/* What f and dropout let pass of a gradient: of a ReLU `act` is what they gave, above 0 where both let
+ * an element pass; else it is their slope. Padding is 0. */
+INLINE vec passed(const norm *t, const float *act, const float *grad, i64 lanes) {
+    if (t->f.kind == RELU) return select_above(load(act), load(grad) * t->keep);
+    return first_lanes(load(act) * load(grad), lanes);
+}
+
+/* The gradient of what f and dropout gave, padded in rows of `grad`, goes through them to `to` [n, h];
+ * its column sums there, and those of it times the normalised y. `act` as for `passed`. */
 static void add_column_grad(const norm *t, i64 row0, i64 rows, const float *act, const float *grad,
                             float *to, double *sums) {
     i64 ld = padded(t->h);
@@ -131,7 +143,7 @@ static void add_column_grad(const norm *t, i64 row0, i64 rows, const float *act,
         vec mean = load(t->mean + c), rstd = load(t->rstd + c), sum = zero(), dot = zero();
         for (i64 i = 0; i < rows; i++) {
             i64 at = (row0 + i) * t->h + c;
-            vec g = select_above(load(act + i * ld + c), load(grad + i * ld + c) * t->keep);
+            vec g = passed(t, act + i * ld + c, grad + i * ld + c, lanes);
             sum += g;
             dot += g * ((load_part(t->y + at, lanes) - mean) * rstd);
             store_part(to + at, g, lanes);
@@ -149,7 +161,7 @@ static void add_row_grad(const norm *t, i64 row0, i64 rows, const float *act, co
     for (i64 i = 0; i < rows; i++) {
         vec sum = zero(), dot = zero();
         FOR_COLUMNS(t) {
-            vec g = select_above(load(act + i * ld + c), load(grad + i * ld + c) * t->keep);
+            vec g = passed(t, act + i * ld + c, grad + i * ld + c, lanes);
             g *= load(t->scale + c);
             sum += g;
             dot += g * ((load_part(t->y + (row0 + i) * t->h + c, lanes) - of[i].mean) * of[i].rstd);
@@ -160,7 +172,7 @@ static void add_row_grad(const norm *t, i64 row0, i64 rows, const float *act, co
         vec scale = load(t->scale + c), sum = zero(), dot = zero();
         for (i64 i = 0; i < rows; i++) {
             i64 at = (row0 + i) * t->h + c;
-            vec g = select_above(load(act + i * ld + c), load(grad + i * ld + c) * t->keep);
+            vec g = passed(t, act + i * ld + c, grad + i * ld + c, lanes);
             vec normal = (load_part(t->y + at, lanes) - of[i].mean) * of[i].rstd;
             sum += g;
             dot += g * normal;

@@ -1,22 +1,6 @@
 /* How wrong a network is on a graph: a classifier of its nodes, or one with many targets of its own. */
 #pragma once
-#include "vectors.h"
-
-/* e^x for x <= 0, to two units in the last place; 0 below -87. NaN stays NaN. */
-INLINE vec exponential(vec x) {
-    ivec tiny = (ivec)(x < -87.0f);
-    x = (vec)(((ivec)(zero() - 87.0f) & tiny) | ((ivec)x & ~tiny));
-    vec n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* rounds to a whole number */
-    vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    vec p = r * 1.9875691e-4f + 1.3981999e-3f;
-    p = p * r + 8.3334519e-3f;
-    p = p * r + 4.1665795e-2f;
-    p = p * r + 1.6666665e-1f;
-    p = p * r + 5.0000001e-1f;
-    p = p * r * r + r + 1.0f;
-    ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
-    return (vec)(((ivec)(p * (vec)power)) & ~tiny);
-}
+#include "activations.h"
 
 #define KEPT_CLASSES 32 /* classes whose outputs are read once */
 
@@ -54,7 +38,7 @@ static float class_score(const float *f, i64 classes, const i64 *label, i64 rows
             vec v = one_class(f + c, at);
             if (c < KEPT_CLASSES) kept[c] = v;
             ivec above = c ? ~(ivec)(v <= most) : ~(ivec){0}; /* a NaN is above all */
-            most = (vec)(((ivec)v & above) | ((ivec)most & ~above));
+            most = choose(above, v, most);
         }
         for (i64 c = 0; c < classes; c++) {
             vec e = exponential((c < KEPT_CLASSES ? kept[c] : one_class(f + c, at)) - most);
@@ -75,18 +59,14 @@ static float class_score(const float *f, i64 classes, const i64 *label, i64 rows
 }
 
 /* |g(f) - y|_2 over the targets [columns] of a graph that are known (not NaN), divided by their
- * number; g is the sigmoid where they are labels' logits, else the identity. -1 where a label is none:
+ * number; g is the sigmoid where f are `logits`, else the identity. -1 where a label is none:
  * below 0, or above 1. */
-static float target_score(const float *f, const float *y, i64 columns, int sigmoid, int labels) {
+static float target_score(const float *f, const float *y, i64 columns, int logits, int labels) {
     vec squares = zero(), counts = zero(), wrong = zero();
     for (i64 c = 0; c < columns; c += VL) {
         i64 n = columns - c;
         vec v = load_part(f + c, n), target = load_part(y + c, n), one = zero() + 1.0f;
-        if (sigmoid) { /* of -|f| nothing overflows */
-            ivec negative = v < 0.0f;
-            vec e = exponential((vec)((ivec)v | (int32_t)0x80000000));
-            v = (vec)(((ivec)e & negative) | ((ivec)one & ~negative)) / (one + e);
-        }
+        if (logits) v = sigmoid(v);
         ivec known = (target == target) & (ivec)(first_lanes(one, n) > 0.0f);
         vec error = v - target;
         squares += (vec)((ivec)(error * error) & known);

@@ -91,6 +91,9 @@ INLINE vec first_lanes(vec v, i64 n) {
     for (int i = 0; i < VL; i++) lane[i] = i;
     return (vec)((ivec)v & (lane < (int32_t)min64(n, VL)));
 }
+INLINE vec choose(ivec where, vec yes, vec no) {
+    return (vec)(((ivec)yes & where) | ((ivec)no & ~where));
+}
 INLINE vec select_above(vec test, vec value) { /* value where test > 0, else 0; NaN passes */
     return (vec)((ivec)value & ~(ivec)(test <= 0.0f));
 }

@@ -61,6 +61,57 @@ def test_networks(build, orders, hidden, norm, pool, kind):
     check_steps(model, exact, graphs.batch(ids), graphs.to(dtype=torch.float64).batch(ids))
 
 
+#: Every one that the kernels know, with numbers of its own.
+ACTIVATIONS = [
+    nn.Identity(), nn.LeakyReLU(0.2), nn.ELU(1.3), nn.GELU(), nn.Sigmoid(), nn.SiLU(), nn.Tanh(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS, ids=lambda act: type(act).__name__)
+@pytest.mark.parametrize("norm", ["batch_norm", "layer_norm", None])
+@pytest.mark.parametrize("pool", ["mean", None])
+def test_activations(build, act, norm, pool):
+    torch.manual_seed(0)
+    graphs = Case(weighted=True).graphs
+    ids = torch.randperm(len(graphs))
+    model = FlexGCN(5, [27, 18, 20], 5, [4, 3, 2, 2], act=act, norm=norm, pool=pool)
+    for parameter in model.norms.parameters():
+        torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    exact = in_double(model)
+    check_steps(model, exact, graphs.batch(ids), graphs.to(dtype=torch.float64).batch(ids))
+
+
+@pytest.mark.parametrize("act", [nn.ReLU(), *ACTIVATIONS], ids=lambda act: type(act).__name__)
+def test_activations_and_their_slopes_to_the_last_digits(build, act):
+    """Of every size, and of what is no number; with what falls by dropout."""
+    p, sizes = 0.3, torch.logspace(-6, 4, 400)
+    points = [*sizes, *-sizes, 0.0, -0.0, float("nan")]
+    y = torch.tensor(points).repeat(20, 1).T.contiguous().requires_grad_()
+    net = identity_network(nodes(len(points)), 20, p)._replace(act=act)
+    out = native.train(net, y)
+    (grad,) = torch.autograd.grad(out.sum(), y)
+    exact = y.detach().double().requires_grad_()
+    value = copy.deepcopy(act)(exact)
+    (slope,) = torch.autograd.grad(value.sum(), exact)
+    # A mask is seen where neither the value nor its slope is 0, as it is below a ReLU's corner.
+    seen = (value.abs() > 1e-30) & (slope.abs() > 1e-30)
+    kept = torch.where(seen, (out != 0).double() / (1 - p), float("nan"))
+    error, size = (out - value * kept).abs(), exact.abs().clamp(max=1.0)
+    assert (error <= 2e-6 * value.abs() + 4e-7 * size)[seen].all()  # of small ones, too
+    torch.testing.assert_close(grad[seen].double(), (slope * kept)[seen], rtol=2e-6, atol=4e-7)
+    assert 0.6 < (out != 0)[seen].double().mean() < 0.8
+    assert out[-1].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "act", [nn.GELU(approximate="tanh"), nn.Softplus(), type("Own", (nn.Tanh,), {})()]
+)
+def test_other_activations_are_torchs(act):
+    model, batch = FlexGCN(5, 8, 2, [2, 2], act=act), Case().graphs.batch(slice(None))
+    assert one_pass.as_network(model, batch) is None
+    close(model(batch), in_double(model)(Case().double().batch(slice(None))))
+
+
 def check_steps(model, exact_model, batch, exact_batch):
     """Outputs, gradients and running statistics of two training steps, then evaluation."""
     assert one_pass.as_network(model, batch) is not None
