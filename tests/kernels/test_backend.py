@@ -171,7 +171,9 @@ def test_explain_names_the_kernels_of_the_cpu(batch):
         "CPU kernels: the whole network in one pass, each layer in cache",
         "pooled first, then one product per graph (CPU kernels)",
     ]
-    by_layer = explain(FlexGCN(5, 4, 2, orders=[2, 2, 2], act="elu"), batch)
+    assert explain(FlexGCN(5, 4, 2, orders=[2, 2, 2], act="elu"), batch) == lines
+    act = torch.nn.GELU("tanh")  # not one that the one pass computes
+    by_layer = explain(FlexGCN(5, 4, 2, orders=[2, 2, 2], act=act), batch)
     assert "CPU kernels: hops, products" in by_layer[1] and "PyTorch" in by_layer[2]
     assert "CPU kernels" not in " ".join(explain(FlexGCN(5, 4, 2, backend="torch"), batch))
 

@@ -1,5 +1,7 @@
 """Several processes that train one model, each on its share of the batches."""
 
+import gc
+import importlib
 import re
 import sys
 
@@ -81,8 +83,15 @@ def _lengths(graphs: PackedGraphs, mode: str) -> list[int]:
 
 def _train(rank: int, count: int, folder: str) -> None:
     """What one process does; it writes down what it saw."""
+    importlib.import_module("torch._dynamo")  # DDP does; once there is a group, it would keep it
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=count)
+    torch.save(_seen(rank, count), f"{folder}/{rank}.pt")
+    gc.collect()  # the models, which hold the group: threads of it that outlive Python may abort
+    dist.destroy_process_group()
+
+
+def _seen(rank: int, count: int) -> list[dict[str, object]]:
     # 49 graphs for 2: one process scores in 3 passes, the other in 4.
     graphs, seen = rings(49), []
     for mode in SCORED:
@@ -105,8 +114,7 @@ def _train(rank: int, count: int, folder: str) -> None:
                 optimizer.step()
         seen.append({"weights": [p.detach().clone() for p in model.parameters()]})
     seen.append({"refused": [_refusal(other, model) for other in _unlike(graphs, count, rank)]})
-    torch.save(seen, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    return seen
 
 
 def _unlike(graphs: PackedGraphs, count: int, rank: int) -> list[GraNTSampler]:
