@@ -49,8 +49,14 @@ def check(
         close(got, right, 4 * tolerance)
 
 
-@pytest.mark.parametrize("width", [1, 3, 9, 16, 27, 64, 65, 300])
-@pytest.mark.parametrize("rows", [2, 17, 128, 129])
+@pytest.mark.parametrize(
+    ("rows", "width"),
+    [
+        *((rows, width) for rows in (2, 129) for width in (1, 3, 9, 16, 27, 64, 65)),
+        *((rows, width) for rows in (17, 128) for width in (1, 27)),
+        (17, 300),
+    ],
+)
 def test_every_width(rows, width):
     check(torch.randn(rows, width) + torch.randn(width), relu=rows % 2 == 0, eps=1e-3)
 
