@@ -51,7 +51,8 @@ def reasons(model: FlexGCN, coded: bool) -> dict[str, str]:
         "random bits are made, ten operations for a vector, both ways" if drops else "",
         "the layer's input is normalised again for its own gradient" if norm else "",
     ]  # fmt: skip
-    before = ["the last norm" if norm else "", "ReLU", "dropout" if drops else ""]
+    act = "" if isinstance(model.act, nn.Identity) else type(model.act).__name__
+    before = ["the last norm" if norm else "", act, "dropout" if drops else ""]
     rest = ["Python", "autograd's bookkeeping", "the encoder" if model.encoder else "", "the loss"]
     return {
         "layer": "; ".join(filter(None, layer)),

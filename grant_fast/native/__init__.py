@@ -10,7 +10,7 @@ from .csr import multiplies, spmm
 from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import first_source, flex_conv
 from .loading import BUILDS, build
-from .network import Layer, Network, evaluate, takes_activation, train
+from .network import Activation, Layer, Network, evaluate, train
 from .rows import few_rows
 from .scores import class_scores, target_scores
 from .structure import MAX_NODES, MAX_WIDTH, is_wide, takes, why_not
@@ -19,6 +19,7 @@ __all__ = [
     "BUILDS",
     "MAX_NODES",
     "MAX_WIDTH",
+    "Activation",
     "Layer",
     "Network",
     "SortedEdges",
@@ -35,7 +36,6 @@ __all__ = [
     "sort_edges",
     "spmm",
     "takes",
-    "takes_activation",
     "target_scores",
     "train",
     "why_not",

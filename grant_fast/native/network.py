@@ -25,6 +25,24 @@ ACTIVATIONS: dict[type[nn.Module], str | None] = {
 }
 
 
+class Activation(NamedTuple):
+    """Of each hidden layer: its number in `ACTIVATIONS`, and alpha."""
+
+    kind: int
+    alpha: float
+
+    @classmethod
+    def of(cls, act: nn.Module) -> "Activation | None":
+        """What the kernels compute of a module as it is now; None where they do not know it."""
+        if type(act) not in ACTIVATIONS or getattr(act, "approximate", "none") != "none":
+            return None  # a GELU is exact, not its formula with a tanh
+        name = ACTIVATIONS[type(act)]
+        alpha = 0.0 if name is None else getattr(act, name)
+        if not isinstance(alpha, int | float) or not abs(alpha) <= torch.finfo(torch.float32).max:
+            return None
+        return cls(list(ACTIVATIONS).index(type(act)), float(alpha))
+
+
 class _Layer(ctypes.Structure):
     """`net_layer` of kernels/cpu/network.h."""
 
@@ -83,7 +101,7 @@ class Network(NamedTuple):
         pool_weights: [κ, N] (`PackedGraphs.pool_weights`), to pool what the last hidden layer
             gives, [Σ_i p_0i x_i, …, Σ_i p_(κ-1)i x_i] over the nodes i of each graph; or None.
         code: [N] int32, the kind of each of the dataset's nodes, where `source` is "kinds".
-        act: of each hidden layer, one that `takes_activation` says yes to.
+        act: what follows the norm in each hidden layer.
     """
 
     layers: Sequence[Layer]
@@ -91,7 +109,7 @@ class Network(NamedTuple):
     adjacency: BatchAdjacency
     pool_weights: Tensor | None
     code: Tensor | None = None
-    act: nn.Module = nn.ReLU()
+    act: Activation = Activation(0, 0.0)
 
     @property
     def depth(self) -> int:
@@ -108,11 +126,10 @@ class Network(NamedTuple):
         """For the library: `layers`, and where it reads and writes."""
         order, nodes = (0, 0) if self.pool_weights is None else self.pool_weights.shape
         array = (_Layer * len(layers))(*layers)
-        alpha = ACTIVATIONS[type(self.act)]
         out = _NetworkStruct(
             depth=self.depth,
-            kind=list(ACTIVATIONS).index(type(self.act)),
-            alpha=0.0 if alpha is None else getattr(self.act, alpha),
+            kind=self.act.kind,
+            alpha=self.act.alpha,
             layers=ctypes.cast(array, ctypes.c_void_p),
             x=pointer(x),
             ldx=x.stride(0),
@@ -126,12 +143,6 @@ class Network(NamedTuple):
         )
         out.kept = array, pointers  # pointers do not keep what they point at
         return out
-
-
-def takes_activation(act: nn.Module) -> bool:
-    """Whether it is one that the kernels compute."""
-    exact = getattr(act, "approximate", "none") == "none"  # a GELU, not its formula with a tanh
-    return type(act) in ACTIVATIONS and exact
 
 
 def _layer(layer: Layer, tensors: Sequence[Tensor | None]) -> _Layer:

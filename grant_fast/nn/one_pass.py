@@ -62,7 +62,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     planned = plan(model, graphs)
     if planned is None:
         return None
-    layers, source = planned
+    layers, source, act = planned
     x, code = _input(model, graphs, source)
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
@@ -74,13 +74,16 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         order = cast(FlexConv, model.convs[-1]).order
         weights = graphs.graphs.pool_weights(order, model.normalize, model.pool == "mean")
     adjacency = graphs.adjacency(model.normalize)
-    return native.Network(layers, source, adjacency, weights, code, model.act), x
+    return native.Network(layers, source, adjacency, weights, code, act), x
 
 
-def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str] | None:
-    """The layers, and what the rows of the first one's input are: `native.Network.source`, or
-    "hops"; None where the kernels do not take the model. No part of it is called."""
-    if not native.takes_activation(model.act) or model._overrides("hidden"):
+def plan(
+    model: "FlexGCN", graphs: GraphBatch
+) -> tuple[list[native.Layer], str, native.Activation] | None:
+    """The layers, what the rows of the first one's input are (`native.Network.source`, or "hops"),
+    and the activation; None where the kernels do not take the model. No part of it is called."""
+    act = native.Activation.of(model.act)
+    if act is None or model._overrides("hidden"):
         return None
     if not graphs.graphs.num_nodes:
         return None
@@ -97,17 +100,17 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> tuple[list[native.Layer], str]
     if not all(map(_is_readable, tensors)):
         return None
     if embeds_kinds(model.encoder) and graphs.graphs.kinds is not None:
-        return layers, "kinds"
+        return layers, "kinds", act
     x = graphs.graphs.x
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is not None or not constant:
-        return layers, "batch"
+        return layers, "batch", act
     kinds = graphs.graphs.kinds
     few = kinds is not None and len(kinds[0]) <= MOST_KINDS
     source = native.first_source(layers[0].weight, graphs.graphs, few)
     if source == "hops" and graphs.graphs.hops(first.order, model.normalize) is None:
         source = "dataset"  # they would take too much memory
-    return layers, source
+    return layers, source, act
 
 
 def _is_readable(weight: Tensor) -> bool:

@@ -20,14 +20,9 @@ INLINE exponent split_exponent(vec x) {
     ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
     return (exponent){p * r * r + r, (vec)power, tiny};
 }
-INLINE vec exponential(vec x) {
-    exponent e = split_exponent(x);
-    return (vec)((ivec)((e.rest + 1.0f) * e.power) & ~e.tiny);
-}
-INLINE vec exponential_less_1(vec x) { /* of x <= 0; small ones lose no digits */
-    exponent e = split_exponent(x);
-    return e.rest * e.power + (e.power - 1.0f);
-}
+INLINE vec whole(exponent e) { return (vec)((ivec)((e.rest + 1.0f) * e.power) & ~e.tiny); }
+INLINE vec less_1(exponent e) { return e.rest * e.power + (e.power - 1.0f); } /* loses no digits */
+INLINE vec exponential(vec x) { return whole(split_exponent(x)); }
 
 INLINE vec minus_size(vec x) { return (vec)((ivec)x | (int32_t)0x80000000); } /* -|x| */
 
@@ -37,7 +32,7 @@ INLINE vec sigmoid(vec x) {
 }
 
 INLINE vec hyperbolic_tangent(vec x) {
-    vec m = exponential_less_1(2.0f * minus_size(x)), size = m / (m + 2.0f);
+    vec m = less_1(split_exponent(2.0f * minus_size(x))), size = m / (m + 2.0f);
     return choose(x > 0.0f, -size, size);
 }
 
@@ -68,8 +63,8 @@ INLINE vec activated(activation f, vec x, vec *slope) {
     } else if (f.kind == LEAKY_RELU) {
         s = choose(x > 0.0f, one, alpha), y = x * s;
     } else if (f.kind == ELU) {
-        vec e = alpha * exponential_less_1((vec)((ivec)x & ~(ivec)(x > 0.0f)));
-        y = choose(x > 0.0f, x, e), s = choose(x > 0.0f, one, e + alpha);
+        exponent e = split_exponent((vec)((ivec)x & ~(ivec)(x > 0.0f)));
+        y = choose(x > 0.0f, x, alpha * less_1(e)), s = choose(x > 0.0f, one, alpha * whole(e));
     } else if (f.kind == GELU) {
         vec below = normal_below(x);
         y = x * below, s = below + x * normal_density(x);

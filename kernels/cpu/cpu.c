@@ -13,8 +13,8 @@
  * A first layer on a table of a few kinds of nodes does its products for each kind, of which the nodes
  * copy rows that lie in cache: 4 + 4 h_out a node then, without 4 h_in.
  *
- * A network keeps of each layer Y alone, before its norm: norm, ReLU and dropout are done as the next
- * layer reads it, both ways.
+ * A network keeps of each layer Y alone, before its norm: norm, activation and dropout are done as the
+ * next layer reads it, both ways.
  *
  * Threads take parts (runs of graphs) from a counter. What the parts add up, they add in buffers of
  * their own, which are summed in order: results depend on shapes, never on timing.

@@ -26,9 +26,10 @@ typedef struct {
 
 /* Square root without the C library's: two steps of Newton's method from a float's. */
 static double inverse_sqrt(double x) {
-    double r = 1.0 / (double)__builtin_sqrtf((float)x);
-    for (int i = 0; i < 2; i++) r = r * (1.5 - 0.5 * x * r * r);
-    return r;
+    double down = x > 1e30 ? 0x1p-100 : 1; /* a float ends at 3e38 */
+    double r = 1.0 / (double)__builtin_sqrtf((float)(x * down * down));
+    for (int i = 0; i < 2; i++) r = r * (1.5 - 0.5 * x * down * down * r * r);
+    return r * down;
 }
 
 /* Two words of a counter, well mixed (the finaliser of splitmix64). */
@@ -101,6 +102,13 @@ INLINE void add_to(double *sums, vec v) {
     for (int i = 0; i < VL; i++) sums[i] += v[i];
 }
 
+/* In double, the squared deviations of a column that float has no room for. */
+static double wide_squares(const norm *t, const float *y, i64 rows, double mean) {
+    double sum = 0;
+    for (i64 i = 0; i < rows; i++) sum += (y[i * t->h] - mean) * (y[i * t->h] - mean);
+    return sum;
+}
+
 /* Column sums of y and of its squares: deviations from a tile's own mean are squared in float, the
  * rest is done in double, so that a large mean does not drown a small variance. */
 static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
@@ -122,7 +130,8 @@ static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
         for (int k = 0; k < VL; k++) {
             double m = mean[k], n = (double)rows, rest = sum[k] - m * n;
             sums[c + k] += sum[k];
-            sums[width + c + k] += squares[k] + m * (m * n + 2 * rest);
+            double about = squares[k] <= 1e38f ? squares[k] : wide_squares(t, y + k, rows, m);
+            sums[width + c + k] += about + m * (m * n + 2 * rest);
         }
     }
 }
