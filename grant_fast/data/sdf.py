@@ -16,6 +16,7 @@ from .smiles import CHUNK, PIECES, import_rdkit
 _FIELD = re.compile(r"^>[^\n<]*<([^\n]+)>[^\n>]*\n((?:[^\n]+\n?)*)", re.MULTILINE)
 _END = re.compile(r"^\$\$\$\$.*\n?", re.MULTILINE)
 _END_OF_STRUCTURE = re.compile(r"^M  END", re.MULTILINE)
+_END_OF_FIELD = re.compile(r"\n[ \t]*\n\s*\Z")
 
 
 def read_sdf(
@@ -37,12 +38,13 @@ def read_sdf(
         The sheet, and what its second column says; () where there is none of names.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8 text, or no structure in it can be read.
+        InputError: the file is missing, empty, not UTF-8 text or breaks off, or no structure in it
+            can be read.
         MissingExtraError: rdkit is not installed.
     """
     import_rdkit()  # a missing package is reported once, here, and not by every worker
     texts = _END.split(re.sub("\r\n?", "\n", read_text(path, "line")))
-    if not texts[-1].strip():  # behind the last mark
+    if is_marked := not texts[-1].strip():  # nothing is behind the last mark
         texts.pop()
     if not texts:
         raise InputError(f"{path} is empty: give an SDF with molecules")
@@ -54,6 +56,11 @@ def read_sdf(
     if not any(smiles for smiles, _ in found):
         shown = few([repr(name[:30]) for name in names])
         raise InputError(f"{path} holds no valid structure ({shown}): give an SDF RDKit can read")
+    if not is_marked and _breaks_off(texts[-1]):
+        raise InputError(
+            f"{path} breaks off within molecule {len(texts)}: restore the file, or remove what it "
+            "has of that molecule"
+        )
     fields = list(dict.fromkeys(chain.from_iterable(values for _, values in found)))
     own = ("smiles", "name") if any(names) else ("smiles",)
     header = [*(f"sdf_{column}" if column in fields else column for column in own), *fields]
@@ -62,6 +69,12 @@ def read_sdf(
         for row, (name, (smiles, values)) in enumerate(zip(names, found, strict=True), 1)
     ]
     return Sheet(path, ",", header, header, body), names if any(names) else ()
+
+
+def _breaks_off(text: str) -> bool:
+    """Whether a molecule without a $$$$ at its end is not whole: its structure or last field."""
+    _, *data = _END_OF_STRUCTURE.split(text)
+    return not data or (bool(data[-1].strip()) and not _END_OF_FIELD.search(data[-1]))
 
 
 def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:

@@ -81,12 +81,21 @@ def test_what_cannot_be_read_keeps_its_place_and_name(tmp_path: Path, chem) -> N
     ethanol, alanine, salt = records(chem)
     five_bonds = records(chem, [("five bonds", "C[N+](C)(C)C", {"y": "3"})])[0]
     five_bonds = "\n".join(line for line in five_bonds.split("\n") if "M  CHG" not in line)
-    cut = ethanol[: ethanol.index("M  END") - 20]
+    cut = ethanol[: ethanol.index("M  END") - 20] + "\n$$$$\n"
     table = read_table(write(tmp_path, [alanine, five_bonds, salt, cut]), target="y")
     assert table.smiles == ["C[C@H](N)C(=O)O", "", "[Cl-].[Na+]", ""]
     assert table.titles == ("", "five bonds", "salt", "ethanol")
     assert table.rows == [1, 2, 3, 4]
     assert table.y is not None and table.y.nan_to_num(9).flatten().tolist() == [9, 3, -2, 9]
+
+
+@pytest.mark.parametrize("end", ["M  END", "0.0000", "lines\n", "\n\n$$$$", "\n$$$$", "$\n"])
+def test_a_file_that_breaks_off_is_refused(tmp_path: Path, chem, end: str) -> None:
+    ethanol, alanine, _ = records(chem)
+    whole = alanine + ethanol
+    path = write(tmp_path, [whole[: whole.rindex(end)]])
+    with pytest.raises(InputError, match=r"breaks off within molecule 2: restore the file"):
+        read_sdf(path)
 
 
 def test_fields_are_those_that_rdkit_reads(tmp_path: Path, chem) -> None:
