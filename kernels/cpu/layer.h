@@ -193,7 +193,7 @@ static void take_grad(const layer *l, const tile *t, float *to, i64 ld, float *s
     i64 width = padded(l->h_out), first = t->row0 * l->h_out;
     for (i64 n = 0, lanes = l->h_out; n < l->h_out; n += VL, lanes -= VL) {
         norm_column column = l->norm ? grad_column(l->norm, n) : (norm_column){0};
-        vec sum = load(db + n);
+        vec sum = zero();
         for (i64 i = 0, at = first + n; i < t->rows; i++, at += l->h_out) {
             vec v = l->norm ? norm_grad(l->norm, &column, at, lanes) : load_part(l->grad + at, lanes);
             if (l->relu) v = select_above(load_part(l->y + at, lanes), v);
@@ -201,7 +201,7 @@ static void take_grad(const layer *l, const tile *t, float *to, i64 ld, float *s
             store(to + i * ld + n, v);
             if (scaled) store(scaled + i * width + n, v * (t->scale ? t->scale[i] : 1.0f));
         }
-        store(db + n, sum);
+        store(db + n, load(db + n) + sum);
     }
 }
 

@@ -26,6 +26,7 @@ typedef struct {
 
 /* Square root without the C library's: two steps of Newton's method from a float's. */
 static double inverse_sqrt(double x) {
+    if (x > 1e300) return 0; /* an infinite variance */
     double down = x > 1e30 ? 0x1p-100 : 1; /* a float ends at 3e38 */
     double r = 1.0 / (double)__builtin_sqrtf((float)(x * down * down));
     for (int i = 0; i < 2; i++) r = r * (1.5 - 0.5 * x * down * down * r * r);
@@ -63,6 +64,13 @@ typedef struct {
 } row_stats;
 INLINE i64 stats_floats(i64 rows) { return rows * (i64)(sizeof(row_stats) / sizeof(float)); }
 
+/* In double, the squared deviations of numbers from their mean that float has no room for. */
+static double wide_squares(const float *y, i64 count, i64 step, double mean) {
+    double sum = 0;
+    for (i64 i = 0; i < count; i++) sum += (y[i * step] - mean) * (y[i * step] - mean);
+    return sum;
+}
+
 static void find_rows(const norm *t, i64 row0, i64 rows, row_stats *of) {
     const float *y = t->y + row0 * t->h;
     for (i64 i = 0; i < rows; i++, y += t->h) {
@@ -73,7 +81,10 @@ static void find_rows(const norm *t, i64 row0, i64 rows, row_stats *of) {
             vec d = first_lanes(load_part(y + c, lanes) - of[i].mean, lanes);
             squares += d * d;
         }
-        of[i].rstd = 1.0f / __builtin_sqrtf(sum_of(squares) / (float)t->h + t->eps);
+        float about = sum_of(squares);
+        of[i].rstd = 1.0f / __builtin_sqrtf(about / (float)t->h + t->eps);
+        if (about > 1e38f)
+            of[i].rstd = (float)inverse_sqrt(wide_squares(y, t->h, 1, of[i].mean) / (double)t->h);
     }
 }
 
@@ -102,13 +113,6 @@ INLINE void add_to(double *sums, vec v) {
     for (int i = 0; i < VL; i++) sums[i] += v[i];
 }
 
-/* In double, the squared deviations of a column that float has no room for. */
-static double wide_squares(const norm *t, const float *y, i64 rows, double mean) {
-    double sum = 0;
-    for (i64 i = 0; i < rows; i++) sum += (y[i * t->h] - mean) * (y[i * t->h] - mean);
-    return sum;
-}
-
 /* Column sums of y and of its squares: deviations from a tile's own mean are squared in float, the
  * rest is done in double, so that a large mean does not drown a small variance. */
 static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
@@ -130,7 +134,7 @@ static void add_moments(const norm *t, i64 row0, i64 rows, double *sums) {
         for (int k = 0; k < VL; k++) {
             double m = mean[k], n = (double)rows, rest = sum[k] - m * n;
             sums[c + k] += sum[k];
-            double about = squares[k] <= 1e38f ? squares[k] : wide_squares(t, y + k, rows, m);
+            double about = squares[k] <= 1e38f ? squares[k] : wide_squares(y + k, rows, t->h, m);
             sums[width + c + k] += about + m * (m * n + 2 * rest);
         }
     }
@@ -236,7 +240,7 @@ static void take_moments(norm *t, const double *total, const float *gamma, const
         t->rstd[c] = (float)inverse_sqrt(v + eps);
         t->scale[c] = gamma[c] * t->rstd[c];
         t->shift[c] = beta[c] - t->scale[c] * t->mean[c];
-        running_mean[c] += (float)(momentum * (m - running_mean[c]));
-        running_var[c] += (float)(momentum * (v * count / (count - 1) - running_var[c]));
+        running_mean[c] = (float)(momentum * m + (1 - momentum) * running_mean[c]);
+        running_var[c] = (float)(momentum * v * count / (count - 1) + (1 - momentum) * running_var[c]);
     }
 }

@@ -3,7 +3,8 @@
 #include "vectors.h"
 
 /* A product's operands. C[m, n] = init + sum over segments s and j < len of
- * A[m*row + s*segment + j*column] * B[(s*len + j) * ldb + n]; init is 0, or init[m*init_row + n].
+ * A[m*row + s*segment + j*column] * B[(s*len + j) * ldb + n]; init is 0, or init[m*init_row + n]. It is
+ * added last: where it is the sum of other tiles, the rounding of one does not depend on their number.
  * A's elements are broadcast, so it may lie transposed (row 1); B's rows are whole vectors. */
 typedef struct {
     const float *a;
@@ -23,8 +24,7 @@ INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i6
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++)
-            acc[r][v] = p->init ? load(p->init + (m + r) * p->init_row + n + v * VL) : zero();
+        for (int v = 0; v < NV; v++) acc[r][v] = zero();
     const float *b = p->b + n;
     const i64 row = p->row, third = 3 * row; /* few addresses: base + {0, 1, 2} rows */
     for (i64 s = 0; s < p->segments; s++) {
@@ -39,6 +39,12 @@ INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i6
                 for (int v = 0; v < NV; v++) acc[r][v] += w[v] * a[r / 3 * third + r % 3 * row];
         }
     }
+    if (p->init)
+#pragma GCC unroll 16
+        for (int r = 0; r < MR; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < NV; v++)
+                acc[r][v] += load(p->init + (m + r) * p->init_row + n + v * VL);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4

@@ -294,14 +294,42 @@ def test_a_large_mean_does_not_drown_the_variance(build):
 
 
 @pytest.mark.parametrize("size", [1e18, 1e20, 1e30])
-def test_squares_that_float_has_no_room_for(build, size):
-    batch = nodes(300)
-    y, norm = torch.randn(300, 20), nn.BatchNorm1d(20)
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.LayerNorm])
+def test_squares_that_float_has_no_room_for(build, kind, size):
+    """Beside them a batch's other columns, or rows, are as usual; also where that was learned."""
+    net = identity_network(nodes(300), 20, norm=kind(20))
+    y, norm = torch.randn(300, 20), net.layers[0].norm
     y[[3, 250], 7] *= size
     exact = copy.deepcopy(norm).double()
-    out, want = native.train(identity_network(batch, 20, norm=norm), y), exact(y.double()).relu()
+    out, want = native.train(net, y), exact(y.double()).relu()
     torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(norm.running_var, exact.running_var.float())
+    if kind is nn.BatchNorm1d:
+        torch.testing.assert_close(norm.running_var, exact.running_var.float())
+    z = torch.randn(300, 20)
+    torch.testing.assert_close(native.evaluate(net, z), norm.eval()(z).relu())
+
+
+def test_a_batch_norm_that_forgets(build):
+    """With a momentum of 1 it keeps the last batch's statistics, however small beside its own."""
+    norm = nn.BatchNorm1d(3, momentum=1.0)
+    exact, y = copy.deepcopy(norm).double(), 1e-4 * torch.randn(64, 3)
+    native.train(identity_network(nodes(64), 3, norm=norm), y)
+    exact(y.double())
+    torch.testing.assert_close(norm.running_var, exact.running_var.float(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(norm.running_mean, exact.running_mean.float(), rtol=1e-5, atol=1e-11)
+
+
+def test_sums_over_many_equal_nodes(build):
+    """All of them round to the same side."""
+    count = 200_000
+    model = FlexGCN(4, 16, 2, [2, 1], act="silu", pool=None)
+    edges = torch.stack([torch.arange(count), torch.arange(count) ^ 1])
+    graphs = PackedGraphs.from_arrays(torch.full((count, 4), 0.3), edges, torch.arange(count) // 20)
+    exact = in_double(model)
+    model(graphs.batch(slice(None))).sum().backward()
+    exact(graphs.to(dtype=torch.float64).batch(slice(None))).sum().backward()
+    for ours, true in zip(model.parameters(), exact.parameters(), strict=True):
+        assert (ours.grad - true.grad).abs().max() < 1e-5 * true.grad.abs().max()
 
 
 @pytest.mark.parametrize("p", [0.0, 0.27, 0.9])
