@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from grant_fast.files import atomic_path
-from grant_fast.studies.report import markdown as table
+from grant_fast.studies.markdown import markdown as table
 
 from .cases import CENTRE_ORDER, CHECK, RUN, WIDTHS
 

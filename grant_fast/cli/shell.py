@@ -70,7 +70,7 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
     """What will be learned from what, in a line; and doubts, each in another."""
-    from ..studies.report import counted
+    from ..studies.markdown import counted
     from ..tasks import measured
     from ..training.doubts import doubts
     from ..training.targets import targets_of

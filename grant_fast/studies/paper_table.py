@@ -15,8 +15,9 @@ from ..data.twin import PREFIX as TWIN
 from ..training.config import NETWORKS, RunConfig
 from ..training.metrics import higher_is_better
 from .conventions import CONVENTIONS, true_from_published
+from .markdown import bullets, counted, markdown, write_results
 from .recipe import Recipe
-from .report import FULL, bullets, counted, markdown, write_results
+from .report import FULL
 from .reproduce import Row
 
 _SYMBOLS = {

@@ -14,11 +14,11 @@ from rich.console import Console
 from grant_fast.cli.shell import show_results
 from grant_fast.errors import InputError
 from grant_fast.studies.curves import draw_curves
+from grant_fast.studies.markdown import markdown
 from grant_fast.studies.report import (
     ArmSummary,
     Spread,
     chance,
-    markdown,
     rows,
     summarize,
     terminal_table,

@@ -1,0 +1,41 @@
+"""Tables and lists as Markdown, and the two files that a study leaves."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..files import atomic_write_text
+
+
+def counted(sizes: Sequence[int]) -> str:
+    """Numbers of graphs side by side."""
+    return " / ".join(f"{size:,}" for size in sizes)
+
+
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table: the first `left` columns are aligned to the left, the others right."""
+    rules = [*["---"] * left, *["---:"] * (len(head) - left)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rules, *body))
+
+
+def bullets(sentences: Sequence[str]) -> str:
+    """A Markdown list."""
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def write_results(out: Path, document: dict[str, Any], page: str) -> None:
+    """Write results.json, with null for NaN, and the Markdown page results.md into `out`."""
+    text = json.dumps(_without_nan(document), indent=2, ensure_ascii=False)
+    atomic_write_text(out / "results.json", text + "\n")
+    atomic_write_text(out / "results.md", page)
+
+
+def _without_nan(value: object) -> object:
+    """JSON has no NaN: what could not be measured becomes null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
