@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from grant_fast import InputError, ops
+from grant_fast import ops
 from grant_fast.adjacency import Adjacency
+from grant_fast.ops.dispatch import why_not
 
 from . import network_checks, scoring_checks
 from .awkward import TOLERANCES, awkward_graphs
@@ -135,20 +136,21 @@ def _layers(backend: str) -> Iterator[Layer]:
 
 
 def run(check: Check, device: torch.device) -> dict[str, float | str]:
-    """The error of each result; {"not taken": why} where the kernels leave it.
+    """The error of each result; {"not taken": why} where the kernels cannot run.
 
     Raises:
         WrongAnswer: an error beyond the tolerance, NaN, or two runs of our kernels that differ by
             a bit. (Those of a GPU's vendor may.)
     """
-    once, want = check.prepare(device)
     kernels = check.backend == "triton"
+    reason = why_not(torch.empty(0, device=device)) if kernels else None
+    if reason is not None:
+        return {"not taken": reason}
+    once, want = check.prepare(device)
     # In its deterministic mode torch fills fresh memory with NaN: what a kernel leaves shows.
     torch.use_deterministic_algorithms(kernels, warn_only=True)
     try:
         first, second = once(), once()
-    except InputError as error:  # "triton" where the kernels cannot run, and why not
-        return {"not taken": str(error)}
     finally:
         torch.use_deterministic_algorithms(False)
     errors: dict[str, float | str] = {}

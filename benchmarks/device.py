@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,9 @@ def run(options: Options) -> dict[str, Any]:
             limit = max(1.0, min(_SANITIZING, (until - time.time()) / 4))
             document["compute-sanitizer"] = machine.sanitize(limit)
             save()
-            document["sets"] = _wait(preparing, until)
-            late += workers.run(races, outcome)
+            document["sets"] = written = dict[str, str]()
+            for share in _as_written(races, preparing, until, written):
+                late += workers.run(share, outcome)
             workers.run_again(races, outcome)
         else:
             late = workers.run([*checks, *races], outcome)
@@ -147,19 +148,36 @@ def _prepare(
     return out
 
 
-def _wait(
-    preparing: dict[str, tuple[subprocess.Popen[bytes], float]], until: float
-) -> dict[str, str]:
-    """How each data set's writing ended."""
-    out = {}
-    for name, (process, began) in preparing.items():
-        try:
-            code = process.wait(max(1.0, until - time.time()))
-            out[name] = f"ready after {time.time() - began:.0f} s" if not code else f"exit {code}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out[name] = "not ready in time"
-    return out
+def _as_written(
+    cases: Sequence[Case],
+    preparing: dict[str, tuple[subprocess.Popen[bytes], float]],
+    until: float,
+    written: dict[str, str],
+) -> Iterator[list[Case]]:
+    """The cases in order, as many at a time as have their data sets; `written` gets to know how the
+    writing of each set ended."""
+    start = 0
+    while start < len(cases):
+        end = start
+        while end < len(cases):
+            missing = [name for name in cases[end].sets if name in preparing.keys() - written]
+            if end > start and any(preparing[name][0].poll() is None for name in missing):
+                break
+            written |= {name: _written(*preparing[name], until) for name in missing}
+            end += 1
+        yield list(cases[start:end])
+        start = end
+
+
+def _written(process: subprocess.Popen[bytes], began: float, until: float) -> str:
+    """Wait for the writing of a data set, and say how it ended."""
+    try:
+        code = process.wait(max(1.0, until - time.time()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return "not ready in time"
+    return f"exit {code}" if code else f"ready after {time.time() - began:.0f} s"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
     document = run(options)
     print((options.out / "table.md").read_text(encoding="utf-8"))
-    return int(any("error" in case for case in document["cases"].values()))
+    return int(any(report.failures(document["cases"], peers=False)))
 
 
 if __name__ == "__main__":

@@ -63,8 +63,10 @@ def recorded_step(setting: Setting) -> Side:
         optimizer.step()
 
     recorded = through("triton", run)
-    for _ in range(3):  # recorded by now: what comes is what is repeated
+    for _ in range(3):
         recorded()
+    if not step.is_replaying:
+        raise RuntimeError("the device did not record the step")
     first = copy.deepcopy(setting.model)
     return Side(recorded, through("triton", partial(gradients, first, [checked], setting)))
 

@@ -1,6 +1,6 @@
 """From results.json to what people read: table.md and ratio.png."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from .cases import CENTRE_ORDER, CHECK, RUN, WIDTHS
 Results = dict[str, Any]
 #: Ours in the table of `benchmarks.cpu`, from what gains most to what changes least of a script.
 WAYS = ("FlexGCN, packed", "FlexGCN, PyG's loader", "FlexConv, PyG's loader")
+#: Ours in a race, perhaps with more words behind a comma.
+OURS = ("auto", "torch", "triton")
 TITLES = {
     "step": "Training steps (timing includes collating the batches)",
     "infer": "Scoring passes (inference; timing includes collating the batches)",
@@ -34,7 +36,7 @@ def markdown(document: Results) -> str:
             make = _memory_table if group == "memory" else _race_table
             parts.append(f"## {title}\n\n{make(members)}")
     parts.append(_checks(cases))
-    failed = [f"- {name}: {case['error']}" for name, case in cases.items() if not _ok(case)]
+    failed = [f"- {name}: {why}" for name, why in failures(cases)]
     if failed:
         parts.append("## Failed\n\n" + "\n".join(failed))
     if document["dropped"]:
@@ -57,6 +59,16 @@ def _ok(case: Results) -> bool:
     return "error" not in case
 
 
+def failures(cases: dict[str, Results], peers: bool = True) -> Iterator[tuple[str, str]]:
+    """What failed and why: cases, also those that went well without the kernels alone, and sides of
+    a race, those of the peers only where they are asked for."""
+    for name, case in cases.items():
+        yield from ((name, case[key]) for key in ("error", "with the kernels") if key in case)
+        for side, values in case.get("result", {}).get("sides", {}).items():
+            if "failed" in values and (peers or side.split(",")[0] in OURS):
+                yield f"{name}, {side}", values["failed"]
+
+
 def _about(document: Results) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in document["device"]["versions"].items() if v)
     lines = [f"    {document['command']}", "", f"{document['date']}; {versions}."]
@@ -73,8 +85,9 @@ def _about(document: Results) -> str:
     )
     tool = document.get("compute-sanitizer")
     if tool is not None:
-        found = f"exit code {tool.get('exit code')}" if tool["found"] else "not on this machine"
-        lines.append(f"compute-sanitizer: {found}.")
+        code = tool.get("exit code")
+        found = "out of time" if code is None else f"exit code {code}"
+        lines.append(f"compute-sanitizer: {found if tool['found'] else 'not on this machine'}.")
     return "\n".join(lines)
 
 
@@ -92,6 +105,7 @@ def _runs(cases: dict[str, Results]) -> str:
                 f"{r['selection seconds']:.1f} of them for selecting and "
                 f"{r['validation seconds']:.1f} for validating{test}."
             )
+            lines += [f"It warned: {text}" for text in r.get("warnings", ())]
     return "\n\n".join(lines)
 
 

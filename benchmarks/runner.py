@@ -36,9 +36,9 @@ SUITE = (
     "-rN",  # the log's last words are then an error, and no list of names
 )
 #: A case may take so many times its estimate, and so many seconds at least, before it is stopped.
-PATIENCE, LEAST_PATIENCE = 6.0, 120.0
+PATIENCE, LEAST_PATIENCE = 6.0, 75.0
 #: A check may first have to compile a hundred kernels, while others compile theirs.
-CHECK_PATIENCE = 300.0
+CHECK_PATIENCE = 180.0
 
 
 @dataclass

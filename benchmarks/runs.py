@@ -3,6 +3,7 @@
 import dataclasses
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,20 @@ def whole_run(
 
     Returns:
         "seconds" of training, selection and validation, "epochs" done and "of" how many, and what
-        of the seconds went where; "test" is there where the run came to its end.
+        of the seconds went where; "test" is there where the run came to its end; "warnings", what
+        it warned of, such as steps that the device would not record.
     """
     together = len(dataset.split["train"]) if device.type == "cuda" else None
     own = load_recipe(recipe).config
     config = dataclasses.replace(own, arm=arm, device=str(device), pass_size=together)
     out: dict[str, Any] = {"recipe": recipe, "arm": arm, "data": dataset.name, "backend": layers}
     out["normalised together"] = together or config.batch_size
-    with tempfile.TemporaryDirectory() as folder, backend(layers):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        backend(layers),
+        warnings.catch_warnings(record=True) as noticed,
+    ):
+        warnings.simplefilter("always")
         Trainer(dataset, dataclasses.replace(config, epochs=3), Path(folder) / "first").fit()
         trainer, watch = Trainer(dataset, config, Path(folder) / "run"), _Watch(limit)
         try:
@@ -69,4 +76,5 @@ def whole_run(
         "seconds": last.train_seconds + last.valid_seconds,
         "selection seconds": last.selection_seconds,
         "validation seconds": last.valid_seconds,
+        "warnings": list(dict.fromkeys(str(warning.message) for warning in noticed)),
     }

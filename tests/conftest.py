@@ -61,6 +61,19 @@ def no_hazards(pytestconfig: pytest.Config) -> Iterator[None]:
         assert not noticed
 
 
+@pytest.fixture(autouse=True)
+def sound_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After most errors of a GPU everything fails: no other test shall in this process."""
+    yield
+    if request.node.get_closest_marker("cuda") and torch.cuda.is_available():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            if "PYTEST_XDIST_WORKER" in os.environ:
+                os._exit(86)  # the next worker goes on
+            pytest.exit(f"the device is in no state to go on: {error}", returncode=86)
+
+
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 

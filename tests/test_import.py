@@ -115,3 +115,15 @@ def test_each_module_has_a_room_and_imports_none_below_its_own():
         if room != "__init__":
             below = {name for name in imported(path, package) if row[name] > row[room]}
             assert not below, f"{path.relative_to(ROOT)} imports {below}"
+
+
+def test_the_device_command_needs_no_terminal():
+    """A machine with a GPU may have PyTorch and pytest, and little else."""
+    program = (
+        "import sys, benchmarks.device, benchmarks.test_suite, benchmarks.runs, benchmarks.scores\n"
+        "print([m for m in ('rich', 'typer', 'matplotlib', 'torch_geometric') if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert out.stdout.strip() == "[]"

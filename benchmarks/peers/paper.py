@@ -21,6 +21,8 @@ class PaperLayer:
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """Y, [n, h_out], of x [n, h_in], weight [κ, h_in, h_out] and bias [h_out]."""
         order = weight.shape[0]
+        if order**2 * x.numel() >= 2**31:
+            raise ValueError(f"diag(X; κ) would have {order**2 * x.numel():.1e} elements")
         copies = torch.block_diag(*[x] * order)
         return torch.addmm(bias, self.stacked_powers(order) @ copies, weight.flatten(0, 1))
 

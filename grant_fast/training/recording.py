@@ -37,6 +37,11 @@ class Recorder(Generic[Result]):
         self._subjects: tuple[object, ...] = ()
         self._recorded: tuple[Any, Result] | None = None
 
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the last work was recorded, and is replayed from now on."""
+        return self._recorded is not None
+
     def __call__(self, work: Callable[[], Result], *subjects: object) -> Result:
         """The result of `work`. Once recorded, every call returns the same tensors, refilled.
 
@@ -78,6 +83,11 @@ class BatchRecorder(Generic[Result]):
     def __init__(self, device: torch.device | None, room: PaddedBatch | None) -> None:
         self._recorder: Recorder[Result] = Recorder(device)
         self.room = room
+
+    @property
+    def is_replaying(self) -> bool:
+        """As of a `Recorder`."""
+        return self._recorder.is_replaying
 
     def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
         """The result of `work` on the batch, or on the room filled with the same graphs."""

@@ -7,6 +7,7 @@ import weakref
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -31,10 +32,10 @@ from benchmarks.measure import Bench, WrongAnswer, measure, relative_error
 from benchmarks.settings import Setting
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
-from grant_fast import GraphBatch, PackedGraphs, Task, ops
+from grant_fast import GraphBatch, InputError, PackedGraphs, Task, ops
 from grant_fast.batches import tiles
 from grant_fast.kernels import configurations
-from grant_fast.teaching import sampler
+from grant_fast.teaching import fused, sampler
 from grant_fast.training import recording
 from tests import emulator
 
@@ -173,6 +174,12 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
     assert len(replayed) == 5  # three steps before, of which the first is not recorded
     with pytest.raises(ValueError, match="not recorded"):
         networks.recorded_step(Setting.of("gen-cls", store))
+    monkeypatch.setattr(recording, "record", Mock(side_effect=RuntimeError("not permitted")))
+    with (
+        pytest.warns(UserWarning, match="could not record"),
+        pytest.raises(RuntimeError, match="did not record"),
+    ):
+        networks.recorded_step(setting)
 
 
 def test_what_a_recorded_epoch_reads_and_writes_lives_as_long_as_it(monkeypatch):
@@ -248,6 +255,29 @@ def test_a_check_wants_two_runs_to_be_bit_equal(monkeypatch):
     monkeypatch.setattr(ops, "flex_conv", drifting)
     with pytest.raises(WrongAnswer, match="Y differs between two runs"):
         checks.run(checks.Layer("triton", 9, 7, 3), CPU)
+
+
+def test_a_check_is_not_taken_only_where_the_kernels_cannot_run(monkeypatch):
+    check = checks.Layer("triton", 9, 7, 3)
+    monkeypatch.setattr(ops, "flex_conv", Mock(side_effect=InputError("x is on another device")))
+    with pytest.raises(InputError, match="another device"):
+        checks.run(check, CPU)
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert checks.run(check, CPU) == {"not taken": "x is on the cpu, not on a GPU"}
+
+
+def test_a_check_sees_scores_that_had_to_be_computed_again(monkeypatch):
+    """Where the one kernel gives NaN, `score_graphs` goes layer by layer."""
+    right = fused.score
+
+    def wrong(*args, **kwargs):
+        scores, *rest = right(*args, **kwargs)
+        return scores.fill_(torch.nan), *rest
+
+    monkeypatch.setattr(awkward, "SIZES", (0, 1, 17, 40))
+    monkeypatch.setattr(fused, "score", wrong)
+    with pytest.raises(WrongAnswer, match="scores of the one kernel"):
+        checks.run(scoring_checks.Scores("triton", Task("binary"), (9, 8)), CPU)
 
 
 def test_checks_have_names_of_their_own():

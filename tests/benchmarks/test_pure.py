@@ -172,6 +172,22 @@ def test_the_page_shows_a_peer_that_wins_and_one_that_failed():
     assert "copy 20.0 GB/s" in text
 
 
+def test_the_page_says_why_a_side_failed_and_what_went_well_only_without_the_kernels():
+    sides = {"torch": side(0.002), "triton, CUDA graph": {"failed": "RuntimeError: no"}}
+    step = race("torch", **sides, PyG={"failed": "out of memory"})
+    found = {
+        "step/x": {"group": "step", "result": step},
+        "step/y": {
+            "group": "step", "result": race("torch", torch=side(1)), "with the kernels": "it died"
+        },
+    }  # fmt: skip
+    failed = report.markdown(document(**found)).split("## Failed")[1]
+    assert "- step/x, triton, CUDA graph: RuntimeError: no\n" in failed
+    assert "- step/x, PyG: out of memory\n- step/y: it died\n" in failed
+    ours = [name for name, _ in report.failures(found, peers=False)]
+    assert ours == ["step/x, triton, CUDA graph", "step/y"]
+
+
 def test_bytes_held_are_shown_in_copies_of_x():
     result = race("torch", torch=side(1, **{"held bytes": 400}), A=side(1, **{"held bytes": 1200}))
     result["facts"]["bytes of x"] = 400

@@ -1,6 +1,7 @@
 """A crash, a hang or a lost device costs one case and never the rest."""
 
 import json
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -110,6 +111,22 @@ def test_what_there_is_no_time_for_is_named(workers):
     outcome = Outcome(lambda: None)
     assert workers(time.time() - 1).run(cases("a", "b"), outcome) == ["a", "b"]
     assert outcome.cases == {}
+
+
+def test_cases_run_in_order_as_soon_as_their_data_are_written():
+    def writing(seconds: float, code: int = 0) -> tuple[subprocess.Popen, float]:
+        program = f"import sys, time; time.sleep({seconds}); sys.exit({code})"
+        return subprocess.Popen([sys.executable, "-c", program]), time.time()
+
+    preparing = {"a": writing(0), "b": writing(0, 3), "late": writing(3), "never": writing(60)}
+    wanted = [("a",), (), ("late",), ("b", "a"), ("never",)]
+    plan = [Case(str(sets), "layer", lambda store: None, sets) for sets in wanted]
+    written: dict[str, str] = {}
+    shares = device._as_written(plan, preparing, time.time() + 5, written)
+    assert next(shares) == plan[:2] and list(written) == ["a"]
+    assert next(shares) == plan[2:4] and written["b"] == "exit 3"
+    assert next(shares) == plan[4:] and written["never"] == "not ready in time"
+    assert list(shares) == []
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path):

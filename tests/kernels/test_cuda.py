@@ -66,12 +66,12 @@ def test_every_width_and_order_at_every_graph_size(width, order, dtype):
     check(dense_graphs(SIZES, width, symmetric=order % 2 == 0), order, width, dtype, relu=True)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 200), min_size=1, max_size=6),
     widths=st.tuples(st.integers(1, 90), st.integers(1, 90)),
     order=st.integers(1, 6),
-    dtype=st.sampled_from(DTYPES),
 )
 def test_any_layer(sizes, widths, order, dtype):
     check(dense_graphs(tuple(sizes), widths[0]), order, widths[1], dtype)
