@@ -105,7 +105,7 @@ class GraphBatch:
         is forgotten where these were written to."""
         self.graphs.forget_written()
         for name, copied in tuple(self._copies.items()):  # another thread may add to them
-            if name not in ("y", but) and copied.is_written:
+            if name not in ("y", "edge_attr", but) and copied.is_written:
                 raise InputError(CHANGED.format(name))
 
     @kept_property
@@ -399,11 +399,13 @@ class GraphBatch:
             "edge_weight", weight, lambda w: self._own(take(w, self.edges), w.dtype)
         )
 
-    @kept_property
+    @property
     def edge_attr(self) -> Tensor | None:
         """A row for each column of `edge_index`, [e, D] or [e], or None. `FlexGCN` reads none."""
         attr = self.graphs.edge_attr
-        return None if attr is None else self._own_features(take(attr, self.edges))
+        if attr is None:
+            return None
+        return self._copy_of("edge_attr", attr, lambda a: self._own_features(take(a, self.edges)))
 
     def pooling(self, mean: bool) -> Adjacency:
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""

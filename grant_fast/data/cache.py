@@ -3,7 +3,7 @@
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ..errors import InputError
@@ -52,10 +52,21 @@ def cached_graphs(
             return PackedGraphs.load(path)
         except InputError:
             pass  # truncated by something other than us, or of an older format
+    undrawn: list[Exception] = []
+
+    def drawn() -> Iterator[Part]:
+        try:
+            yield from draw()
+        except (InputError, OSError) as error:
+            undrawn.append(error)
+            raise
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_parts(draw(), path)
+        save_parts(drawn(), path)
     except (InputError, OSError) as error:
+        if undrawn:  # to draw them again, and to keep them in memory, would not help
+            raise
         warnings.warn(f"{name} could not be kept for next time: {error}", stacklevel=2)
         return joined(draw())
     return PackedGraphs.load(path)

@@ -156,7 +156,7 @@ def load_dataset(
         table = read_smi(path).first(num_graphs)
         dataset = _from_smi(path, table, task, split, strict, reading)
         return _with_split(dataset, split, seed)
-    if edge_attr:
+    if edge_attr and path.suffix.lower() != ".gfast":
         check_kind(name)
         raise InputError(
             f"edge_attr=True is for files of molecules, not for {name!r}: leave it out, or use "

@@ -40,9 +40,9 @@ class InfoBatchSampler:
                 raise InputError(f"{name}: {value} cannot be used, give at least 1")
         self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
         self.epoch = -1
-        self.scores = torch.ones(len(self.ids), device="cpu")
+        self.scores = torch.ones(len(self.ids), dtype=torch.float32, device="cpu")
         self._kept = torch.arange(len(self.ids), device="cpu")
-        self._weights = torch.ones(len(self.ids), device="cpu")
+        self._weights = torch.ones_like(self.scores)
         self._seen: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -58,7 +58,7 @@ class InfoBatchSampler:
         """
         self._take_in()
         size = len(self.ids)
-        self._kept, self._weights = torch.arange(size, device="cpu"), torch.ones(size, device="cpu")
+        self._kept, self._weights = torch.arange(size, device="cpu"), torch.ones_like(self.scores)
         self.epoch = epoch
         if epoch < (1 - ANNEALED) * self.epochs:
             below = self.scores < self.scores.mean()
@@ -69,7 +69,7 @@ class InfoBatchSampler:
             keep[skipped] = False
             self._kept = keep.nonzero().squeeze(1)
             stands_for = len(low) / max(1, len(low) - len(skipped))
-            self._weights = torch.where(below, stands_for, 1.0)
+            self._weights[below] = stands_for
         return False
 
     def __iter__(self) -> Any:

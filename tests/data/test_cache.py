@@ -11,6 +11,7 @@ import torch
 from grant_fast.data import cache
 from grant_fast.data.cache import cache_folder, cached_graphs
 from grant_fast.data.load import load_dataset
+from grant_fast.errors import InputError
 
 
 @pytest.fixture
@@ -58,6 +59,16 @@ def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_result(folder):
     with pytest.warns(UserWarning, match="gen-reg could not be kept for next time"):
         dataset = load_dataset("gen-reg", num_graphs=10, progress=False)
     assert dataset.graphs.num_graphs == 10
+
+
+def test_what_cannot_be_drawn_is_not_drawn_again(folder):
+    def draw():
+        raise InputError("one of 2 processes was killed")
+        yield
+
+    with pytest.raises(InputError, match="killed"):
+        cached_graphs("gen-reg", 10, 0, draw)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_folder_of_another_user_costs_a_warning_and_no_result(folder, monkeypatch):

@@ -11,6 +11,7 @@ from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Task
+from tests.cases import Case
 from tests.data.parts import assert_covers, parts
 
 
@@ -224,3 +225,12 @@ class TestPacked:
         for ids in (torch.arange(20) - 1, torch.ones(20)):
             with pytest.raises(InputError, match="ids must be int64 and not below 0"):
                 dataset.graphs.ids = ids
+
+
+def test_edges_features_are_kept_by_either_way(tmp_path):
+    graphs = Case().graphs
+    graphs.edge_attr = torch.ones(graphs.num_edges, 2)
+    graphs.y = torch.ones(len(graphs), 1)
+    graphs.save(tmp_path / "a.gfast")
+    for source in (graphs, tmp_path / "a.gfast"):
+        assert load_dataset(source, edge_attr=True).graphs.edge_attr.shape == (graphs.num_edges, 2)

@@ -101,6 +101,16 @@ def test_writing_into_a_batch_changes_no_dataset():
         graphs.batch([3]).edge_attr = before
 
 
+def test_a_batch_has_what_the_dataset_has_by_now():
+    graphs = packed()
+    batch = graphs.batch(slice(None))
+    before = batch.edge_attr.clone()
+    graphs.edge_attr = 2 * graphs.edge_attr
+    assert torch.equal(batch.edge_attr, 2 * before)
+    graphs.edge_attr.zero_()
+    assert not batch.edge_attr.any()
+
+
 @pytest.mark.parametrize(
     ("attr", "message"),
     [

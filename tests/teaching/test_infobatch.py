@@ -123,6 +123,16 @@ def test_losses_noted_before_a_state_is_loaded_do_not_overwrite_it():
     assert torch.equal(sampler.scores, state["scores"])
 
 
+def test_weights_are_float32_whatever_the_default_is():
+    torch.set_default_dtype(torch.float64)
+    try:
+        sampler = InfoBatchSampler(range(4), 2, epochs=50)
+        sampler.select(None, 0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert sampler.weights([1, 2]).dtype == sampler.scores.dtype == torch.float32
+
+
 @pytest.mark.parametrize(
     ("ids", "size", "epochs", "name"), [([], 1, 1, "ids"), ([1], 0, 1, "batch"), ([1], 1, 0, "ep")]
 )
