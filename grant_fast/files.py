@@ -192,6 +192,12 @@ def read_text(path: Path, line: str = "row") -> str:
         raise InputError(f"{path} {line} {row} is not UTF-8 text: save it in UTF-8") from error
 
 
+def check_local(name: str) -> None:
+    """Refuse a web address where a file is wanted (InputError)."""
+    if re.match(r"\w+://", name):
+        raise InputError(f"{name} is an address, not a file: download it, and give the file")
+
+
 def cannot_read(path: str | os.PathLike[str], error: OSError) -> InputError:
     """What to raise where a file that the user named cannot be read: the culprit and a remedy."""
     path = Path(path)

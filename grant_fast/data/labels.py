@@ -180,7 +180,8 @@ def _no_number(sheet: Sheet, column: int, at: int) -> str:
     text = sheet.column(column)[at]
     problem = "not a number" if math.isnan(_value(text)) else "not finite in float32"
     if "," in text:
-        problem += ", as decimals take a point and thousands nothing"
+        mark = "a comma" if sheet.takes_commas(column) else "a point"
+        problem += f", as decimals take {mark} and thousands nothing"
     return (
         f"{sheet.path} row {sheet.body[at][0]}, column {sheet.names[column]!r}: {text!r} is "
         f"{problem}; correct the cell, or empty it if the value is missing"

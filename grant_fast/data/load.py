@@ -11,7 +11,7 @@ import torch
 
 from ..devices import on_cpu
 from ..errors import InputError, few, whole_number
-from ..files import closest, unzipped_name
+from ..files import check_local, closest, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
@@ -127,6 +127,7 @@ def load_dataset(
     name = os.fspath(source)
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InputError(f"the name {name!r} is not UTF-8: rename the file")
+    check_local(name)
     path = Path(name)
     reading = Reading(workers, progress, edge_attr)
     if has_columns(path):

@@ -19,6 +19,9 @@ _MINUS = "\N{MINUS SIGN}"
 _QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
 _HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
 
+#: What tells a spreadsheet program the mark, which it does not show as a row.
+_SEP = re.compile(r"sep=([\t,;])\r?\n", re.IGNORECASE)
+
 #: Numbers as German and French spreadsheets write them, and with a point; 1.234,5 is neither.
 _DECIMAL_COMMA = re.compile(r"([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)")
 _DECIMAL_POINT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -83,6 +86,10 @@ class Sheet(NamedTuple):
         unclear = (i for i, c in enumerate(found) if other in c and _EITHER.fullmatch(c))
         return next(unclear, None)
 
+    def takes_commas(self, at: int) -> bool:
+        """Whether decimals take commas in a column."""
+        return self._takes_commas(self._cells(at))
+
     def _takes_commas(self, found: list[str]) -> bool:
         """Whether decimals take commas in a column of these cells."""
         if self.mark == "," or any(map(_has_point, found)):
@@ -135,7 +142,9 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     if "\0" in text:
         row = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path} row {row} holds binary data: give a CSV file")
-    mark = _delimiter(text, smiles_column)
+    said = _SEP.match(text)
+    text = text[said.end() :] if said else text
+    mark = said[1] if said else _delimiter(text, smiles_column)
     # A space before a quote is none of the cell's, which would else keep its quotes.
     spaced = ' "' in text and re.search(rf'(?:^|{mark}) +"', text, re.MULTILINE) is not None
     records = _records(path, text, mark, spaced)

@@ -289,7 +289,8 @@ class _Scores:
         if y is None:
             raise InputError(
                 f"a {type(batch).__name__} carries no targets to score by, as an attribute y: give "
-                "collate=, a function that makes a batch with one (PyG's Batch, SimpleNamespace)"
+                "the graphs one, or collate=, a function that makes a batch with one (PyG's Batch, "
+                "SimpleNamespace)"
             )
         if self._task.level == "node":
             mask = getattr(batch, "train_mask", None)

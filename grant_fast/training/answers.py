@@ -15,7 +15,7 @@ from ..data.dataset import Dataset
 from ..data.load import Reading, check_kind, molecules_of, no_molecules
 from ..data.table import molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError
-from ..files import atomic_write_csv, unzipped_name
+from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Task, measured
 from .folder import SPLIT_FILE, TEST_FILE, read_config
@@ -25,6 +25,7 @@ from .targets import targets_of
 
 def check_new_graphs(source: str) -> None:
     """Refuse what cannot be a table of SMILES nor a packed file, by its name (InputError)."""
+    check_local(source)
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder: give run folders first, the new graphs last")

@@ -63,8 +63,13 @@ def check_flags(resume: bool, overwrite: bool) -> None:
         raise InputError("resume and overwrite exclude each other: give one of them")
 
 
-def check_free(out: Path, resume: bool, overwrite: bool) -> None:
-    """Never write over a run unasked, nor over one that cannot be gone on with (InputError)."""
+#: What a folder may hold.
+RUN, COMPARISON = "a run", "a comparison"
+
+
+def check_free(out: Path, resume: bool, overwrite: bool, kind: str = RUN) -> None:
+    """Never write over a run unasked, nor over one that cannot be gone on with, nor a comparison
+    among the files of a run or the reverse (InputError)."""
     check_flags(resume, overwrite)
     if resume and not (out / LAST_FILE).exists() and is_finished(out):
         raise InputError(
@@ -74,11 +79,27 @@ def check_free(out: Path, resume: bool, overwrite: bool) -> None:
     for path in (out, *out.parents):
         if path.is_file():
             raise InputError(f"{path} is a file: give a folder with -o")
-    if out.is_dir() and any(out.iterdir()) and not (resume or overwrite):
+    if not out.is_dir() or not any(out.iterdir()):
+        return
+    if not (resume or overwrite):
         raise InputError(
-            f"{out} is not empty: resume or overwrite what is there (--resume, --overwrite), or "
-            "give another folder with -o"
+            f"{out} is not empty: resume or overwrite what is there (--resume, --overwrite; in "
+            "Python resume=True, overwrite=True), or give another folder with -o"
         )
+    held = _held(out)
+    for other in held:
+        if other != kind:
+            raise InputError(f"{out} holds {other}, not {kind}: give another folder with -o")
+    if resume and not held:
+        raise InputError(
+            f"{out} holds other files, and not {kind} to continue: give another folder with -o"
+        )
+
+
+def _held(out: Path) -> list[str]:
+    """What of a run and a comparison there is in a folder."""
+    runs = [RUN] * ((out / CONFIG_FILE).exists() or is_finished(out))
+    return runs + [COMPARISON] * any(out.glob(f"*/seed-*/{CONFIG_FILE}"))
 
 
 def make_folder(path: Path) -> None:
@@ -121,7 +142,8 @@ def _instead(run_dir: Path) -> str:
         return f"it has no {CONFIG_FILE}; {hint}"
     if not run_dir.parent.is_dir():
         return f"the folder {run_dir.parent} does not exist; check the path"
-    runs = [path.parent.name for path in run_dir.parent.glob(f"*/{CONFIG_FILE}")]
+    found = [*run_dir.parent.glob(f"*/{CONFIG_FILE}"), *run_dir.parent.glob(f"*/*/{CONFIG_FILE}")]
+    runs = [str(path.parent.relative_to(run_dir.parent)) for path in found]
     if near := closest(run_dir.name, runs):
         return f"there is no such folder; did you mean {run_dir.parent / near}?"
     listed = f"has {', '.join(sorted(runs)[:5])}" if runs else "has no runs"

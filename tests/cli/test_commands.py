@@ -55,11 +55,11 @@ def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, mole
 
 
 def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
-    few = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run", "--overwrite"]
+    few = ["--epochs", 1, "--device", "cpu", "--overwrite"]
 
     @cache
     def said(command, *words):
-        result = run(command, *words, *few)
+        result = run(command, *words, *few, "-o", tmp_path / command)
         assert result.exit_code == 0, result.output
         return result.stderr
 

@@ -80,6 +80,9 @@ def test_unknown_data_sets_and_missing_sources_are_refused(tmp_path):
     assert "nothing to compare: give a SOURCE, or --resume with" in fails("compare")
     line = fails("compare", "--resume", "-o", tmp_path / "none")
     assert "none holds no comparison to continue: give a SOURCE" in line
+    for words, out in ((["pack"], "out.gfast"), (["predict", tmp_path], "out.csv")):
+        line = fails(*words, "http://x.y/z.csv", "-o", tmp_path / out)
+        assert "http://x.y/z.csv is an address, not a file: download it" in line
 
 
 def test_a_bad_table_is_one_line(tmp_path):
@@ -211,6 +214,27 @@ def test_nothing_is_written_over_unasked(trained):
     assert run(*words, "-o", trained, "--overwrite").exit_code == 0
     assert read_run(trained).result.epochs == 1
     assert "is a file" in fails(*words, "-o", trained / "result.json")
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+def test_a_run_and_a_comparison_share_no_folder(trained, tmp_path, flag):
+    words, many = [*SMALL, "--epochs", 1, flag], tmp_path / "many"
+    before = {path: path.read_bytes() for path in trained.iterdir()}
+    line = fails("compare", *words, "-o", trained)
+    assert "holds a run, not a comparison: give another folder with -o" in line
+    assert {path: path.read_bytes() for path in trained.iterdir()} == before
+    (many / "full" / "seed-0").mkdir(parents=True)
+    (many / "full" / "seed-0" / "config.json").write_text("{}")
+    assert "holds a comparison, not a run" in fails("train", *words, "-o", many)
+    line = fails("predict", many / "ful", "new.csv", "-o", tmp_path / "out.csv")
+    assert f"many has {Path('full') / 'seed-0'}" in line
+
+
+def test_among_other_files_there_is_nothing_to_continue(tmp_path):
+    (tmp_path / "thesis.txt").write_text("mine")
+    line = fails("train", *SMALL, "--resume", "-o", tmp_path)
+    assert "holds other files, and not a run to continue: give another folder" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 @pytest.fixture

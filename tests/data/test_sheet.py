@@ -116,3 +116,11 @@ def test_spaces_within_a_class_are_one(csv_file) -> None:
     rows = ["C,very  active", "CC,very active", "CCC,inactive", "CO,inactive"]
     table = read_table(csv_file("\n".join(["smiles,y", *rows])))
     assert table.classes == ("inactive", "very active") and columns(table) == [[1.0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("mark", list(",;\t"))
+def test_a_line_that_tells_a_spreadsheet_the_mark_is_no_row(csv_file, mark):
+    table = read_table(csv_file(f"SEP={mark}\r\nsmiles{mark}y\r\nC{mark}1\r\n"))
+    assert columns(table) == [[1.0]]
+    with pytest.raises(InputError, match=r"row 3, column 'y': 'x' is not a number"):
+        read_table(csv_file(f"sep={mark}\nsmiles{mark}y\nC{mark}1\nO{mark}x\n"))

@@ -101,6 +101,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
         ('smiles,y\nC,"1,5"\n', "row 2, column 'y': '1,5' is not a number, as decimals take a p"),
         ("smiles;y\nC;1.234,5\n", "'1.234,5' is not a number, as decimals take a point"),
+        ("smiles;y\nC;1,5\nC;1.234,5\n", "'1.234,5' is not a number, as decimals take a comma"),
         ("smiles;y\nC;1,234,567\n", "'1,234,567' is not a number, as decimals take a point"),
         ("smiles;y\nC;1,234\nO;0.5\n", "row 2, column 'y': '1,234' is not a number, as decimals"),
         ("smiles\ty\nC\t1,234\nO\t-25,000\n", "'y': '1,234' may mean 1.234 or 1234: write one"),

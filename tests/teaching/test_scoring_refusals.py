@@ -52,7 +52,7 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
     with pytest.raises(InputError, match=r"the graphs are of type tuple.*: give collate="):
         score_graphs(model, [(graph, 1.0) for graph in graphs], REGRESSION)
     with pytest.raises(
-        InputError, match=r"a tuple carries no targets .* an attribute y: give collate="
+        InputError, match=r"a tuple carries no targets .* an attribute y: give the graphs one"
     ):
         score_graphs(
             lambda batch: batch[1],

@@ -72,7 +72,7 @@ def compare(
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
     from ...training.console import ConsoleObserver
-    from ...training.folder import check_flags, check_free
+    from ...training.folder import COMPARISON, check_flags, check_free
     from ...training.observers import Observers, TensorBoard
 
     chosen = [name for text in arms or () for name in text.replace(" ", "").split(",")]
@@ -92,9 +92,9 @@ def compare(
         chosen, seeds = _taken_up(begun(out), saved.seed, chosen, seeds)
     chosen, seeds = chosen or list(ARMS), seeds or _SEEDS
     config = saved or config_of(given)  # nonsense is refused before data are read
-    check_free(out, resume, overwrite)
+    check_free(out, resume, overwrite, COMPARISON)
     dataset = load(config, out if source is None else None)
-    check_free(out, resume, overwrite)  # another process may have been quicker
+    check_free(out, resume, overwrite, COMPARISON)  # another process may have been quicker
     config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []

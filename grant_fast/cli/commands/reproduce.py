@@ -65,7 +65,7 @@ def reproduce(
     from ...studies.reproduce import ARMS, BASELINES
     from ...studies.reproduce import reproduce as run_all
     from ...training.console import ConsoleObserver
-    from ...training.folder import check_free
+    from ...training.folder import COMPARISON, check_free
     from ...training.metrics import metrics_for
     from ...training.model import resolve_device
 
@@ -82,14 +82,14 @@ def reproduce(
         **given,
     )
     use_fitting_threads(config)
-    check_free(out, resume, overwrite)
+    check_free(out, resume, overwrite, COMPARISON)
     dataset = load(config)
     if config.metric not in metrics_for(dataset.task):
         raise InputError(
             f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
             f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
         )
-    check_free(out, resume, overwrite)  # another process may have been quicker
+    check_free(out, resume, overwrite, COMPARISON)  # another process may have been quicker
     baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
