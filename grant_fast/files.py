@@ -194,7 +194,7 @@ def read_text(path: Path, line: str = "row") -> str:
 
 def check_local(name: str) -> None:
     """Refuse a web address where a file is wanted (InputError)."""
-    if re.match(r"\w+://", name):
+    if re.match(r"\w{2,}://", name):
         raise InputError(f"{name} is an address, not a file: download it, and give the file")
 
 
