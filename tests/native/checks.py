@@ -1,8 +1,10 @@
 """What the compiled CPU kernels are compared with: the definition in float64."""
 
+import copy
+
 import torch
 
-from grant_fast import reference
+from grant_fast import PackedGraphs, native, reference
 from tests.cases import to_dense
 
 
@@ -22,3 +24,24 @@ def close(actual, expected, *others):
     sizes = [float(t.abs().max()) for t in (expected, *others) if t.numel()]
     scale = max([1.0, *sizes])
     torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=2e-6 * scale)
+
+
+def identity_network(batch, width, p=0.0, norm=None, bias=None):
+    """dropout(relu(norm(X + b)), p) of every node, as a network whose products change nothing."""
+    eye = torch.eye(width)[None]
+    layers = (native.Layer(eye, bias, norm, p), native.Layer(eye, None))
+    return native.Network(layers, "batch", batch.adjacency(True), None)
+
+
+def nodes(count):
+    """One batch of so many nodes without edges, in graphs of a hundred."""
+    ptr = torch.arange(count) // 100
+    edges = torch.empty(2, 0, dtype=torch.long)
+    return PackedGraphs.from_arrays(torch.zeros(count, 1), edges, ptr).batch(slice(None))
+
+
+def in_double(model):
+    """The same model in float64, on PyTorch's operators."""
+    out = copy.deepcopy(model).double()
+    out.backend = "torch"
+    return out

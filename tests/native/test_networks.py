@@ -6,34 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import FlexGCN, InputError, PackedGraphs, Task, explain, native, score_graphs
+from grant_fast import FlexGCN, PackedGraphs, explain, native
 from grant_fast.nn import one_pass
-from grant_fast.teaching import graph_residuals
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
-from tests.native.checks import close
+from tests.native.checks import close, identity_network, in_double, nodes
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
-
-
-def identity_network(batch, width, p=0.0, norm=None, bias=None):
-    """dropout(relu(norm(X + b)), p) of every node, as a network whose products change nothing."""
-    eye = torch.eye(width)[None]
-    layers = (native.Layer(eye, bias, norm, p), native.Layer(eye, None))
-    return native.Network(layers, "batch", batch.adjacency(True), None)
-
-
-def nodes(count):
-    """One batch of so many nodes without edges, in graphs of a hundred."""
-    ptr = torch.arange(count) // 100
-    edges = torch.empty(2, 0, dtype=torch.long)
-    return PackedGraphs.from_arrays(torch.zeros(count, 1), edges, ptr).batch(slice(None))
-
-
-def in_double(model):
-    """The same model in float64, on PyTorch's operators."""
-    out = copy.deepcopy(model).double()
-    out.backend = "torch"
-    return out
 
 
 #: Each with a pooling that is a sum, and with one for which the last layer's every row is wanted.
@@ -285,40 +263,6 @@ def test_threads_do_not_change_a_step(build, openmp):
         assert all(map(torch.equal, results[0], other))
 
 
-def test_a_large_mean_does_not_drown_the_variance(build):
-    batch, norm = nodes(5000), nn.BatchNorm1d(3)
-    y = torch.randn(5000, 3)
-    out = native.train(identity_network(batch, 3, norm=norm, bias=torch.full((3,), 1000.0)), y)
-    expected = nn.functional.batch_norm((y + 1000).double(), None, None, training=True).relu()
-    torch.testing.assert_close(out.detach().double(), expected, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("size", [1e18, 1e20, 1e30])
-@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.LayerNorm])
-def test_squares_that_float_has_no_room_for(build, kind, size):
-    """Beside them a batch's other columns, or rows, are as usual; also where that was learned."""
-    net = identity_network(nodes(300), 20, norm=kind(20))
-    y, norm = torch.randn(300, 20), net.layers[0].norm
-    y[[3, 250], 7] *= size
-    exact = copy.deepcopy(norm).double()
-    out, want = native.train(net, y), exact(y.double()).relu()
-    torch.testing.assert_close(out.double(), want, rtol=1e-5, atol=1e-5)
-    if kind is nn.BatchNorm1d:
-        torch.testing.assert_close(norm.running_var, exact.running_var.float())
-    z = torch.randn(300, 20)
-    torch.testing.assert_close(native.evaluate(net, z), norm.eval()(z).relu())
-
-
-def test_a_batch_norm_that_forgets(build):
-    """With a momentum of 1 it keeps the last batch's statistics, however small beside its own."""
-    norm = nn.BatchNorm1d(3, momentum=1.0)
-    exact, y = copy.deepcopy(norm).double(), 1e-4 * torch.randn(64, 3)
-    native.train(identity_network(nodes(64), 3, norm=norm), y)
-    exact(y.double())
-    torch.testing.assert_close(norm.running_var, exact.running_var.float(), rtol=1e-5, atol=0)
-    torch.testing.assert_close(norm.running_mean, exact.running_mean.float(), rtol=1e-5, atol=1e-11)
-
-
 def test_sums_over_many_equal_nodes(build):
     """All of them round to the same side."""
     count = 200_000
@@ -330,154 +274,6 @@ def test_sums_over_many_equal_nodes(build):
     exact(graphs.to(dtype=torch.float64).batch(slice(None))).sum().backward()
     for ours, true in zip(model.parameters(), exact.parameters(), strict=True):
         assert (ours.grad - true.grad).abs().max() < 1e-5 * true.grad.abs().max()
-
-
-@pytest.mark.parametrize("p", [0.0, 0.27, 0.9])
-def test_dropout(build, p):
-    """The share that falls, the scale of the rest, the same mask in both directions."""
-    batch, y = nodes(20_000), torch.ones(20_000, 20, requires_grad=True)
-    out = native.train(identity_network(batch, 20, p), y)
-    kept = out.detach() != 0
-    share = kept.double().mean()
-    assert abs(share - (1 - p)) < 5 * (p * (1 - p) / kept.numel()) ** 0.5 + 1e-12
-    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
-    (grad,) = torch.autograd.grad(out.sum(), y)
-    assert torch.equal(grad, out)
-    if p:  # columns, rows, neighbours and two calls are independent
-        bits = kept.double() - (1 - p)
-        sigma = p * (1 - p)
-        pairs = [(bits[step:], bits[:-step]) for step in (1, 2, 3, 16, 64)]
-        pairs += [(bits[:, step:], bits[:, :-step]) for step in range(1, 20)]
-        second = native.train(identity_network(batch, 20, p), y).detach() != 0
-        for a, b in (*pairs, (bits, second.double() - (1 - p))):
-            assert abs((a * b).mean()) < 5 * sigma / a.numel() ** 0.5
-        covariance = bits.T @ bits / len(bits)
-        covariance.fill_diagonal_(0.0)
-        assert (covariance.abs() < 6 * sigma / 20_000**0.5).all()
-        assert (bits.mean(0).abs() < 6 * (sigma / 20_000) ** 0.5).all()
-
-
-def test_dropout_repeats_with_torchs_seed(build):
-    batch, y = nodes(300), torch.randn(300, 30)
-    runs = []
-    for seed in (3, 3, 4):
-        torch.manual_seed(seed)
-        runs.append(native.train(identity_network(batch, 30, 0.5), y))
-    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
-
-
-def test_class_scores_of_a_network(build):
-    """The scores of a network's outputs, which are then never stored."""
-    case = Case()
-    case.graphs.y, case.graphs.y_level = torch.randint(0, 4, (case.num_nodes,)), "node"
-    case.graphs.y[::5] = -100
-    model = FlexGCN(case.graphs.num_features, [17], 4, [3, 2], pool=None)
-    batch = case.graphs.batch([3, 0, 9, 9, 5])
-    with torch.no_grad():
-        want = native.class_scores(model.eval()(batch), batch.y, batch.ptr)
-        got = one_pass.class_scores(model, batch)
-    torch.testing.assert_close(got, want)
-    assert one_pass.class_scores(model.train(), batch) is None
-
-
-def test_nodes_are_scored_in_one_pass_and_graphs_are_not(monkeypatch):
-    graphs, task = Case().graphs, Task("multiclass", num_outputs=4, level="node")
-    graphs.y, graphs.y_level = torch.randint(0, 4, (graphs.num_nodes,)), "node"
-    model = FlexGCN(graphs.num_features, [17], 4, [3, 2], pool=None)
-    asked, whole = [], one_pass.class_scores
-    monkeypatch.setattr(one_pass, "class_scores", lambda *args: asked.append(1) or whole(*args))
-    got = score_graphs(model, graphs, task)
-    assert asked
-    torch.testing.assert_close(got, score_graphs(model, graphs, task, predict=lambda m, b: m(b)))
-    asked.clear()
-    graphs.y, graphs.y_level = torch.randint(0, 4, (len(graphs),)), "graph"
-    with pytest.raises(InputError, match="targets have shape"):
-        score_graphs(model, graphs, task)
-    assert not asked
-
-
-def test_a_part_that_a_subclass_changes_is_scored():
-    class Muted(FlexGCN):
-        def _last_layer(self, h, graphs):
-            return 0 * super()._last_layer(h, graphs)
-
-        def _pool(self, out, graphs):
-            return 0 * out
-
-    graphs, task = Case().graphs, Task("multiclass", num_outputs=4, level="node")
-    graphs.y, graphs.y_level = torch.randint(0, 4, (graphs.num_nodes,)), "node"
-    model = Muted(graphs.num_features, [17], 4, [3, 2], pool=None)
-    got = score_graphs(model, graphs, task)
-    torch.testing.assert_close(got, score_graphs(model, graphs, task, predict=lambda m, b: m(b)))
-
-
-@pytest.mark.parametrize("classes", [2, 10, 17])
-def test_class_scores(build, classes):
-    sizes = torch.tensor([0, 1, 16, 33, 100, 5])
-    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    pred = 30 * torch.randn(int(ptr[-1]), classes)
-    pred[7] = 1000.0  # no overflow, and no winner
-    pred[8, 1] = -1e30
-    y = torch.randint(classes, (len(pred),))
-    y[::7] = -100
-    y[-5:] = -100  # a graph without a label
-    got = native.class_scores(pred, y, ptr)
-    errors = pred.double().softmax(1) - nn.functional.one_hot(y.clamp(min=0), classes)
-    squares = torch.where(y >= 0, errors.square().sum(1), 0.0)
-    graph = torch.repeat_interleave(torch.arange(6), sizes)
-    sums = torch.zeros(6, dtype=torch.float64).index_add(0, graph, squares)
-    count = torch.zeros(6).index_add(0, graph, (y >= 0).float()).clamp(min=1)
-    torch.testing.assert_close(got.double(), sums.sqrt() / count, rtol=1e-5, atol=1e-7)
-    pred[20, 0] = float("nan")
-    y[20] = 1
-    dirty = native.class_scores(pred, y, ptr)
-    assert dirty.isnan().nonzero().flatten().tolist() == [3]
-
-
-@pytest.mark.parametrize("columns", [1, 8, 15, 16, 17, 128])
-@pytest.mark.parametrize(("sigmoid", "labels"), [(True, True), (False, True), (False, False)])
-def test_target_scores(build, columns, sigmoid, labels):
-    rows = 131
-    pred = 10 * torch.randn(rows, columns)
-    pred[3], pred[4] = 1e4, -1e4
-    y = torch.randint(2, (rows, columns)).float() if labels else torch.randn(rows, columns)
-    y[torch.rand(rows, columns) < 0.3] = torch.nan
-    y[5] = torch.nan  # a graph without a target
-    g = pred.double().sigmoid() if sigmoid else pred.double()
-    known = ~y.isnan()
-    errors = torch.where(known, g - y.double(), 0.0)
-    want = torch.linalg.vector_norm(errors, dim=1) / known.sum(1).clamp(min=1)
-    got = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)
-    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-7)
-    pred[7, 0], y[7, 0] = torch.nan, 1.0
-    y[8, -1], y[9, 0] = 1.5, -0.5
-    got = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)
-    assert got.isnan().nonzero().flatten().tolist() == [7]
-    assert (got < 0).nonzero().flatten().tolist() == ([8, 9] if labels else [])
-
-
-@pytest.mark.parametrize("kind", ["regression", "multilabel"])
-@pytest.mark.parametrize("residual", ["gradient", "raw"])
-def test_many_targets_are_scored_by_the_kernel_and_mistakes_named_as_ever(
-    kind, residual, monkeypatch
-):
-    task, called = Task(kind, num_outputs=9), []
-    kernel = native.target_scores
-    monkeypatch.setattr(
-        native, "target_scores", lambda *args, **how: called.append(1) or kernel(*args, **how)
-    )
-    pred, y = torch.randn(20, 9), torch.randint(2, (20, 9)).float()
-    y[3, 4] = torch.nan
-    got = graph_residuals(pred, y, task, kind=residual)
-    assert called
-    want = graph_residuals(pred.double(), y.double(), task, kind=residual)
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
-    assert len(called) == 1  # float64 is PyTorch's
-    assert graph_residuals(pred * torch.nan, y, task, kind=residual).isnan().all()
-    y[2, 1] = torch.inf
-    message = "target in row 2 .* infinite" if kind == "regression" else "needs labels 0 and 1"
-    with pytest.raises(InputError, match=message):
-        graph_residuals(pred, y, task, kind=residual)
 
 
 @pytest.mark.parametrize(
