@@ -98,8 +98,11 @@ def check_free(out: Path, resume: bool, overwrite: bool, kind: str = RUN) -> Non
 
 def _held(out: Path) -> list[str]:
     """What of a run and a comparison there is in a folder."""
-    runs = [RUN] * ((out / CONFIG_FILE).exists() or is_finished(out))
-    return runs + [COMPARISON] * any(out.glob(f"*/seed-*/{CONFIG_FILE}"))
+    there = {
+        RUN: (out / CONFIG_FILE).exists() or is_finished(out),
+        COMPARISON: any(out.glob(f"*/seed-*/{CONFIG_FILE}")),
+    }
+    return [kind for kind, is_there in there.items() if is_there]
 
 
 def make_folder(path: Path) -> None:
