@@ -1,13 +1,9 @@
 """Tables of answers: for new graphs, and for those a run was tested on."""
 
-import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -103,7 +99,7 @@ def predict_table(
         [*cells, *(empty if row in bad else next(answers))]
         for row, cells in zip(table.rows, table.cells, strict=True)
     )
-    _write_csv(out, [*table.header, *names], lines)
+    atomic_write_csv(out, [*table.header, *names], lines)
     return failed
 
 
@@ -127,7 +123,7 @@ def predict_packed(
     names, values = _answers(predictors, graphs, progress)
     header += _apart(names, header)
     lines = zip(places, _rows(values), strict=True)
-    _write_csv(out, header, ([*place, *answers] for place, answers in lines))
+    atomic_write_csv(out, header, ([*place, *answers] for place, answers in lines))
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -187,7 +183,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     """
     ids, split = dataset.graphs.ids.cpu(), dataset.split
     parts = [(graph, part) for part, where in split.items() for graph in ids[where].tolist()]
-    _write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
+    atomic_write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
     if dataset.task.level == "node":
         return
     config, task = read_config(run_dir), dataset.task
@@ -196,23 +192,26 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
     names = task.class_names
 
-    def written(value: Any, there: bool) -> Any:
-        return (names[value] if names else value) if there else None
-
-    rows = zip(_rows(y), _rows(measured(y, task)), strict=True)
-    truths = (list(map(written, *row)) for row in rows)
+    truths = _rows(y, measured(y, task))
+    if names:
+        truths = ([name and names[int(name)] for name in row] for row in truths)
     answers = _rows(predictor(dataset.graphs.subset(test)))
     targets = _columns(dataset.targets if names else task.names, y.shape[1], "target")
     header = ["graph", *_apart(targets, ["graph"], "_target")]
     header += _apart(answer_columns(task), header)
     lines = zip(ids[test].tolist(), truths, answers, strict=True)
     every = ([graph, *truth, *said] for graph, truth, said in lines)
-    _write_csv(run_dir / TEST_FILE, header, every)
+    atomic_write_csv(run_dir / TEST_FILE, header, every)
 
 
-def _rows(values: Tensor) -> Iterator[list[Any]]:
-    """The rows of a matrix as Python's values, some at a time."""
-    return chain.from_iterable(block.tolist() for block in values.split(1024))
+def _rows(values: Tensor, there: Tensor | None = None) -> Iterator[list[str]]:
+    """The rows of a matrix as text: of real numbers as few digits as tell a float32 from every
+    other; nothing for what is not `there`, by default NaN."""
+    there = ~values.isnan() if there is None else there
+    for block, known in zip(values.split(1024), there.split(1024), strict=True):
+        cells = block.numpy().astype(str)
+        cells[~known.numpy()] = ""
+        yield from cells.tolist()
 
 
 def answer_columns(task: Task) -> list[str]:
@@ -240,14 +239,3 @@ def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> l
         taken.add(name)
         free.append(name)
     return free
-
-
-def _write_csv(path: str | Path, header: list[str], lines: Iterable[Iterable[object]]) -> None:
-    atomic_write_csv(path, header, (map(_cell, line) for line in lines))
-
-
-def _cell(value: object) -> object:
-    """As few digits as tell a float32 from every other; nothing for what was not measured."""
-    if not isinstance(value, float):
-        return value
-    return "" if math.isnan(value) else str(np.float32(value))
