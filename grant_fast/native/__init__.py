@@ -13,7 +13,7 @@ from .loading import BUILDS, build
 from .network import Activation, Layer, Network, evaluate, train
 from .rows import few_rows
 from .scores import class_scores, target_scores
-from .structure import MAX_NODES, MAX_WIDTH, is_wide, takes, why_not
+from .structure import MAX_NODES, MAX_WIDTH, is_watched, is_wide, takes, why_not
 
 __all__ = [
     "BUILDS",
@@ -30,6 +30,7 @@ __all__ = [
     "first_source",
     "flex_conv",
     "grouped",
+    "is_watched",
     "is_wide",
     "multiplies",
     "pool_weights",

@@ -37,7 +37,7 @@ def why_not(
     x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None
 ) -> str | None:
     """Why the compiled kernels cannot compute this, or None where they can."""
-    if torch.compiler.is_compiling() or _is_watched():
+    if torch.compiler.is_compiling() or is_watched():
         return "the call is being traced"
     if loading.library() is None:
         return (
@@ -71,7 +71,7 @@ def why_not(
     return None
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether PyTorch follows the operators that are called, and would miss what is done here: for
     its function transforms, forward-mode gradients, a dispatch mode (as make_fx), or TorchScript.
     """

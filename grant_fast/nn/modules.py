@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import native
 from ..caching import kept
 from ..errors import InputError, whole_number
 from ..graphs.flat import FlatGraphs
@@ -147,9 +148,9 @@ class AtomEncoder(nn.Module):
                 f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
                 f"not {x.dtype} of shape {tuple(x.shape)}"
             )
-        mapped = torch._C._are_functorch_transforms_active()
-        seen = x.device.type == "cpu" and not mapped and not torch.compiler.is_compiling()
-        smooth = smooth or mapped
+        watched = native.is_watched()
+        seen = x.device.type == "cpu" and not watched and not torch.compiler.is_compiling()
+        smooth = smooth or watched
         learns = seen and torch.is_grad_enabled() and not smooth and not autocasts(x)
         if learns and len(x) >= FEW_NODES:
             found = few_rows(x)
@@ -171,7 +172,7 @@ class AtomEncoder(nn.Module):
         """
         assert graphs.kinds is not None, "the dataset has kinds of nodes"
         x, transformed = graphs.kinds[0], torch._C._are_functorch_transforms_active()
-        if transformed or len(x) > MOST_KINDS or autocasts(x) or type(self) is not AtomEncoder:
+        if transformed or len(x) > MOST_KINDS or autocasts(x):
             return self(x)
         made, key = _counts.setdefault(graphs, {}), (self.cardinalities, self.weight.dtype)
         of, count = made.get(key, (None, None))
@@ -184,7 +185,7 @@ class AtomEncoder(nn.Module):
     @torch.no_grad()
     def _count(self, x: Tensor) -> Tensor:
         """How often each row of the table is in each row of x, [m, sum(cardinalities)]."""
-        self(x)  # for what it refuses
+        self.forward(x)  # for what it refuses
         rows = x.long() + self.offset
         out = self.weight.new_zeros(len(x), len(self.weight))
         return out.scatter_add_(1, rows, torch.ones_like(rows, dtype=out.dtype))

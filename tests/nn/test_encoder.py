@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from grant_fast import AtomEncoder, FlexGCN, InputError, PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
@@ -106,3 +107,29 @@ def test_however_an_encoder_finds_its_rows_they_are_sums_of_its_tables(nodes, ki
         encoder(broken)
     with pytest.raises(InputError, match=r"has 0 to 5: give OGB's features, as PackedGraphs\.fr"):
         AtomEncoder(4)(torch.tensor([[0, 0, 0, 0, 0, 0, 6, 0, 0]]))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
+@pytest.mark.parametrize("nodes", [20, 300])
+def test_an_encoder_can_be_traced(nodes):
+    encoder = AtomEncoder(4, (3, 2))
+    x, other = torch.randint(2, (2, nodes, 2))
+    traced = torch.jit.trace(encoder, (x,))
+    torch.testing.assert_close(traced(other), encoder(other))
+
+
+@pytest.mark.parametrize("nodes", [20, 300])
+def test_an_encoder_tells_shapes(nodes):
+    with FakeTensorMode():
+        out = AtomEncoder(4, (3, 2))(torch.zeros(nodes, 2, dtype=torch.int64))
+    assert out.shape == (nodes, 4)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_hooks_see_the_nodes_not_their_kinds(packed):
+    empty, x, seen = torch.empty(2, 0).long(), torch.zeros(400, 2).long(), []
+    model = FlexGCN(4, 3, 2, orders=[1, 1], encoder=AtomEncoder(4, (3, 2)))
+    model.encoder.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+    graphs = PackedGraphs.from_arrays(x, empty, torch.arange(400) // 40)
+    model(graphs.batch(slice(None))) if packed else model(x, empty, batch=torch.arange(400) // 40)
+    assert seen == [(400, 4)]
