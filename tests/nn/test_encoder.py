@@ -109,7 +109,7 @@ def test_however_an_encoder_finds_its_rows_they_are_sums_of_its_tables(nodes, ki
         AtomEncoder(4)(torch.tensor([[0, 0, 0, 0, 0, 0, 6, 0, 0]]))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("nodes", [20, 300])
 def test_an_encoder_can_be_traced(nodes):
     encoder = AtomEncoder(4, (3, 2))
