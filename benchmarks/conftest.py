@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+from grant_fast.devices import indexed
 
 from . import cases, ceilings
 from .data import SCALES, Store
@@ -68,9 +69,7 @@ def records(pytestconfig: pytest.Config) -> Records:
 @pytest.fixture(scope="session")
 def store(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Store:
     option = pytestconfig.getoption
-    device = torch.device(option("on"))
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
+    device = indexed(option("on"))
     folder = option("sets") or tmp_path_factory.mktemp("sets")
     return Store(folder, option("scale"), device, option("hiv"), not option("no_kernels"))
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from grant_fast import FlexGCN, GraphBatch, PackedGraphs, Task, score_graphs
+from grant_fast.nn.evaluating import evaluating
 from grant_fast.nn.modules import MANY_ROWS
 from grant_fast.studies.recipe import load_recipe
 from grant_fast.teaching import loss
-from grant_fast.teaching.scoring import evaluating
 from grant_fast.training.model import ModelSpec, build_model
 from grant_fast.training.recording import room_for
 

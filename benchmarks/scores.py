@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from grant_fast import GraNTSampler, GraphBatch, Task, score_graphs
+from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching import graph_residuals
 from grant_fast.teaching.gathering import scoring_runs
 from grant_fast.teaching.schedules import share_size
-from grant_fast.teaching.scoring import evaluating
 from grant_fast.training.model import fitting
 
 from .settings import Setting, backend, through

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from grant_fast import FlexConv, FlexGCN, Task, ops, score_graphs, select_graphs
 from grant_fast.nn import AtomEncoder
+from grant_fast.nn.evaluating import evaluating
 from grant_fast.ops.dispatch import takes_kernels
 from grant_fast.ops.normed import batch_norm
 from grant_fast.teaching import fused, graph_residuals
-from grant_fast.teaching.scoring import evaluating
 
 from . import awkward
 from .awkward import TOLERANCES, awkward_graphs

@@ -14,8 +14,8 @@ from torch import Tensor
 from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
 from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching.gathering import scoring_runs
-from grant_fast.teaching.scoring import evaluating
 
 from .memory import peak
 from .timing import interleaved

@@ -46,6 +46,7 @@ Resume = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs in the folder.")]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")]
 _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy of it
 
 

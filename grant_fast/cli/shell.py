@@ -1,4 +1,4 @@
-"""What the commands say of their data and runs, and what they refuse to write over."""
+"""What the commands say of their data and runs, and the config that a run is taken up with."""
 
 import dataclasses
 import os

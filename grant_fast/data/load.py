@@ -1,17 +1,14 @@
 """One name or file in, a data set ready for training out."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
-
-import numpy as np
-import torch
+from typing import get_args
 
 from ..devices import on_cpu
-from ..errors import InputError, few, whole_number
-from ..files import check_local, closest, unzipped_name
+from ..errors import InputError, whole_number
+from ..files import check_local, closest
 from ..graphs import PackedGraphs
 from ..tasks import Kind, Task
 from . import graphon, twin
@@ -26,15 +23,13 @@ from .dataset import (
     read_packed,
 )
 from .infer import make_task
-from .logp import penalized_logp, sa_scorer
+from .molecules import Reading, Split, from_smi, from_table
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
-from .smiles import Failure, T, read_molecules
-from .splits import FEWEST, PARTS, draw_valid, random_split, scaffold, split_by_scaffold
+from .splits import draw_valid, random_split
 from .stream import Part
-from .table import Table, has_columns, molecules_in, read_smi, read_table, table_kind
+from .table import has_columns, read_smi, read_table, table_kind
 
-Split = Literal["random", "scaffold"]
 SUFFIXES = (".csv", ".tsv", ".sdf", ".smi", ".gz", ".gfast")
 COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 SOURCES = (
@@ -139,10 +134,8 @@ def load_dataset(
             workers=workers,
             progress=progress,
         )
-        two_parts = table.parts is not None and "valid" not in table.parts
-        table = table.first(num_graphs)
-        dataset = _from_table(path, table, task, split, strict, reading)
-        if two_parts:
+        dataset = from_table(path, table.first(num_graphs), task, split, strict, reading)
+        if table.parts is not None and "valid" not in table.parts:
             parts = draw_valid(dataset.split, seed)
             dataset = replace(dataset, split=parts, splitting="given train/test")
         return _with_split(dataset, split, seed, split_column, whole=num_graphs is None)
@@ -155,9 +148,21 @@ def load_dataset(
         )
     if table_kind(path) == ".smi":
         table = read_smi(path).first(num_graphs)
-        dataset = _from_smi(path, table, task, split, strict, reading)
-        return _with_split(dataset, split, seed)
-    if edge_attr and path.suffix.lower() != ".gfast":
+        return _with_split(from_smi(path, table, task, split, strict, reading), split, seed)
+    return _by_name(name, task, split, num_graphs, seed, reading)
+
+
+def _by_name(
+    name: str,
+    task: Kind | None,
+    split: Split | None,
+    num_graphs: int | None,
+    seed: int,
+    reading: Reading,
+) -> Dataset:
+    """A data set that is no file of molecules: generated, packed, published, or a twin."""
+    path, progress = Path(name), reading.progress
+    if reading.edge_attr and path.suffix.lower() != ".gfast":
         check_kind(name)
         raise InputError(
             f"edge_attr=True is for files of molecules, not for {name!r}: leave it out, or use "
@@ -170,7 +175,7 @@ def load_dataset(
             'split="random" (--split random)'
         )
     if name in graphon.NAMES:
-        return _generated(name, task, num_graphs, seed, workers, progress)
+        return _generated(name, task, num_graphs, seed, reading)
     if path.suffix.lower() == ".gfast":
         return _with_split(first_graphs(read_packed(path, task), num_graphs), split, seed)
     if name in SETS or name in PYG_SETS:
@@ -229,123 +234,6 @@ def _check_arguments(
         whole_number("workers", workers)
 
 
-class Reading(NamedTuple):
-    """How molecules are read: by how many processes, with a bar, with features of bonds."""
-
-    workers: int | None
-    progress: bool
-    edge_attr: bool = False
-
-
-def molecules_of(
-    table: Table, also: Callable[[Any], T] | None, reading: Reading
-) -> tuple[PackedGraphs, list[Failure], list[T]]:
-    """`read_molecules` of a table; the rows that cannot be read by their numbers."""
-    graphs, failures, found = read_molecules(table.smiles, also, *reading)
-    return graphs, [(table.rows[i], text or table.title(i)) for i, text in failures], found
-
-
-def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[Failure]) -> str:
-    """That no molecule of a table can be read, and what may be wrong."""
-    shown = few([repr(text[:30]) for _, text in failed])
-    if table_kind(source) == ".smi":
-        return f"{source} holds no valid SMILES ({shown}): begin each line with one"
-    where = f"{source} column {table.smiles_column!r}"
-    return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
-
-
-def _from_table(
-    path: Path,
-    table: Table,
-    task: Kind | None,
-    split: Split | None,
-    strict: bool,
-    reading: Reading,
-) -> Dataset:
-    assert table.y is not None
-    wanted = ~table.y.isnan().all(1)
-    if table_kind(path) == ".sdf":  # a record that cannot be read has lost its labels with it
-        wanted |= torch.tensor([not smiles for smiles in table.smiles])
-    unlabelled = int((~wanted).sum())
-    table = table.take(wanted.nonzero()[:, 0].tolist())
-
-    by_scaffold = table.parts is None and split != "random"
-    also = scaffold if by_scaffold else None
-    graphs, skipped, scaffolds = molecules_of(table, also, reading)
-    too_few = len(graphs) < FEWEST
-    if skipped and not len(graphs) and table_kind(path) != ".sdf":
-        raise InputError(no_molecules(path, table, skipped))
-    if skipped and (strict or too_few):
-        row, text = skipped[0]
-        left = f"correct it: what is left, {len(graphs)} of {len(table)}, is too few to split"
-        raise InputError(
-            f"{path} row {row}: {text!r} is not a valid {molecules_in(path)} ({len(skipped)} such "
-            "in the file): " + (left if too_few else "correct it, or skip it without --strict")
-        )
-    table = table.without(skipped)
-    assert table.y is not None
-    posed, y = make_task(table.y, "graph", table.target_names, task, table.classes)
-    parts = {}
-    if table.parts is not None:
-        found = np.array(table.parts)
-        parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
-    elif by_scaffold:
-        parts = split_by_scaffold(scaffolds)
-    graphs.y, graphs.ids = y, torch.tensor(table.rows)
-    return Dataset(
-        name=unzipped_name(path).stem,
-        graphs=graphs,
-        task=posed,
-        split=parts,
-        metric=default_metric(posed),
-        encoder="atom",
-        skipped=skipped,
-        unlabelled=unlabelled,
-        targets=table.target_names,
-        left_out=table.left_out,
-        splitting="scaffold" if table.parts is None else "given",
-    )
-
-
-def _from_smi(
-    path: Path,
-    table: Table,
-    task: Kind | None,
-    split: Split | None,
-    strict: bool,
-    reading: Reading,
-) -> Dataset:
-    """Molecules with their penalised logP, which needs no file of targets."""
-    sa_scorer()  # a missing package is reported once, here, and not by every worker
-    by_scaffold = split == "scaffold"
-    also = _scored if by_scaffold else penalized_logp
-    graphs, skipped, found = molecules_of(table, also, reading)
-    if skipped and not len(graphs):
-        raise InputError(no_molecules(path, table, skipped))
-    if skipped and strict:
-        row, text = skipped[0]
-        raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
-    table = table.without(skipped)
-    scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
-    y = torch.tensor(scores)[:, None]
-    posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
-    graphs.y, graphs.ids = y, torch.tensor(table.rows)
-    return Dataset(
-        name=unzipped_name(path).stem,
-        graphs=graphs,
-        task=posed,
-        split=split_by_scaffold(scaffolds) if by_scaffold else {},
-        metric=default_metric(posed),
-        encoder="atom",
-        skipped=skipped,
-        splitting="scaffold",
-    )
-
-
-def _scored(molecule: Any) -> tuple[float, str]:
-    return penalized_logp(molecule), scaffold(molecule)
-
-
 def _published(name: str, loaded: Published, task: Kind | None, num_graphs: int | None) -> Dataset:
     assert loaded.graphs.y is not None
     posed, y = make_task(loaded.graphs.y, "graph", loaded.targets, task or loaded.kind)
@@ -385,22 +273,19 @@ def twin_dataset(name: str, shape: twin.Shape, arrays: GraphArrays, seed: int = 
 
 
 def _generated(
-    name: str,
-    task: Kind | None,
-    num_graphs: int | None,
-    seed: int,
-    workers: int | None,
-    progress: bool,
+    name: str, task: Kind | None, num_graphs: int | None, seed: int, reading: Reading
 ) -> Dataset:
     kind: Kind = "regression" if name == "gen-reg" else "multiclass"
     if task not in (None, kind):
         raise InputError(f"{name} is a {kind} task, not {task}: leave the task out")
     count = num_graphs or graphon.NUM_GRAPHS
-    if count < SMALLEST:  # drawn before more processes have started
-        workers = None
+    # Few are drawn before more processes have started.
+    workers = None if count < SMALLEST else reading.workers
 
     def draw() -> Iterable[Part]:
-        return graphon.generate_parts(name, count, seed=seed, workers=workers, progress=progress)
+        return graphon.generate_parts(
+            name, count, seed=seed, workers=workers, progress=reading.progress
+        )
 
     return Dataset(
         name=name,

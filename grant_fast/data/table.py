@@ -254,26 +254,12 @@ def _target_positions(
     others = [i for i in range(len(names)) if i not in taken and names[i]]
     beside = f"beside {listed([names[i] for i in taken])}"
     if target:
-        # A name may hold commas itself.
-        target = [
-            name.strip()
-            for text in target
-            for name in ([text] if text in names else text.split(","))
-            if name.strip()
-        ]
-        if not target:
-            raise InputError("--target is empty: name a column, or leave it out")
-        if target == [ALL_COLUMNS] and ALL_COLUMNS not in names:
+        asked = _asked_for(names, target)
+        if asked == [ALL_COLUMNS] and ALL_COLUMNS not in names:
             numbers = _of_numbers(sheet, others, beside)
             positions = [sheet.position(names[i], "--target") for i in numbers]
             return positions, [i for i in others if i not in numbers]
-        positions = [sheet.position(name, "--target") for name in target]
-        for at, what in taken.items():
-            if at in positions:
-                raise InputError(f"{names[at]!r} cannot be both the {what} column and a --target")
-        if len(set(positions)) < len(positions):
-            raise InputError(f"a --target is given twice in {listed(target)}: give each once")
-        return positions, []
+        return _positions_of(sheet, taken, asked), []
     if not require_target:
         return [], []
     if not others:
@@ -296,6 +282,26 @@ def _target_positions(
             f"{listed([names[i] for i in either])}{every}"
         )
     return others, []
+
+
+def _asked_for(names: Sequence[str], target: Sequence[str]) -> list[str]:
+    """The names in `target`, where commas are between names, but for those that hold some."""
+    texts = (part for text in target for part in ([text] if text in names else text.split(",")))
+    asked = [text.strip() for text in texts if text.strip()]
+    if not asked:
+        raise InputError("--target is empty: name a column, or leave it out")
+    return asked
+
+
+def _positions_of(sheet: Sheet, taken: dict[int, str], asked: list[str]) -> list[int]:
+    positions = [sheet.position(name, "--target") for name in asked]
+    for at, what in taken.items():
+        if at in positions:
+            name = sheet.names[at]
+            raise InputError(f"{name!r} cannot be both the {what} column and a --target")
+    if len(set(positions)) < len(positions):
+        raise InputError(f"a --target is given twice in {listed(asked)}: give each once")
+    return positions
 
 
 def _of_numbers(sheet: Sheet, columns: list[int], beside: str) -> list[int]:

@@ -175,19 +175,14 @@ class PackedGraphs(FlatGraphs):
 
     @classmethod
     def from_graph_arrays(
-        cls,
-        arrays: "GraphArrays",
-        *,
-        missing_labels: bool = False,
-        ids: Tensor | None = None,
-        meta: dict[str, Any] | None = None,
+        cls, arrays: "GraphArrays", *, missing_labels: bool = False
     ) -> "PackedGraphs":
         """From the flat form in which every source in `grant_fast.data` returns its graphs.
 
-        Args and errors: see `from_arrays`; `ids` [G] default to 0 … G-1.
+        Args and errors: see `from_arrays`.
         """
         packed = pack_arrays(**vars(arrays), missing_labels=missing_labels)
-        return cls(**packed._asdict(), ids=ids, meta=meta)
+        return cls(**packed._asdict())
 
     @classmethod
     def from_arrays(
@@ -349,27 +344,10 @@ class PackedGraphs(FlatGraphs):
             InputError: there are no parts, or they differ in the width or type of a tensor, in
                 y_level, or in what they have.
         """
-        if not parts:
-            raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
+        _check_alike(parts)
         for part in parts:
-            if not isinstance(part, PackedGraphs):
-                kind = type(part).__name__
-                raise InputError(f"concat joins PackedGraphs, not a {kind}: pack its graphs first")
             part.forget_written()
         first = parts[0]
-        if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
-            raise InputError("the parts differ in num_features or y_level: join those that agree")
-        if any((p.y is None) != (first.y is None) for p in parts):
-            raise InputError(
-                "some parts have targets and some have none: give all of them y, or none"
-            )
-        if any((p.edge_attr is None) != (first.edge_attr is None) for p in parts):
-            raise InputError("some parts have edge_attr and some have none: give it to all or none")
-        for name in ("x", "y", "edge_attr"):
-            tensors = [getattr(p, name) for p in parts]
-            kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
-            if len(kinds) > 1:
-                raise InputError(f"the parts differ in the width or type of {name}: convert it")
         symmetric = all(p.is_symmetric for p in parts)
         ids, meta = torch.cat([p.ids for p in parts]), dict(first.meta)
         renumbered = ids.unique().numel() < ids.numel()
@@ -430,3 +408,25 @@ def _apart(packed: Any, given: Any) -> Any:
         return packed
     same = packed.untyped_storage().data_ptr() == given.untyped_storage().data_ptr()
     return packed.clone() if same else packed
+
+
+def _check_alike(parts: Sequence[PackedGraphs]) -> None:
+    """Refuse what cannot be joined (InputError)."""
+    if not parts:
+        raise InputError("there is nothing to concatenate: give at least one PackedGraphs")
+    for part in parts:
+        if not isinstance(part, PackedGraphs):
+            kind = type(part).__name__
+            raise InputError(f"concat joins PackedGraphs, not a {kind}: pack its graphs first")
+    first = parts[0]
+    if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
+        raise InputError("the parts differ in num_features or y_level: join those that agree")
+    if any((p.y is None) != (first.y is None) for p in parts):
+        raise InputError("some parts have targets and some have none: give all of them y, or none")
+    if any((p.edge_attr is None) != (first.edge_attr is None) for p in parts):
+        raise InputError("some parts have edge_attr and some have none: give it to all or none")
+    for name in ("x", "y", "edge_attr"):
+        tensors = [getattr(p, name) for p in parts]
+        kinds = {(t.shape[1:], t.is_floating_point()) for t in tensors if t is not None}
+        if len(kinds) > 1:
+            raise InputError(f"the parts differ in the width or type of {name}: convert it")

@@ -226,17 +226,7 @@ class FlexGCN(nn.Module):
         rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
         plain = folded or type(norm) is nn.Identity
         relu = plain and rectified and not drops
-        y = None
-        if h is None and isinstance(graphs, GraphBatch):
-            how = (graphs, weight, bias, self.normalize, relu, conv.backend)
-            if self.encoder is None:
-                y = ops.hops_product(*how)
-            elif embeds_kinds(self.encoder):
-                y = ops.embedded_flex_conv(self.encoder.of_kinds, *how)
-        if y is None:
-            x = self._encode(graphs) if h is None else h
-            adjacency = graphs.adjacency(self.normalize)
-            y = ops.flex_conv(x, weight, bias, adjacency, relu=relu, backend=conv.backend)
+        y = self._convolved(h, graphs, weight, bias, relu, conv.backend)
         if relu:
             return y
         # A layer's backward never needs its own output, nor does that of these norms.
@@ -249,6 +239,30 @@ class FlexGCN(nn.Module):
             if normed is not None:
                 return dropout(normed if rectified else self.act(normed))
         return dropout(act(norm(y)))
+
+    def _convolved(
+        self,
+        h: Tensor | None,
+        graphs: GraphBatch | LooseGraphs,
+        weight: Tensor,
+        bias: Tensor | None,
+        relu: bool,
+        backend: str | None,
+    ) -> Tensor:
+        """Σ Â^k h W_k + b, and its ReLU if asked; of X, the features of the graphs, without h."""
+        if h is None and isinstance(graphs, GraphBatch):
+            how = (graphs, weight, bias, self.normalize, relu, backend)
+            y = None
+            if self.encoder is None:
+                y = ops.hops_product(*how)
+            elif embeds_kinds(self.encoder):
+                y = ops.embedded_flex_conv(self.encoder.of_kinds, *how)
+            if y is not None:
+                return y
+        x = self._encode(graphs) if h is None else h
+        return ops.flex_conv(
+            x, weight, bias, graphs.adjacency(self.normalize), relu=relu, backend=backend
+        )
 
     def _called_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs

@@ -2,7 +2,7 @@
 
 from .residuals import graph_losses, graph_residuals, loss, residual
 from .sampler import GraNTSampler
-from .schedules import ratio_at, selection_epochs, share_size
+from .schedules import ratio_at, selection_epochs
 from .scoring import score_graphs
 from .selection import sample_graphs, select_graphs
 
@@ -17,5 +17,4 @@ __all__ = [
     "score_graphs",
     "select_graphs",
     "selection_epochs",
-    "share_size",
 ]

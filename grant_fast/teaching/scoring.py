@@ -2,8 +2,7 @@
 
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeGuard, overload
 
 import torch
@@ -15,11 +14,13 @@ from ..graphs import PackedGraphs
 from ..indexing import as_positions, count_graphs, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..nn.checks import check_layers
+from ..nn.evaluating import device_of, evaluating
 from ..ops.dispatch import takes_kernels
 from ..tasks import Task, check_task, has_labels_outside
 from . import fused
+from .aligned import are_probabilities
 from .gathering import Collate, gather, node_ranges, scoring_runs
-from .residuals import ResidualKind, are_probabilities, check_residual, graph_residuals
+from .residuals import ResidualKind, check_residual, graph_residuals
 
 Model = Callable[..., Any]
 Predict = Callable[[Any, Any], Tensor]
@@ -178,7 +179,7 @@ class ScoringPass:
         self, model: Model, positions: Tensor | None, return_predictions: bool
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         total = len(self.graphs if positions is None else positions)
-        device = _device_of(model)
+        device = device_of(model)
         # Only of a model of ours is it known that its outputs are nobody else's.
         unshared = self.predict is None and not return_predictions
         mine = model if unshared and is_plain(model) else None
@@ -210,7 +211,7 @@ class ScoringPass:
             return False
         if self.predict is not None or self.collate is not None:
             return False
-        if self.graphs.device != _device_of(model):
+        if self.graphs.device != device_of(model):
             return False
         return takes_kernels(self.graphs.scale, model.backend)
 
@@ -365,38 +366,10 @@ def _is_of_the_model(error: TypeError) -> bool:
     return any(f.f_globals.get("__name__", "").partition(".")[0] != "torch" for f, _ in frames)
 
 
-@contextmanager
-def evaluating(model: Model) -> Iterator[None]:
-    """Evaluation mode without gradients; each submodule's own mode and the random state return."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    modes = [module.training for module in modules]
-    device = _device_of(model)
-    cuda = [device] if device is not None and device.type == "cuda" else []
-    # no_grad, not inference_mode: what a model or dataset caches here must serve training too.
-    with torch.random.fork_rng(devices=cuda), torch.no_grad():
-        if isinstance(model, nn.Module):
-            model.eval()
-        try:
-            yield
-        finally:
-            for module, mode in zip(modules, modes, strict=True):
-                if module.training != mode:  # a module may do more there than note the mode
-                    module.train(mode)
-            for module, mode in zip(modules, modes, strict=True):
-                module.training = mode  # of one that several share, too
-
-
 def _positions(ids: Positions, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
     where = as_positions(ids.cpu() if isinstance(ids, Tensor) else ids, total)
     return torch.arange(where.start, where.stop) if isinstance(where, slice) else where
-
-
-def _device_of(model: Model) -> torch.device | None:
-    if not isinstance(model, nn.Module):
-        return None
-    tensor = next(model.parameters(), None)
-    return None if tensor is None else tensor.device
 
 
 def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:

@@ -18,10 +18,11 @@ from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..nn import FlexConv, FlexGCN
 from ..nn.checks import check_layers, embeds_kinds, is_hooked
+from ..nn.evaluating import evaluating
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
-from .scoring import Positions, evaluating
+from .scoring import Positions
 
 # The largest second derivative in f of a graph's loss, of which `residual` is the first one.
 SMOOTHNESS: dict[Kind, float] = {

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..data.load import Reading, check_kind, molecules_of, no_molecules
+from ..data.load import check_kind
+from ..data.molecules import Reading, molecules_of, no_molecules
 from ..data.table import molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
@@ -31,6 +32,7 @@ def check_new_graphs(source: str) -> None:
             f"which `grant-fast pack {source} -o {source}.gfast` makes from a data set known by "
             "name"
         )
+    check_kind(source)
 
 
 def check_answers_name(out: Path) -> None:
@@ -71,7 +73,6 @@ def predict_table(
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
             molecules, or no SMILES (if `strict`: not every one) can be parsed.
     """
-    check_kind(os.fspath(source))
     if any(predictor.spec.encoder != "atom" for predictor in predictors):
         raise InputError("this run was not trained on molecules: give it a packed file (.gfast)")
     kind = table_kind(source)

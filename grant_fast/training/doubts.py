@@ -13,7 +13,14 @@ from ..data.table import has_columns
 from ..errors import few
 from ..tasks import Task, measured
 from .config import RunConfig
-from .targets import Scaling, constant_targets, has_one_value, targets_of, unlabelled_targets
+from .targets import (
+    Scaling,
+    constant_targets,
+    has_one_value,
+    names_of,
+    targets_of,
+    unlabelled_targets,
+)
 
 _MOST_CLASSES = 10
 #: The share of one class from which on always to guess it is hard to beat by accuracy.
@@ -114,7 +121,7 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
 def _classes_among(y: Tensor, task: Task) -> list[str]:
     """That targets were taken for numbers, and look like classes, in a line; of some among others,
     only where they are yes or no, as others may count something."""
-    names = task.names or tuple(map(str, range(y.shape[1])))
+    names = names_of(task, y.shape[1])
     if all(map(_looks_like_classes, y.T)):
         which, remedy = "targets look", "give --task multiclass"
         if y.shape[1] > 1:
@@ -139,14 +146,14 @@ def _looks_like_classes(column: Tensor) -> bool:
     """Whether a target takes few values, all of them whole numbers."""
     labels = column[~column.isnan()]
     values = labels.unique()
-    few = 1 < len(values) <= min(_MOST_CLASSES, len(labels) / 2)
-    return few and bool((values == values.round()).all())
+    are_few = 1 < len(values) <= min(_MOST_CLASSES, len(labels) / 2)
+    return are_few and bool((values == values.round()).all())
 
 
 def _stand_ins(y: Tensor | None, task: Task) -> list[str]:
     """Labels such as -999 that may stand for "not measured", a line for each target with some."""
     assert y is not None
-    names = task.names or tuple(map(str, range(y.shape[1])))
+    names = names_of(task, y.shape[1])
     lines = []
     for name, column in zip(names, y.T, strict=True):
         values, counts = column[~column.isnan()].unique(return_counts=True)

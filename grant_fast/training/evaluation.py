@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from ..batches import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from ..nn.evaluating import evaluating
 from ..tasks import measured
 from ..teaching.residuals import loss
-from ..teaching.scoring import evaluating
 from .metrics import evaluate, evaluate_each, metrics_for
 from .model import ModelSpec, fitting, outputs
 from .recording import Recorder
-from .targets import constant_prediction
+from .targets import constant_prediction, names_of
 
 #: From here on the area under each class's curve may take longer than the training.
 _MANY_CLASSES = 1000
@@ -76,10 +76,8 @@ class Evaluator:
         metrics = {name: evaluate(name, pred, y, task) for name in names}
         if task.kind == "multiclass" or task.num_outputs == 1:
             return metrics, {}
-        named = len(task.names) == task.num_outputs
-        targets = task.names if named else map(str, range(y.shape[1]))
         each = evaluate_each(self._metric, pred, y, task)
-        return metrics, dict(zip(targets, each, strict=True))
+        return metrics, dict(zip(names_of(task, y.shape[1]), each, strict=True))
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(model, part)

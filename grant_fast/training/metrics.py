@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..tasks import NOT_MEASURED, Kind, Task
-from ..teaching.residuals import aligned
+from ..teaching.aligned import aligned
 
 
 def higher_is_better(name: str) -> bool:

@@ -13,8 +13,8 @@ from ..devices import indexed
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexConv, FlexGCN
+from ..nn.evaluating import evaluating
 from ..tasks import Task
-from ..teaching.scoring import evaluating
 from .baselines import VirtualNodeGCN, tie_orders
 from .config import RunConfig
 from .initial import draw_kaiming, factor_last_layer

@@ -46,9 +46,13 @@ def has_one_value(y: Tensor, task: Task) -> bool:
     return all(len(column[known].unique()) < 2 for column, known in columns)
 
 
+def names_of(task: Task, count: int) -> tuple[str, ...]:
+    """What so many targets are called: by number where the task has no names for just so many."""
+    return task.names if len(task.names) == count else tuple(map(str, range(count)))
+
+
 def _named(chosen: Tensor, task: Task) -> list[str]:
-    fit = len(task.names) == len(chosen)  # a binary task's may be of its classes
-    names = task.names if fit else tuple(map(str, range(len(chosen))))
+    names = names_of(task, len(chosen))
     return [name for name, this in zip(names, chosen.tolist(), strict=True) if this]
 
 

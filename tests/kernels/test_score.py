@@ -19,9 +19,10 @@ from grant_fast import (
 )
 from grant_fast.kernels import select
 from grant_fast.nn import AtomEncoder
+from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching import fused
 from grant_fast.teaching.residuals import graph_residuals
-from grant_fast.teaching.scoring import ScoringPass, evaluating
+from grant_fast.teaching.scoring import ScoringPass
 from tests.cases import Case, dense_graphs
 
 #: More than eight graphs of one node, and one that is too large for a tile.

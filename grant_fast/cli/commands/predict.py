@@ -7,7 +7,7 @@ import typer
 
 from ...errors import InputError
 from ...files import check_apart, check_writable
-from ..entry import app
+from ..entry import Device, app
 from ..shell import report_skipped
 from ..terminal import readable, say
 
@@ -36,7 +36,7 @@ def predict(
     last: Annotated[
         bool, typer.Option("--last", help="Use the last weights, not the best.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Predict for new graphs with the network of a run, or of several.
 
@@ -46,7 +46,6 @@ def predict(
     their means and standard deviations. Graphs of a packed file are numbered by
     their rows in the table that was packed (a CSV's header is row 1), or from 0.
     """
-    from ...data.load import check_kind
     from ...training.answers import (
         check_alike,
         check_answers_name,
@@ -65,7 +64,6 @@ def predict(
     check_apart(source, out)
     check_answers_name(out)
     check_new_graphs(source)
-    check_kind(source)
     packed = source.lower().endswith(".gfast")
     if packed and (smiles_column is not None or strict):
         raise InputError(f"{source} holds no SMILES: leave out --smiles-column and --strict")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InputError
-from ..entry import Overwrite, Resume, app
+from ..entry import Device, Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import again, interrupted, load, show_results, use_fitting_threads
 from ..terminal import readable, stderr
@@ -53,7 +53,7 @@ def reproduce(
             help="How many graphs batch norm normalises together. Default: a batch, as published."
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …; auto uses a GPU.")] = "auto",
+    device: Device = "auto",
     **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B) and (S), beside the published figures."""

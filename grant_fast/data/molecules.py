@@ -1,0 +1,144 @@
+"""Molecules of a table of SMILES, or of an SDF, as a data set."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from ..errors import InputError, few
+from ..files import unzipped_name
+from ..graphs import PackedGraphs
+from ..tasks import Kind
+from .dataset import Dataset, default_metric
+from .infer import make_task
+from .logp import penalized_logp, sa_scorer
+from .smiles import Failure, T, read_molecules
+from .splits import FEWEST, PARTS, scaffold, split_by_scaffold
+from .table import Table, molecules_in, table_kind
+
+Split = Literal["random", "scaffold"]
+
+
+class Reading(NamedTuple):
+    """How molecules are read: by how many processes, with a bar, with features of bonds."""
+
+    workers: int | None
+    progress: bool
+    edge_attr: bool = False
+
+
+def molecules_of(
+    table: Table, also: Callable[[Any], T] | None, reading: Reading
+) -> tuple[PackedGraphs, list[Failure], list[T]]:
+    """`read_molecules` of a table; the rows that cannot be read by their numbers."""
+    graphs, failures, found = read_molecules(table.smiles, also, *reading)
+    return graphs, [(table.rows[i], text or table.title(i)) for i, text in failures], found
+
+
+def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[Failure]) -> str:
+    """That no molecule of a table can be read, and what may be wrong."""
+    shown = few([repr(text[:30]) for _, text in failed])
+    if table_kind(source) == ".smi":
+        return f"{source} holds no valid SMILES ({shown}): begin each line with one"
+    where = f"{source} column {table.smiles_column!r}"
+    return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
+
+
+def from_table(
+    path: Path,
+    table: Table,
+    task: Kind | None,
+    split: Split | None,
+    strict: bool,
+    reading: Reading,
+) -> Dataset:
+    """The molecules of a table with their targets; without a split where it is to be random.
+
+    Raises:
+        InputError: a molecule cannot be read (`strict`), or so many that too few are left to split.
+    """
+    assert table.y is not None
+    wanted = ~table.y.isnan().all(1)
+    if table_kind(path) == ".sdf":  # a record that cannot be read has lost its labels with it
+        wanted |= torch.tensor([not smiles for smiles in table.smiles])
+    unlabelled = int((~wanted).sum())
+    table = table.take(wanted.nonzero()[:, 0].tolist())
+
+    by_scaffold = table.parts is None and split != "random"
+    also = scaffold if by_scaffold else None
+    graphs, skipped, scaffolds = molecules_of(table, also, reading)
+    too_few = len(graphs) < FEWEST
+    if skipped and not len(graphs) and table_kind(path) != ".sdf":
+        raise InputError(no_molecules(path, table, skipped))
+    if skipped and (strict or too_few):
+        row, text = skipped[0]
+        left = f"correct it: what is left, {len(graphs)} of {len(table)}, is too few to split"
+        raise InputError(
+            f"{path} row {row}: {text!r} is not a valid {molecules_in(path)} ({len(skipped)} such "
+            "in the file): " + (left if too_few else "correct it, or skip it without --strict")
+        )
+    table = table.without(skipped)
+    assert table.y is not None
+    posed, y = make_task(table.y, "graph", table.target_names, task, table.classes)
+    parts = {}
+    if table.parts is not None:
+        found = np.array(table.parts)
+        parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
+    elif by_scaffold:
+        parts = split_by_scaffold(scaffolds)
+    graphs.y, graphs.ids = y, torch.tensor(table.rows)
+    return Dataset(
+        name=unzipped_name(path).stem,
+        graphs=graphs,
+        task=posed,
+        split=parts,
+        metric=default_metric(posed),
+        encoder="atom",
+        skipped=skipped,
+        unlabelled=unlabelled,
+        targets=table.target_names,
+        left_out=table.left_out,
+        splitting="scaffold" if table.parts is None else "given",
+    )
+
+
+def from_smi(
+    path: Path,
+    table: Table,
+    task: Kind | None,
+    split: Split | None,
+    strict: bool,
+    reading: Reading,
+) -> Dataset:
+    """Molecules with their penalised logP, which needs no file of targets."""
+    sa_scorer()  # a missing package is reported once, here, and not by every worker
+    by_scaffold = split == "scaffold"
+    also = _scored if by_scaffold else penalized_logp
+    graphs, skipped, found = molecules_of(table, also, reading)
+    if skipped and not len(graphs):
+        raise InputError(no_molecules(path, table, skipped))
+    if skipped and strict:
+        row, text = skipped[0]
+        raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
+    table = table.without(skipped)
+    scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
+    y = torch.tensor(scores)[:, None]
+    posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
+    graphs.y, graphs.ids = y, torch.tensor(table.rows)
+    return Dataset(
+        name=unzipped_name(path).stem,
+        graphs=graphs,
+        task=posed,
+        split=split_by_scaffold(scaffolds) if by_scaffold else {},
+        metric=default_metric(posed),
+        encoder="atom",
+        skipped=skipped,
+        splitting="scaffold",
+    )
+
+
+def _scored(molecule: Any) -> tuple[float, str]:
+    return penalized_logp(molecule), scaffold(molecule)
