@@ -103,7 +103,7 @@ def _classes(labels: Tensor) -> tuple[Tensor, bool]:
     if not counts_up and 2 * len(found) > len(labels):
         raise InputError(
             f"{len(found)} different whole numbers among {len(labels)} labels are too many for "
-            "classes, as each occurs less than twice on average: leave the task out for a "
-            "regression, or choose another target"
+            "classes, as each occurs less than twice on average: for a regression give "
+            'task="regression" (--task regression)'
         )
     return found, counts_up

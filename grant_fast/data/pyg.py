@@ -134,7 +134,8 @@ def _targets(
     if y is None:
         return None, level or "graph"
     rows, values = y
-    level = level or ("graph" if (rows == 1).all() else "node")
+    # The level of most graphs, so that an odd one among them is the one that is named.
+    level = level or ("node" if (rows == num_nodes).sum() > (rows == 1).sum() else "graph")
     expected = num_nodes if level == "node" else np.ones_like(rows)
     if (rows != expected).any():
         i = int((rows != expected).argmax())

@@ -276,6 +276,8 @@ def _target_positions(
                 f"{path} has several columns {beside}: give --target {shlex.quote(names[only])} "
                 f"(the cells of {rest} are neither all numbers nor classes)"
             )
+        for i in either:  # of those called alike none can be chosen
+            sheet.position(names[i], "--target")
         every = f" (or --target {ALL_COLUMNS} for all that hold numbers)" if numbers else ""
         raise InputError(
             f"{path} has several columns {beside}: choose with --target among "

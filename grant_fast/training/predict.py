@@ -72,10 +72,19 @@ class Predictor:
             InputError: as `load_dataset` (the data have moved, say); the data or their split are
                 no longer the same; or the run is one of the function `train`, which keeps no data.
         """
-        dataset = dataset_of(self.config, progress=progress)
+        source = self.config.source
+        try:
+            dataset = dataset_of(self.config, progress=progress)
+        except InputError as error:
+            if source.startswith(MEMORY):
+                raise
+            raise InputError(
+                f"{error} (the run learned from {source}, as seen from the folder in which it was "
+                "started: go there, or read the data with load_dataset)"
+            ) from error
         if self.checksum is not None and self.checksum != dataset.grouped().checksum:
             raise InputError(
-                f"{self.config.source} has changed since the run learned from it, or is split in "
+                f"{source} has changed since the run learned from it, or is split in "
                 "another way: restore it, or read it as it is now with load_dataset"
             )
         return dataset

@@ -18,9 +18,9 @@ def dataset_of(config: RunConfig, *, workers: int | None = None, progress: bool 
     """
     if config.source.startswith(MEMORY):
         raise InputError(
-            f"the run learned from {config.source.removeprefix(MEMORY)!r}, a data set in memory, "
-            "which no file holds: in Python, use that data set; train(…, resume=True) goes on "
-            "with the run"
+            f"the run learned from {config.source.removeprefix(MEMORY)!r}, a data set that "
+            "train(…) was given in memory, and does not know its file: in Python, use that data "
+            "set; train(…, resume=True) goes on with the run"
         )
     return load_dataset(
         config.source,

@@ -70,6 +70,15 @@ def test_integer_targets_are_classes() -> None:
     assert y.tolist() == [2, -100, 0, 1]
 
 
+def test_integers_that_are_no_classes_may_be_numbers_to_regress() -> None:
+    y = torch.arange(40) * 10
+    with pytest.raises(InputError, match=r'give task="regression" \(--task regression\)'):
+        make_task(y, "graph")
+    task, values = make_task(y, "graph", kind="regression")
+    assert task.kind == "regression"
+    assert torch.equal(values, y.float()[:, None])
+
+
 def test_two_classes_are_a_binary_task() -> None:
     task, y = make_task(torch.tensor([1, -100, 0]), "graph")
     assert task.kind == "binary"

@@ -266,6 +266,12 @@ def test_rows_of_targets_must_fit_the_level() -> None:
         from_data_list(graphs, y_level="graph")
 
 
+def test_the_odd_graph_among_many_is_the_one_named() -> None:
+    graphs = [graph(3, y=torch.ones(rows, 1)) for rows in (1, 1, 2, 1)]
+    with pytest.raises(InputError, match="graph 2: y has 2 rows where the graph level needs 1"):
+        from_data_list(graphs)
+
+
 @pytest.mark.parametrize("level", [None, "graph"])
 def test_targets_of_a_graph_need_a_row(level: Any) -> None:
     graphs = [graph(n, y=torch.ones(3)) for n in (2, 4)]

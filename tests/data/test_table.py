@@ -305,6 +305,7 @@ def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
         (None, ["activity"], "no column called 'activity': give --target one of"),
         ("Smile", None, "no column called 'Smile': did you mean 'smiles', of 'smiles', 'y', 'z'"),
         (None, ["z"], "several columns called 'z': rename all but one of them"),
+        (None, None, "several columns called 'z': rename all but one of them"),
         (None, [""], "--target is empty: name a column"),
         (None, ["smiles"], "'smiles' cannot be both the SMILES column and a --target"),
         (None, ["y", "y"], "a --target is given twice in 'y', 'y'"),

@@ -155,6 +155,9 @@ def test_the_data_of_a_run_are_those_that_it_learned_from(tmp_path, config, tabl
     del state["data"]  # as earlier versions wrote it
     save_checkpoint(tmp_path / "run" / "best.pt", state)
     assert load_predictor(tmp_path / "run").dataset().sizes == data.sizes
+    table.unlink()
+    with pytest.raises(InputError, match=r"no file .*table\.csv.*read the data with load_dataset"):
+        load_predictor(tmp_path / "run").dataset()
 
 
 @pytest.mark.parametrize("where", ["csv", "gfast", "memory"])

@@ -69,7 +69,7 @@ def test_a_loaded_network_stays_as_it_was_loaded(tmp_path):
 def test_a_run_of_data_in_memory_says_so(tmp_path):
     data = make_dataset("binary")
     train(data, tmp_path, **{**TINY, "hidden_channels": 4, "batch_size": np.int64(5)})
-    with pytest.raises(InputError, match="a data set in memory, which no file holds"):
+    with pytest.raises(InputError, match=r"a data set that train\(…\) was given in memory"):
         load_predictor(tmp_path).dataset()
     (tmp_path / "last.pt").unlink()
     with pytest.raises(InputError, match=r"holds the result of a run without its last\.pt"):
