@@ -51,6 +51,7 @@ def build() -> str | None:
 
 
 def pointer(tensor: Tensor | None) -> int | None:
+    assert tensor is None or tensor.is_cpu, f"a kernel of the CPU cannot read {tensor.device}"
     return None if tensor is None else tensor.data_ptr()
 
 

@@ -20,6 +20,8 @@ def aligned(pred: Tensor, y: Tensor | None, task: Task) -> tuple[Tensor, Tensor]
         raise InputError(f"{why}: give a tensor as y")
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
+    if y.device != pred.device:
+        raise InputError(f"predictions are on {pred.device} and targets on {y.device}: move one")
     outputs = task.num_outputs
     columns = 1 if task.kind == "multiclass" else outputs
     matrix = pred.unsqueeze(1) if pred.dim() == 1 and outputs == 1 else pred
@@ -127,6 +129,8 @@ def checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
     if ptr is None or ptr.dim() != 1 or len(ptr) == 0:
         found = None if ptr is None else list(ptr.shape)
         raise InputError(f"a node-level task needs ptr of shape [num_graphs + 1], not {found}")
+    if ptr.device != rows.device:
+        raise InputError(f"ptr is on {ptr.device} and predictions on {rows.device}: move one")
     if may_look_at(ptr):
         if int(ptr[0]) != 0 or bool((ptr.diff() < 0).any()):
             raise InputError("ptr does not ascend from 0: it says where each graph's rows begin")

@@ -368,3 +368,13 @@ def test_classes_are_scored_however_large_the_outputs_and_wherever_they_lie() ->
             expected = residual(pred.double(), y, task).norm(dim=1).float()
             torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-6)
             assert not scores.requires_grad
+
+
+@pytest.mark.parametrize("kind", ["regression", "multiclass"])
+@pytest.mark.parametrize("away", ["y", "ptr"])
+def test_what_is_on_another_device_is_named(kind, away):
+    y = torch.zeros(4, 2) if kind == "regression" else torch.zeros(4).long()
+    given = {"y": y, "ptr": torch.tensor([0, 1, 4])}
+    given[away] = given[away].to("meta")
+    with pytest.raises(InputError, match=r"on meta and .* on cpu|on cpu and .* on meta"):
+        graph_residuals(torch.randn(4, 2), task=Task(kind, "node", 2), **given)
