@@ -1,9 +1,10 @@
 """Molecules from the pickle files that ZINC is published as, without executing anything.
 
 A pickle is a program: it may import any function and call it. What a list of molecules needs is
-numbers, text, lists, dictionaries, and tensors; of tensors, a pickle names a function that makes
-one and the one that reads its numbers from bytes. Here these two names stand for functions of ours
-that do nothing but that, and no other name can be said. The bytes of a tensor are a few pickles
+numbers, text, lists, dictionaries, and tensors; of tensors, a pickle names the functions that make
+one and the one that reads its numbers from bytes, what older pickles write bytes with, and the kind
+of its empty dictionary of hooks. These five names stand for functions of ours that do nothing but
+that (the last for `dict`), and no other name can be said. The bytes of a tensor are a few pickles
 again, which may name nothing but the type of the numbers, and the numbers themselves.
 """
 
