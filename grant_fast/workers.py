@@ -3,19 +3,21 @@
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
 from .errors import InputError
 
 T = TypeVar("T")
+GRACE_SECONDS = 3.0  # for what a process is at when no more is wanted
 
 
 def cores() -> int:
@@ -29,9 +31,9 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     """`map(work, *columns)`, in order, by so many fresh processes (1: by this one).
 
     They start by importing the main module, so a script needs `if __name__ == "__main__":`, as for
-    any multiprocessing. An interrupt ends them all. Few results wait at a time: a slow consumer
-    does not fill the memory. Give and return NumPy arrays rather than tensors, which torch would
-    put into shared memory: a container has little of it.
+    any multiprocessing. An interrupt ends them all, within seconds. Few results wait at a time: a
+    slow consumer does not fill the memory. Give and return NumPy arrays rather than tensors, which
+    torch would put into shared memory: a container has little of it.
 
     Raises:
         InputError: one of the processes was killed, or could not start.
@@ -40,14 +42,17 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
         yield from map(work, *columns)
         return
     # Forking a process in which torch runs threads may deadlock: start fresh ones.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent)
+    fresh = get_context("spawn")
+    end, held = fresh.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, fresh, _watch_for, (end,))
     jobs = zip(*columns, strict=False)
     try:
         with _without_interrupts():  # these start the processes
-            waiting = deque(pool.submit(work, *job) for job in islice(jobs, 2 * workers))
+            some = islice(jobs, 2 * workers)
+            waiting = deque(pool.submit(_unless_ended, work, *job) for job in some)
         for job in jobs:
             yield waiting.popleft().result()
-            waiting.append(pool.submit(work, *job))
+            waiting.append(pool.submit(_unless_ended, work, *job))
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool as error:
@@ -57,16 +62,31 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
             'start them below `if __name__ == "__main__":`)'
         ) from error
     finally:
-        pool.shutdown(cancel_futures=True)
+        held.close()
+        with _without_interrupts():  # interrupted, it would leave processes that wait for ever
+            pool.shutdown(cancel_futures=True)
 
 
-def _end_with_parent() -> None:
-    """End this process once the one that started it is gone, even if that was killed."""
+_ended = threading.Event()  # in a process of a pool: no more of its work is wanted
+
+
+def _unless_ended(work: Callable[..., T], *job: Any) -> T:
+    """Work of a pool, of which some is with the processes already when it is to end."""
+    if _ended.is_set():
+        raise CancelledError
+    return work(*job)
+
+
+def _watch_for(end: Connection) -> None:
+    """End this process once the one that started it is gone, even if that was killed; and soon
+    after that one has closed its side of `end`."""
     parent = parent_process()
     assert parent is not None, "it is one of a pool"
 
     def watch() -> None:
-        wait([parent.sentinel])
+        if parent.sentinel not in wait([parent.sentinel, end]):
+            _ended.set()
+            time.sleep(GRACE_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -27,7 +27,7 @@ def work(number):
     return os.getpid()
 
 if __name__ == "__main__":
-    for pid in share_out(2, work, range(4)):
+    for pid in share_out(2, work, range(9)):
         print(pid, flush=True)
 """
 
@@ -52,6 +52,22 @@ def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_p
     while any(map(is_alive, workers)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(is_alive, workers))
+
+
+@pytest.mark.parametrize("seconds", [1, 100])  # of work at hand, which is waited for or not
+def test_an_interrupt_ends_all_soon_and_another_one_does_no_harm(tmp_path, seconds):
+    script, begun = tmp_path / "endless.py", tmp_path / "begun"
+    script.write_text(ENDLESS.replace("100", f"print(file=open({str(begun)!r}, 'a')) or {seconds}"))
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    workers = {int(parent.stdout.readline()) for _ in range(2)}
+    while not begun.exists() or len(begun.read_text()) < 2:
+        time.sleep(0.01)
+    for _ in range(2):
+        parent.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    parent.communicate(timeout=30)
+    assert parent.returncode != 0 and not any(map(is_alive, workers))
+    assert len(begun.read_text()) == 2  # what waited was not begun
 
 
 def test_a_process_that_was_killed_is_one_line():
