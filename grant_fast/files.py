@@ -67,7 +67,8 @@ def _remove_abandoned(target: Path) -> None:
             with suppress(OSError):
                 handle = os.open(other, os.O_RDONLY)
                 try:
-                    if _is_taken(handle) is False:
+                    # One that is empty may be about to be locked by who made it.
+                    if os.fstat(handle).st_size and _is_taken(handle) is False:
                         other.unlink()
                 finally:
                     os.close(handle)

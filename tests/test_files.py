@@ -124,6 +124,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     assert left.read_text() == "half"
     others = [tmp_path / f"{name}.0123abcd" for name in (".a1.csv", ".b.csv", "a[1].csv")]
     others += [tmp_path / ".a[1].csv.notes", tmp_path / ".a[1].csv.0123abcd0"]
+    others += [tmp_path / ".a[1].csv.0123abcd"]  # another process made it, and will lock it next
     for other in others:
         other.touch()
     with atomic_path(path) as temporary:
