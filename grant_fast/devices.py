@@ -1,5 +1,7 @@
 """What there is to know of a device."""
 
+import os
+import sys
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -9,6 +11,9 @@ import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_HOST_MEMORY = sys.maxsize  # where the system does not say
+if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
+    _HOST_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def on_cpu(make: Callable[P, T]) -> Callable[P, T]:
@@ -28,6 +33,13 @@ def indexed(device: torch.device | str) -> torch.device:
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a device has, whether free or not."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return _HOST_MEMORY
 
 
 def nvidia_major(device: torch.device) -> int:

@@ -13,7 +13,7 @@ from ..batches import GraphBatch
 from ..batches.layout import DatasetEdges, DatasetSide, PackedCSR
 from ..batches.tiles import BitRows, bit_rows
 from ..caching import kept, kept_property, writes
-from ..devices import indexed
+from ..devices import indexed, memory_of
 from ..errors import InputError, whole_number
 from ..indexing import (
     Positions,
@@ -328,15 +328,13 @@ class FlatGraphs:
         """[X, ÂX, …, Â^{κ-1}X] for every node, [N, κF]: a first layer is then one product.
 
         None where X is categorical or learned, or where the result would exceed `cache_bytes`, or
-        an eighth of a GPU's memory.
+        an eighth of the device's memory.
         Computed anew where X was written to since, as features that were learned.
         """
         width = order * self.num_features
         if not self.x.is_floating_point() or self.x.requires_grad:
             return None
-        most = self.cache_bytes
-        if self.device.type == "cuda":
-            most = min(most, torch.cuda.get_device_properties(self.device).total_memory // 8)
+        most = min(self.cache_bytes, memory_of(self.device) // 8)
         if self.num_nodes * width * self.x.element_size() > most:
             return None
         key, now = ("hops", normalize), writes(self.x)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import GraphBatch
-from ..devices import indexed
+from ..devices import indexed, memory_of
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexConv, FlexGCN
@@ -119,7 +119,7 @@ def fitting(graphs: PackedGraphs, ids: Tensor, model: nn.Module) -> list[Tensor]
     free just now, or a resumed run would cut its graphs elsewhere.
     """
     if graphs.device.type == "cuda":
-        half = torch.cuda.get_device_properties(graphs.device).total_memory // 2
+        half = memory_of(graphs.device) // 2
         runs = graphs.cut(half, ids, node=bytes_a_node(model), edge=BYTES_AN_EDGE)
     else:
         runs = graphs.cut(CPU_NODES, ids, edge=0)

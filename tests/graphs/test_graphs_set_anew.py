@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, score_graphs
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, devices, score_graphs
 from grant_fast.batches.layout import PackedCSR
 from tests.cases import Case
 
@@ -25,6 +25,16 @@ def test_hops_take_no_more_than_their_share_of_a_gpu(monkeypatch):
     monkeypatch.setattr(type(graphs), "batch", lambda *where: pytest.fail("it is computed"))
     with pytest.raises(pytest.fail.Exception, match="it is computed"):
         graphs.hops(2, True)
+
+
+def test_hops_take_no_more_than_their_share_of_the_hosts_memory(monkeypatch):
+    graphs = Case().graphs
+    needed = graphs.num_nodes * 2 * 5 * 4
+    assert devices.memory_of(graphs.device) > 8 * needed
+    monkeypatch.setattr(devices, "_HOST_MEMORY", 8 * needed - 1)
+    assert graphs.hops(2, True) is None
+    monkeypatch.setattr(devices, "_HOST_MEMORY", 8 * needed)
+    assert graphs.hops(2, True) is not None
 
 
 def test_features_are_not_set_anew_where_something_is_kept_of_them():
