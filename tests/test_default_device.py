@@ -10,9 +10,14 @@ from grant_fast import (
     Task,
     load_dataset,
     load_predictor,
+    score_graphs,
+    select_graphs,
     train,
 )
+from grant_fast.data.graphon import generate
+from grant_fast.teaching import sample_graphs
 from grant_fast.teaching.sampler import MODES
+from grant_fast.teaching.tangent import tangent_kernel
 from tests.cases import Case
 
 
@@ -40,12 +45,43 @@ def test_a_sampler_picks_and_serves(elsewhere, mode):
     assert list(again) == list(sampler)
 
 
+def test_graphs_are_scored_and_picked(elsewhere):
+    with torch.device("cpu"):
+        graphs = Case().graphs
+        graphs.y = torch.randn(len(graphs), 1)
+        model = FlexGCN(5, 4, 1, orders=[2, 2])
+        scores = score_graphs(model, graphs, Task("regression"))
+    task = Task("regression")
+    assert torch.allclose(score_graphs(model, graphs, task, ids=[0, 1, 2]), scores[:3])
+    part = torch.utils.data.Subset(graphs, [2, 0])
+    assert torch.allclose(score_graphs(model, part, task), scores[part.indices])
+    for m in (0, 1, len(graphs)):
+        assert select_graphs(scores, m).device.type == "cpu"
+        assert len(sample_graphs(scores, m, torch.rand_like(scores))[0]) == m
+    kernel = tangent_kernel(model, graphs, [0, 1])
+    assert kernel.shape == (2, 2, 1, 1) and kernel.isfinite().all()
+
+
+def test_weighted_edges_are_packed(elsewhere):
+    with torch.device("cpu"):
+        x, edges, weight = torch.randn(3, 2), torch.tensor([[0, 0, 1], [1, 1, 2]]), torch.rand(3)
+    graphs = PackedGraphs.from_arrays(x, edges, [0, 0, 0], edge_weight=weight)
+    assert graphs.adj.weight.sum() == weight[[0, 1]].sort().values.sum() + weight[2]
+
+
+def test_random_sets_are_drawn(elsewhere):
+    assert generate("gen-reg", 2).x.isfinite().all()
+
+
 def test_data_sets_are_read_and_trained_on(elsewhere, tmp_path):
     dataset = load_dataset("gen-reg", num_graphs=20, progress=False)
     assert all(ids.device.type == "cpu" for fold in dataset.folds(3) for ids in fold.split.values())
     run = train(dataset, tmp_path / "run", epochs=2, device="cpu")
     assert run.test_metric is not None
-    assert load_predictor(tmp_path / "run", device="cpu").score(dataset.graphs).isfinite().all()
+    predict = load_predictor(tmp_path / "run", device="cpu")
+    assert predict.score(dataset.graphs).isfinite().all()
+    assert predict(dataset.graphs).isfinite().all()
+    assert len(dataset.grouped().graphs) == 20
 
 
 def test_molecules_are_read(elsewhere):

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..devices import on_cpu
 from ..errors import InputError, whole_number
 from ..workers import share_out
 from .arrays import GraphArrays, batch_vector, concatenate
@@ -247,6 +248,7 @@ def _stream(seed: int, use: Literal["labels", "graphs"], chunk: int = 0) -> np.r
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
+@on_cpu
 def generate(
     name: str,
     num_graphs: int = NUM_GRAPHS,

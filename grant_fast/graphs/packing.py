@@ -261,7 +261,7 @@ def _equal(one: PackedCSR, other: PackedCSR) -> bool:
 def _with_repeated_ordered(csr: PackedCSR) -> PackedCSR:
     """Edges between the same two nodes by their weights, however they were listed."""
     rowptr, col, weight = csr
-    again = torch.zeros(len(col) + 1, dtype=torch.bool)  # whether an edge repeats the one before
+    again = col.new_zeros(len(col) + 1, dtype=torch.bool)  # whether an edge repeats the one before
     torch.eq(col[1:], col[:-1], out=again[1:-1])
     again[rowptr] = False  # what is before a row's first edge is in another row
     if weight is None or not again.any():

@@ -217,5 +217,5 @@ def rows_of(batch: GraphBatch, which: Tensor, task: Task) -> Tensor:
     """The rows of a batch's outputs that belong to these of its graphs."""
     if task.level == "graph":
         return which.to(batch.device)
-    chosen = torch.zeros(batch.num_graphs, dtype=torch.bool).index_fill_(0, which, True)
+    chosen = which.new_zeros(batch.num_graphs, dtype=torch.bool).index_fill_(0, which, True)
     return chosen.to(batch.device)[batch.batch].nonzero().flatten()

@@ -38,7 +38,7 @@ def gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if collate is None and isinstance(graphs, PackedGraphs):
         return graphs.batch(chunk)
     if type(graphs) is Subset:  # of a `PackedGraphs`, for one; others may do more
-        return gather(graphs.dataset, torch.as_tensor(graphs.indices)[chunk], collate)
+        return gather(graphs.dataset, torch.as_tensor(graphs.indices, device="cpu")[chunk], collate)
     # Graphs that are Python objects can only be fetched one by one.
     where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
     items = [graphs[position] for position in where]

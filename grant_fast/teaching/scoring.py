@@ -369,7 +369,9 @@ def _is_of_the_model(error: TypeError) -> bool:
 def _positions(ids: Positions, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
     where = as_positions(ids.cpu() if isinstance(ids, Tensor) else ids, total)
-    return torch.arange(where.start, where.stop) if isinstance(where, slice) else where
+    if isinstance(where, slice):
+        return torch.arange(where.start, where.stop, device="cpu")
+    return where
 
 
 def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:

@@ -159,7 +159,7 @@ def _largest_on_cpu(scores: Tensor, m: int) -> Tensor:
     values = (scores if scores.dtype == torch.float64 else scores.float()).numpy()
     size = len(values)
     if m in (0, size):
-        return torch.arange(m)
+        return torch.arange(m, device="cpu")
     threshold = np.partition(values, size - m)[size - m]
     picked = values > threshold
     equal = np.flatnonzero(values == threshold)

@@ -67,7 +67,7 @@ def output_jacobian(
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
     whole_number("chunk_size", chunk_size)
-    positions = torch.as_tensor(ids)
+    positions = torch.as_tensor(ids, device="cpu")
     if not len(positions):
         raise InputError("there are no graphs to differentiate at: give some ids")
     dense = _Dense(model)
@@ -151,8 +151,8 @@ def tangent_kernel(
         InputError: as `output_jacobian`, or `chunk_size` below 1.
     """
     whole_number("chunk_size", chunk_size)
-    left = torch.as_tensor(ids)
-    right = left if others is None else torch.as_tensor(others)
+    left = torch.as_tensor(ids, device="cpu")
+    right = left if others is None else torch.as_tensor(others, device="cpu")
     blocks = []
     for part in left.split(chunk_size):
         ours = output_jacobian(model, graphs, part)

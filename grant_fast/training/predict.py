@@ -55,7 +55,7 @@ class Predictor:
                 was trained on.
         """
         taken = self._taken(graphs)
-        parts = fitting(taken, torch.arange(len(taken)), self.model)
+        parts = fitting(taken, torch.arange(len(taken), device="cpu"), self.model)
         watched = track(parts, "predicting", len(parts), progress)
         pred = predictions(self.model, map(taken.batch, watched))
         if self.spec.task.kind == "regression":
