@@ -90,7 +90,8 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
         except (MemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
-            say("error: out of memory: give a smaller batch size, narrower layers, …")
+            remedy = "free some, or give fewer graphs, smaller batches or narrower layers"
+            say(f"error: out of memory: {remedy}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
             say(str(interrupt) or "interrupted")

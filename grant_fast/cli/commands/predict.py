@@ -8,7 +8,7 @@ import typer
 from ...errors import InputError
 from ...files import check_apart, check_writable
 from ..entry import Device, app
-from ..shell import report_skipped
+from ..shell import report_skipped, use_fitting_threads
 from ..terminal import readable, say
 
 
@@ -69,6 +69,7 @@ def predict(
         raise InputError(f"{source} holds no SMILES: leave out --smiles-column and --strict")
     predictors = [load_predictor(run, last=last, device=device) for run in runs]
     check_alike(runs, predictors)
+    use_fitting_threads(predictors[0].config)
     for run, predictor in zip(runs, predictors, strict=True):
         if not is_finished(run):
             say(f"{run} has no result yet: {continued(run, predictor.config)}")
