@@ -10,6 +10,8 @@ medians are printed.
 import argparse
 import copy
 import json
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.data import HIV
 from benchmarks.machine import cpu_name
 from benchmarks.networks import forever, inference, shuffled, training
 from benchmarks.peers import pyg
@@ -30,8 +33,6 @@ from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, native
 from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
 from grant_fast.teaching import loss
-
-HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
 
 
 @dataclass(frozen=True)
@@ -204,10 +205,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.epoch_graphs and find_spec("torch_sparse") is None:
         parser.error("the paper's formulation needs torch_sparse: install it, or --epoch-graphs 0")
+    words = [Path(word).name for word in sys.argv[1:]]  # of a path, only the name
     runs = [{"threads": threads, "figures": measure(args, threads)} for threads in args.threads]
     if args.out is not None:
         facts = {
-            "command": f"python -m benchmarks.cpu --threads {' '.join(map(str, args.threads))}",
+            "command": shlex.join(["python", "-m", "benchmarks.cpu", *words]),
             "processor": cpu_name(),
             "torch": torch.__version__,
             "kernels": native.build(),

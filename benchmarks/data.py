@@ -23,6 +23,8 @@ from grant_fast.data.splits import random_split
 from grant_fast.data.stream import joined
 from grant_fast.data.twin import SHAPES, Shape, generate_twin
 
+#: MoleculeNet's HIV, where it lies beside the checkout.
+HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
 SCALES = ("tiny", "cpu", "gpu")
 RECIPES = ("ogbg-molhiv", "ogbg-molpcba", "QM9", "ZINC", "gen-reg", "gen-cls")
 LAYER_SETS = ("molecules", "graphon", "big")

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,10 @@ def run(options: Options) -> dict[str, Any]:
         write(options.out, document)
 
     outcome = Outcome(save)
-    with tempfile.TemporaryDirectory() as folder:
-        preparing = _prepare(kept, options, Path(folder))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        _preparing(kept, options, Path(folder)) as preparing,
+    ):
         workers = Workers(_arguments(options, folder), Path(folder), until)
         checks = [case for case in kept if case.group == CHECK]
         races = [case for case in kept if case.group != CHECK]
@@ -128,24 +131,31 @@ def _arguments(options: Options, folder: str) -> tuple[str, ...]:
     return (*out, "--hiv", str(options.hiv.resolve())) if options.hiv else tuple(out)
 
 
-def _prepare(
+@contextmanager
+def _preparing(
     cases: Sequence[Case], options: Options, folder: Path
-) -> dict[str, tuple[subprocess.Popen[bytes], float]]:
-    """Start writing the data sets, all at once: they need the CPU while the checks do not."""
-    if options.scale != "gpu":
-        return {}  # small ones are made by whoever asks first
+) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], float]]]:
+    """Start writing the data sets, all at once: they need the CPU while the checks do not. What is
+    not written by the end of the block never will be."""
     names = dict.fromkeys(name for case in cases for name in case.sets)
+    if options.scale != "gpu":
+        names.clear()  # small ones are made by whoever asks first
     hiv = [str(options.hiv.resolve())] if options.hiv else []
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # many at once: more would only wait
-    out = {}
-    for name in names:
-        command = [sys.executable, "-m", "benchmarks.data", name, options.scale]
-        command += [str(folder / f"{name}.gfast"), *hiv]
-        root = Path(__file__).parents[1]
-        with (folder / f"{name}.log").open("w") as log:
-            process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, env=alone)
-        out[name] = (process, time.time())
-    return out
+    out: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+    try:
+        for name in names:
+            command = [sys.executable, "-m", "benchmarks.data", name, options.scale]
+            command += [str(folder / f"{name}.gfast"), *hiv]
+            root = Path(__file__).parents[1]
+            with (folder / f"{name}.log").open("w") as log:
+                process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, env=alone)
+            out[name] = (process, time.time())
+        yield out
+    finally:
+        for process, _ in out.values():
+            process.kill()
+            process.wait()
 
 
 def _as_written(

@@ -4,7 +4,6 @@ The same graphs, model and chunks on both sides, in turn; the ratio of medians i
 peak of extra memory a graph, measured with a model that needs none (Linux tells it).
 """
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,11 @@ from grant_fast.data.load import load_dataset
 from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching.gathering import scoring_runs
 
+from .data import HIV
 from .memory import peak
 from .timing import interleaved
 
 NUM_GRAPHS, SHARE = 30_000, 10
-HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"
 
 
 def molecules() -> tuple[Dataset, FlexGCN]:

@@ -61,6 +61,8 @@ def watch(
                     "fall": step.fall,
                     "first_order": step.first_order,
                     "proposition": step.proposition,
+                    "kept": step.keeps_proposition,
+                    "half": step.keeps_first_order,
                 }
             )
         sampler.select(model, epoch)
@@ -115,8 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     runs = {name: watch(graphs, probe, options.epochs, mode) for name, mode in modes.items()}
     for name, rows in runs.items():
         last = rows[-1]
-        kept = sum(row["fall"] >= row["proposition"] for row in rows)
-        half = sum(row["fall"] >= 0.5 * row["first_order"] for row in rows)
+        kept, half = (sum(row[name] for row in rows) for name in ("kept", "half"))
         print(
             f"{name}: loss {rows[0]['loss']:.3f} -> {last['loss']:.3f}, kernel changed by "
             f"{last['change']:.0%} (cosine {last['similarity']:.3f}); the proposition held at "

@@ -141,9 +141,9 @@ class Adjacency:
                 "give one row and one column for each"
             )
         small = index_dtype(num_nodes, col.shape[0])
+        rowptr, col, value = rowptr.to(small), col.to(small), value.to(dtype)
         # The operators take them as they lie in memory.
-        csr = rowptr.to(small).contiguous(), col.to(small).contiguous(), value.to(dtype)
-        return cls(*csr[:2], csr[2].contiguous(), num_nodes)
+        return cls(rowptr.contiguous(), col.contiguous(), value.contiguous(), num_nodes)
 
 
 def plain_tensor(edges: Any) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..devices import on_cpu
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
+from ..graphs.storage import content
 from ..tasks import Kind, Task, fits
 from .infer import check_named_classes, make_task
 from .smiles import Failure
@@ -86,7 +87,7 @@ class Dataset:
         graphs, crc = self.graphs, zlib.crc32(str(self.sizes).encode())
         for tensor in (graphs.x, graphs.y, graphs.ptr, graphs.ids, *graphs.adj):
             if tensor is not None:
-                crc = zlib.crc32(tensor.detach().cpu().contiguous().numpy().data, crc)
+                crc = zlib.crc32(content(tensor.detach().cpu()), crc)
         return crc
 
     def check_split(self) -> None:
@@ -138,6 +139,7 @@ class Dataset:
             InputError: there are fewer folds than 3, or graphs than folds; or the split is none.
         """
         whole_number("count", count, least=3)
+        whole_number("seed", seed, least=0)
         self._check_positions()
         members = torch.cat([self.split[part].cpu() for part in PARTS])
         if len(members) < count:
@@ -152,6 +154,7 @@ class Dataset:
             found.append(replace(self, split=split, splitting="random"))
         return found
 
+    @on_cpu
     def grouped(self) -> "Dataset":
         """The same data with the graphs of each part side by side, so that a pass over a part reads
         the packed arrays in place instead of gathering; itself where that is so already.

@@ -8,6 +8,7 @@ import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
 from ..errors import InputError
@@ -41,17 +42,8 @@ def provide(folder: Path, sources: Sequence[Source], progress: bool) -> None:
         if not missing:
             continue
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-                fetched = Path(scratch) / "fetched"
-                download(source.url, fetched, source.sha256, progress)
-                for name in missing:
-                    if member := source.members[name]:
-                        _extract(fetched, member, Path(scratch) / name)
-                    else:
-                        fetched.rename(Path(scratch) / name)
-                    os.replace(Path(scratch) / name, folder / name)
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
+            _fetch(folder, source, missing, progress)
+        except (OSError, HTTPException, KeyError, zipfile.BadZipFile) as error:
             words = " and ".join(
                 f"its {member} as {name}" if member else f"it as {name}"
                 for name, member in source.members.items()
@@ -60,6 +52,20 @@ def provide(folder: Path, sources: Sequence[Source], progress: bool) -> None:
                 f"cannot download {source.url} ({error}): fetch it elsewhere, and put {words} "
                 f"into {folder}"
             ) from error
+
+
+def _fetch(folder: Path, source: Source, names: Sequence[str], progress: bool) -> None:
+    """Fetch these of a source's files, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+        fetched = Path(scratch) / "fetched"
+        download(source.url, fetched, source.sha256, progress)
+        for name in names:
+            if member := source.members[name]:
+                _extract(fetched, member, Path(scratch) / name)
+            else:
+                fetched.rename(Path(scratch) / name)
+            os.replace(Path(scratch) / name, folder / name)
 
 
 def _extract(archive: Path, member: str, target: Path) -> None:
@@ -76,6 +82,7 @@ def download(url: str, path: Path, sha256: str | None, progress: bool) -> None:
 
     Raises:
         OSError: no network, or no such file there.
+        HTTPException: an answer that is none, or breaks off.
         InputError: other content.
     """
     from rich.console import Console

@@ -26,12 +26,10 @@ from .infer import make_task
 from .molecules import Reading, Split, from_smi, from_table
 from .ogb import SETS, load_ogb
 from .pyg_sets import PYG_SETS, load_pyg
-from .splits import draw_valid, random_split
+from .splits import FEWEST, draw_valid, random_split
 from .stream import Part
 from .table import has_columns, read_smi, read_table, table_kind
 
-SUFFIXES = (".csv", ".tsv", ".sdf", ".smi", ".gz", ".gfast")
-COMPRESSED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 SOURCES = (
     'gen-reg, gen-cls, a "*.csv" or "*.tsv" of SMILES, a "*.sdf" or "*.smi" file, a packed '
     '"*.gfast" file, '
@@ -45,7 +43,7 @@ _INSTEAD = {
         "convert it to an SDF or to a CSV with a column of SMILES, with RDKit or Open Babel",
     ),
     ".json": "write it as a CSV",
-    **dict.fromkeys(COMPRESSED, "it is compressed: unpack it"),
+    **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "it is compressed: unpack it"),
 }
 _NO_TABLE = (
     "a PackedGraphs has no columns and no SMILES: load the file that has them, or leave out "
@@ -107,7 +105,7 @@ def load_dataset(
         InputError: an unknown source, or something wrong in it; the message names the place.
         MissingExtraError: the source needs a package that is not installed.
     """
-    _check_arguments(task, split, split_column, num_graphs, workers)
+    _check_arguments(task, split, split_column, num_graphs, seed, workers)
     if isinstance(source, PackedGraphs):
         if smiles_column is not None or target or split_column is not None or split == "scaffold":
             raise InputError(_NO_TABLE)
@@ -201,14 +199,14 @@ def _hint(name: str) -> str:
     path = Path(name)
     if not name:
         return "; it is empty"
-    if path.suffix.lower() in COMPRESSED:
-        return "; it is compressed: unpack it"
+    if instead := _INSTEAD.get(path.suffix.lower()):
+        return f"; {instead}"
     if path.is_dir():
         return "; this is a folder, give a file in it"
     nearby = path.parent.iterdir() if path.parent.is_dir() else ()
-    packed = (str(other) for other in nearby if other.suffix.lower() in SUFFIXES)
+    files = (str(f) for f in nearby if table_kind(f) or f.suffix.lower() == ".gfast")
     twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)
-    near = closest(name, (*graphon.NAMES, *PYG_SETS, *SETS, *twins, *packed))
+    near = closest(name, (*graphon.NAMES, *PYG_SETS, *SETS, *twins, *files))
     return f"; did you mean {near}?" if near else ""
 
 
@@ -217,6 +215,7 @@ def _check_arguments(
     split: Split | None,
     split_column: str | None,
     num_graphs: int | None,
+    seed: int,
     workers: int | None,
 ) -> None:
     """Refuse what no source can have (InputError); the arguments are those of `load_dataset`."""
@@ -228,8 +227,9 @@ def _check_arguments(
         raise InputError(
             f"the split is either {split} or in the column {split_column!r}: choose one"
         )
-    if num_graphs is not None and num_graphs < 3:
-        raise InputError(f"num_graphs={num_graphs}: give 3 or more, for train, valid and test")
+    if num_graphs is not None:
+        whole_number("num_graphs", num_graphs, least=FEWEST)
+    whole_number("seed", seed, least=0)
     if workers is not None:
         whole_number("workers", workers)
 

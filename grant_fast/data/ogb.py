@@ -9,6 +9,7 @@ three lists of a split, so that reading them is shorter than working around all 
 import os
 import tempfile
 import zipfile
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,7 +157,7 @@ def _download(url: str, archive: str, folder: Path, progress: bool) -> None:
             with zipfile.ZipFile(zipped) as content:
                 content.extractall(scratch)
             (Path(scratch) / archive).rename(folder)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, HTTPException, zipfile.BadZipFile) as error:
         raise InputError(
             f"cannot download {url} ({error}): fetch it elsewhere, unpack it, and rename its "
             f"folder {archive} to {folder}"

@@ -23,7 +23,7 @@ CHUNK, PIECES = 1000, 5
 
 Failure = tuple[int, str]
 # Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, their rows [e, 3] uint8
-# or None, nodes of each molecule, what else was found of each.
+# or None, nodes of each molecule, the failures, what else was found of each.
 _Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[Failure], list[Any]]
 _BOND_COLUMNS = 3
 
@@ -155,12 +155,13 @@ def as_list(smiles: Any) -> list[str]:
     return list(smiles)
 
 
-def featurize(
+def read_molecules(
     smiles: Sequence[str],
+    also: Callable[[Any], T] | None = None,
     workers: int | None = None,
     progress: bool = False,
     edge_attr: bool = False,
-) -> tuple[PackedGraphs, list[Failure]]:
+) -> tuple[PackedGraphs, list[Failure], list[T]]:
     """Turn SMILES into graphs: atoms are nodes, each bond is an edge in both directions.
 
     The numbers are those of `ogb.utils.mol.smiles2graph`. What RDKit cannot parse, or has no
@@ -168,6 +169,8 @@ def featurize(
 
     Args:
         smiles: one molecule each.
+        also: what else is to be found of each of the graphs' molecules, RDKit's; a function that
+            can be sent to other processes.
         workers: processes to share the work, at most, one for each 5,000 molecules; None or 1 stays
             in this one. More of them start by importing the main module, so a script needs
             `if __name__ == "__main__":`, as for any multiprocessing.
@@ -176,28 +179,14 @@ def featurize(
 
     Returns:
         The graphs, x uint8 `[N, 9]`, edge_attr uint8 `[E, 3]` if asked for and no y, in the order
-        of `smiles` without the failures; and the failures as (index into `smiles`, text). They are
-        packed a thousand at a time, since all of them unpacked would take several times the memory.
+        of `smiles` without the failures; the failures as (index into `smiles`, text); and what
+        `also` found, nothing without it. Graphs are packed a thousand at a time, since all of them
+        unpacked would take several times the memory.
 
     Raises:
-        InputError: `smiles` is one string, something in it is none, or `workers` is below 1.
+        InputError: something in `smiles` is no string, or `workers` is below 1.
         MissingExtraError: rdkit or ogb is not installed.
     """
-    return read_molecules(smiles, None, workers, progress, edge_attr)[:2]
-
-
-def read_molecules(
-    smiles: Sequence[str],
-    also: Callable[[Any], T] | None,
-    workers: int | None = None,
-    progress: bool = False,
-    edge_attr: bool = False,
-) -> tuple[PackedGraphs, list[Failure], list[T]]:
-    """`featurize`, and what `also` says of each of the graphs' molecules, RDKit's.
-
-    It must be a function that can be sent to other processes, or None for nothing.
-    """
-    smiles = as_list(smiles)
     for row, text in enumerate(smiles):
         if not isinstance(text, str):
             raise InputError(f"smiles[{row}] is {text!r}, not a string: remove it or quote it")

@@ -299,7 +299,7 @@ class PackedGraphs(FlatGraphs):
                 one string, a table or a set instead of a list.
             MissingExtraError: RDKit or OGB is not installed.
         """
-        from ..data.smiles import as_list, featurize
+        from ..data.smiles import as_list, read_molecules
 
         smiles, y = as_list(smiles), None if y is None else as_tensor("y", y)
         if not smiles:
@@ -309,7 +309,7 @@ class PackedGraphs(FlatGraphs):
             raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")
         if not strict:  # a table's gaps, as None and NaN, are left out like cells that are empty
             smiles = ["" if str(s) in ("None", "nan", "<NA>") else s for s in smiles]
-        graphs, failures = featurize(smiles, workers, progress, edge_attr)
+        graphs, failures, _ = read_molecules(smiles, None, workers, progress, edge_attr)
         if failures:
             row, text = failures[0]
             first = f"smiles[{row}] {text!r} is not a valid SMILES"

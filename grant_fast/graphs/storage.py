@@ -102,7 +102,7 @@ def save_tensors(
     # The widest first: so each begins at a multiple of its width, as whoever maps it needs.
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     crcs = {
-        name: values.crc32 if isinstance(values, Spool) else zlib.crc32(_content(values))
+        name: values.crc32 if isinstance(values, Spool) else zlib.crc32(content(values))
         for name, values in ordered
     }
     metadata = {"format": FORMAT, "version": str(VERSION), "y_level": level}
@@ -121,11 +121,11 @@ def save_tensors(
             if isinstance(values, Spool):
                 values.copy_to(file)
             else:
-                file.write(_content(values))
+                file.write(content(values))
 
 
-def _content(values: Tensor) -> memoryview:
-    """The bytes of a tensor, as a file has them."""
+def content(values: Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU, as a file has them."""
     flat = values.contiguous().as_strided((values.numel(),), (1,))
     return flat.view(torch.uint8).numpy().data
 
@@ -171,7 +171,7 @@ def _check_format(metadata: dict[str, str], path: Path) -> None:
 def _check_content(tensors: dict[str, Tensor], crcs: dict[str, int]) -> None:
     """Compare what the file holds with what was written; older files say nothing of it."""
     for name, crc in crcs.items():
-        if zlib.crc32(_content(tensors[name])) != crc:
+        if zlib.crc32(content(tensors[name])) != crc:
             raise ValueError(f"{name} is not what was written")
 
 

@@ -91,7 +91,8 @@ def compare(
     with alone_in(folder):
         if not resume:
             _clear(folder)
-        done = [_is_done(run_dir, run, dataset) for run_dir, run in plan]
+        checksum, metric = dataset.checksum, config.metric_of(dataset.metric)
+        done = [_is_done(run_dir, run, checksum, metric) for run_dir, run in plan]
         for run_dir, run in plan:  # the folder says what is to be done, if this is interrupted
             make_folder(run_dir)
             prepare_folder(run_dir, run, fresh=False)
@@ -177,9 +178,9 @@ def _clear(out: Path) -> None:
     remove_files(out, REPORT_FILES)
 
 
-def _is_done(run_dir: Path, config: RunConfig, dataset: Dataset) -> bool:
+def _is_done(run_dir: Path, config: RunConfig, checksum: int, metric: str) -> bool:
     """Whether the run is finished; one of other settings or other data is an error, if begun."""
-    state = load_state(run_dir, config, dataset.checksum, config.metric_of(dataset.metric))
+    state = load_state(run_dir, config, checksum, metric)
     return state is not None and is_finished(run_dir)
 
 
@@ -209,7 +210,9 @@ def with_controls(arms: Sequence[str], controls: Sequence[str] = CONTROLS) -> tu
 
 def _warm_up(dataset: Dataset, config: RunConfig) -> None:
     """Fill caches and wake threads: one epoch that scores, trains and validates, thrown away."""
-    config = replace(config, patience=None)  # which goes with the arm "full" alone
-    short = replace(config, arm="grant-global", epochs=1, visits=None, start_ratio=0.1)
+    # Patience goes with the arm "full" alone.
+    short = replace(
+        config, patience=None, arm="grant-global", epochs=1, visits=None, start_ratio=0.1
+    )
     with tempfile.TemporaryDirectory() as folder:
         Trainer(dataset, short, folder).fit()

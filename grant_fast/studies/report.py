@@ -215,7 +215,7 @@ def chance(one: Spread, other: Spread) -> float:
     )
     between = float(torch.trapezoid(angles.cos() ** (freedom - 1), angles))
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
-    return 1 - 2 * scale / math.sqrt(math.pi) * between
+    return max(0.0, 1 - 2 * scale / math.sqrt(math.pi) * between)  # rounding may reach below it
 
 
 def _joined(names: Sequence[str]) -> str:

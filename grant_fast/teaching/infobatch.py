@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, whole_number
 from .order import DEALING, arrange, permutation, serving_order
 from .scoring import Positions
 
@@ -35,10 +35,11 @@ class InfoBatchSampler:
 
     def __init__(self, ids: Positions, batch_size: int, *, epochs: int, seed: int = 0) -> None:
         self.ids = torch.as_tensor(ids).cpu().long().sort().values
-        for name, value in (("ids", len(self.ids)), ("batch_size", batch_size), ("epochs", epochs)):
-            if value < 1:
-                raise InputError(f"{name}: {value} cannot be used, give at least 1")
-        self.batch_size, self.epochs, self.seed = batch_size, epochs, seed
+        if not len(self.ids):
+            raise InputError("ids name no graph: give at least 1")
+        self.batch_size = whole_number("batch_size", batch_size)
+        self.epochs = whole_number("epochs", epochs)
+        self.seed = seed
         self.epoch = -1
         self.scores = torch.ones(len(self.ids), dtype=torch.float32, device="cpu")
         self._kept = torch.arange(len(self.ids), device="cpu")

@@ -270,10 +270,12 @@ class GraNTSampler(Sampler[list[int]]):
         if everything is selected.
 
         Raises:
-            InputError: nothing has been selected yet, or a graph is not selected.
+            InputError: nothing has been selected yet, a graph is not selected, or `ids` is a mask.
         """
         picked = self._picked_or_raise()
         asked = as_index(ids).cpu()
+        if asked.dtype == torch.bool:
+            raise InputError("weights takes positions, not a mask: give mask.nonzero().flatten()")
         # Asked for in every step, where `selected` would be gathered each time.
         among = torch.searchsorted(self.ids, asked)
         place = torch.searchsorted(picked, among).clamp_(max=len(picked) - 1)

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import device, machine, runner
 from benchmarks.cases import CHECK, Case, suite
+from benchmarks.device import Options
 from benchmarks.runner import Outcome, Workers
 
 FAKE = """
@@ -127,6 +128,22 @@ def test_cases_run_in_order_as_soon_as_their_data_are_written():
     assert next(shares) == plan[2:4] and written["b"] == "exit 3"
     assert next(shares) == plan[4:] and written["never"] == "not ready in time"
     assert list(shares) == []
+
+
+def test_no_data_are_written_any_more_once_the_command_ends(tmp_path, monkeypatch):
+    popen, begun = subprocess.Popen, []
+
+    def sleeping(command, **_):
+        begun.append(popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", sleeping)
+    options = Options(tmp_path, device="cpu", scale="gpu")
+    plan = [Case("a", "layer", lambda store: None, ("one", "two"))]
+    with pytest.raises(KeyError), device._preparing(plan, options, tmp_path) as preparing:
+        assert [*preparing] == ["one", "two"] and all(p.poll() is None for p in begun)
+        raise KeyError
+    assert len(begun) == 2 and all(process.poll() is not None for process in begun)
 
 
 def test_a_worker_that_cannot_start_says_why(tmp_path):

@@ -1,5 +1,6 @@
 """What a data set holds of molecules, and how it is printed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,11 @@ def test_nothing_is_made_of_a_split_that_is_none(table: Path) -> None:
     for make in (data.folds, data.grouped):
         with pytest.raises(InputError, match="is in two parts of the split"):
             make()
+
+
+def test_a_checksum_is_one_of_the_bytes_whatever_the_dtype() -> None:
+    data = load_dataset("gen-reg", num_graphs=9, progress=False)
+    found = set()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        found.add(replace(data, graphs=data.graphs.to(dtype)).checksum)
+    assert len(found) == 3 and data.checksum == replace(data, graphs=data.graphs.to("cpu")).checksum

@@ -3,13 +3,16 @@
 import hashlib
 import shutil
 from collections.abc import Callable
+from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from grant_fast.data import ogb
 from grant_fast.data.ogb import SETS, load_ogb
+from grant_fast.data.pyg_sets import load_pyg
 from grant_fast.errors import InputError
 
 pandas = pytest.importorskip("pandas")
@@ -109,6 +112,16 @@ def test_without_network_the_message_says_what_to_put_where(
     with pytest.raises(InputError, match=message):
         load_ogb("ogbg-molhiv", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [BadStatusLine("<html>"), IncompleteRead(b"")])
+def test_an_answer_that_is_none_or_breaks_off_is_no_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", Mock(side_effect=error))
+    for load, name in ((load_ogb, "ogbg-molhiv"), (load_pyg, "ZINC")):
+        with pytest.raises(InputError, match=r"cannot download http.*: fetch it elsewhere"):
+            load(name, tmp_path)
 
 
 def test_a_broken_archive_leaves_nothing_behind(

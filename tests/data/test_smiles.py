@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from grant_fast import PackedGraphs
 from grant_fast.data import smiles as reading
-from grant_fast.data.smiles import featurize, read_molecules
+from grant_fast.data.smiles import read_molecules
 from grant_fast.data.splits import scaffold
 from grant_fast.errors import InputError, MissingExtraError
 from grant_fast.nn import ATOM_CARDINALITIES
@@ -38,7 +37,7 @@ def test_graphs_are_those_of_ogb() -> None:
     # Among these there are atoms that differ in one feature alone, for nearly each of the nine.
     smiles += ["CCBr", "II", "CC[C@@H](N)CO", "CC(C)C", "COC=O", "O=C[O-]", "CO", "NC=O", "NO"]
     smiles += ["C1=CCCC1", "c1ccoc1", "C1CS1", "CCO", "[CH3]"]
-    graphs, failures = featurize(smiles, edge_attr=True)
+    graphs, failures, _ = read_molecules(smiles, edge_attr=True)
     assert failures == []
     assert len(graphs) == len(smiles)
     assert graphs.x.dtype == torch.uint8
@@ -51,7 +50,7 @@ def test_graphs_are_those_of_ogb() -> None:
         np.testing.assert_array_equal(mine.edge_index.numpy(), edges)
         assert mine.edge_attr is not None
         np.testing.assert_array_equal(mine.edge_attr.numpy(), expected["edge_feat"][by_target])
-    assert featurize(smiles)[0].edge_attr is None
+    assert read_molecules(smiles)[0].edge_attr is None
 
 
 def test_packed_molecules_keep_the_features_of_bonds_where_asked_to() -> None:
@@ -63,14 +62,14 @@ def test_packed_molecules_keep_the_features_of_bonds_where_asked_to() -> None:
 
 
 def test_a_single_atom_is_a_graph_without_edges() -> None:
-    graphs, failures = featurize(["C"])
+    graphs, failures, _ = read_molecules(["C"])
     assert failures == []
     assert graphs.x.shape == (1, 9) and graphs.num_edges == 0
 
 
 def test_unparsable_smiles_are_reported_and_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     bad = ["", "C1", "not a molecule", "C(C)(C)(C)(C)C", "CCO\nCCN", "CCO\r\nCCN"]
-    graphs, failures = featurize(["CC", *bad, " O\n"], progress=True)
+    graphs, failures, _ = read_molecules(["CC", *bad, " O\n"], progress=True)
     assert failures == list(enumerate(bad, 1))
     assert graphs.ptr.tolist() == [0, 2, 3]
     captured = capfd.readouterr()
@@ -80,7 +79,7 @@ def test_unparsable_smiles_are_reported_and_left_out(capfd: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("smiles", [[], ["C1"]])
 def test_nothing_parsable_gives_no_graphs(smiles: list[str]) -> None:
-    graphs, failures = featurize(smiles)
+    graphs, failures, _ = read_molecules(smiles)
     assert len(graphs) == graphs.num_edges == 0
     assert graphs.x.shape == (0, 9)
     assert len(failures) == len(smiles)
@@ -88,13 +87,13 @@ def test_nothing_parsable_gives_no_graphs(smiles: list[str]) -> None:
 
 def test_several_processes_give_the_same_as_one(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     smiles = ["CC", "C1", ASPIRIN] * 34
-    one, failures = featurize(smiles)
+    one, failures, _ = read_molecules(smiles)
     asked, share = [], reading.share_out
     monkeypatch.setattr(reading, "CHUNK", 10)
     monkeypatch.setattr(
         reading, "share_out", lambda workers, *work: asked.append(workers) or share(2, *work)
     )
-    two, failures_of_two = featurize(smiles, workers=16)
+    two, failures_of_two, _ = read_molecules(smiles, workers=16)
     assert asked == [2]  # of eleven pieces, one for each five
     assert failures == failures_of_two
     assert len(failures) == 34
@@ -107,11 +106,11 @@ def test_several_processes_give_the_same_as_one(monkeypatch) -> None:  # type: i
 def test_an_interrupt_of_the_whole_process_group_ends_it_quietly(tmp_path) -> None:  # type: ignore[no-untyped-def]
     script = tmp_path / "read.py"
     script.write_text(
-        "from grant_fast.data.smiles import featurize\n"
+        "from grant_fast.data.smiles import read_molecules\n"
         "if __name__ == '__main__':\n"
         "    print('ready', flush=True)\n"
         "    try:\n"
-        f"        featurize([{ASPIRIN!r}] * 100_000, workers=2)\n"
+        f"        read_molecules([{ASPIRIN!r}] * 100_000, workers=2)\n"
         "    except KeyboardInterrupt:\n"
         "        print('interrupted')\n"
     )
@@ -134,7 +133,7 @@ def test_ogb_starts_no_network_check_and_rdkit_stays_out_until_needed() -> None:
     code = (
         "import sys, threading, grant_fast.data.smiles as smiles\n"
         "assert 'rdkit' not in sys.modules and 'ogb' not in sys.modules\n"
-        "smiles.featurize(['C'])\n"
+        "smiles.read_molecules(['C'])\n"
         "assert 'ogb' in sys.modules and 'outdated' not in sys.modules\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
     )
@@ -144,13 +143,13 @@ def test_ogb_starts_no_network_check_and_rdkit_stays_out_until_needed() -> None:
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ogb.utils.features", None)
     with pytest.raises(MissingExtraError, match=r'pip install "grant_fast\[smiles\]"'):
-        featurize(["C"])
+        read_molecules(["C"])
 
 
 @pytest.mark.parametrize("value", [None, 3.5, b"C"])
 def test_what_is_no_string_is_named(value: object) -> None:
     with pytest.raises(InputError, match=r"smiles\[1\] is .* not a string"):
-        featurize(["C", value])  # type: ignore[list-item]
+        read_molecules(["C", value])  # type: ignore[list-item]
 
 
 def test_what_is_no_smiles_is_named_by_its_place_in_the_list() -> None:
@@ -168,10 +167,9 @@ def test_gaps_of_a_table_are_left_out_where_that_is_asked_for() -> None:
     assert graphs.ids.tolist() == [0, 3] and graphs.y.tolist() == [[1.0], [4.0]]
 
 
-@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles])
-def test_a_bare_string_is_not_taken_for_its_letters(take: Callable[[str], object]) -> None:
+def test_a_bare_string_is_not_taken_for_its_letters() -> None:
     with pytest.raises(InputError, match=r"smiles is one string, 'CCO': give a list, \['CCO'\]"):
-        take("CCO")
+        PackedGraphs.from_smiles("CCO")
 
 
 def test_no_molecules_make_no_data_set() -> None:
@@ -179,8 +177,7 @@ def test_no_molecules_make_no_data_set() -> None:
         PackedGraphs.from_smiles([])
 
 
-@pytest.mark.parametrize("take", [featurize, PackedGraphs.from_smiles])
-def test_what_has_no_order_or_only_names_is_refused(take: Callable[[Any], object]) -> None:
+def test_what_has_no_order_or_only_names_is_refused() -> None:
     table = SimpleNamespace(columns=["smiles"], __iter__=["smiles"].__iter__)
     for given, kind in (
         ({"CCO"}, "set"),
@@ -189,9 +186,9 @@ def test_what_has_no_order_or_only_names_is_refused(take: Callable[[Any], object
         (b"C", "bytes"),
     ):
         with pytest.raises(InputError, match=rf"smiles is a {kind}\w*: give a list of strings"):
-            take(given)
+            PackedGraphs.from_smiles(given)
     with pytest.raises(InputError, match="or one column of a table"):
-        take(table)
+        PackedGraphs.from_smiles(table)
 
 
 @pytest.mark.filterwarnings("ignore:1 left out")
@@ -222,12 +219,12 @@ def test_something_else_is_found_of_each_molecule_on_the_way(workers: int) -> No
 
 def test_workers_below_one_are_refused() -> None:
     with pytest.raises(InputError, match="workers=0: give a whole number of at least 1"):
-        featurize(["C"], workers=0)
+        read_molecules(["C"], workers=0)
 
 
 def test_real_molecules_stay_within_the_cardinalities(shared_data) -> None:  # type: ignore[no-untyped-def]
     rows = (shared_data / "esol.csv").read_text().splitlines()[1:]
-    graphs, failures = featurize([row.split(",")[0] for row in rows])
+    graphs, failures, _ = read_molecules([row.split(",")[0] for row in rows])
     assert failures == []
     assert graphs.num_graphs == 1128
     assert bool((graphs.x.max(0).values < torch.tensor(ATOM_CARDINALITIES)).all())

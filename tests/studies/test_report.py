@@ -181,6 +181,7 @@ def test_chance_is_scipys():
 def test_without_any_spread_every_gap_is_clear():
     assert chance(Spread(1, 0, 3), Spread(1, 0, 3)) == 1
     assert chance(Spread(1, 0, 3), Spread(2, 0, 3)) == 0
+    assert 0 <= chance(Spread(0, 1e-9, 3), Spread(1, 1e-9, 3)) < 1e-12
 
 
 def test_what_chance_may_give_is_no_clear_difference():

@@ -134,7 +134,13 @@ def test_weights_are_float32_whatever_the_default_is():
 
 
 @pytest.mark.parametrize(
-    ("ids", "size", "epochs", "name"), [([], 1, 1, "ids"), ([1], 0, 1, "batch"), ([1], 1, 0, "ep")]
+    ("ids", "size", "epochs", "name"),
+    [
+        ([], 1, 1, "ids"),
+        ([1], 0, 1, "batch_size=0"),
+        ([1], 1.5, 1, "batch_size=1.5"),
+        ([1], 1, 0, "epochs=0"),
+    ],
 )
 def test_nothing_to_do_is_refused(ids, size, epochs, name):
     with pytest.raises(InputError, match=f"{name}.*at least 1"):

@@ -65,6 +65,8 @@ def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zer
     for strange in (0, unselected, 29):
         with pytest.raises(InputError, match=f"position {strange} is not selected"):
             sampler.weights([int(sampler.selected[0]), strange])
+    with pytest.raises(InputError, match="takes positions, not a mask"):
+        sampler.weights(torch.ones(30, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("mode", MODES)
