@@ -1,6 +1,5 @@
 """What in a data set may be other than its user thinks: each doubt in a line."""
 
-import math
 import re
 
 import numpy as np
@@ -108,12 +107,12 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
 def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
     """That nearly all labels are of one class, in a line."""
     counts = y[measured(y, task)].long().flatten().bincount(minlength=2)
-    share = float(counts.max() / counts.sum())  # NaN without labels
-    if not _MOST_OF_ONE <= share < 1:
+    most, total = int(counts.max()), int(counts.sum())
+    if not _MOST_OF_ONE * total <= most < total:
         return []
     which = (task.class_names or tuple(map(str, range(len(counts)))))[int(counts.argmax())]
     return [
-        f"{math.floor(100 * share)}% of the labels in training are of class {which}, so accuracy "
+        f"{100 * most // total}% of the labels in training are of class {which}, so accuracy "
         "says little: --metric roc_auc weighs the classes equally"
     ]
 

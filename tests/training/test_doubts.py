@@ -10,6 +10,7 @@ from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.config import RunConfig
 from grant_fast.training.doubts import doubts
+from tests.rings import make_dataset
 
 CHAINS = ["C" * n + "O" for n in range(1, 31)]
 
@@ -152,3 +153,18 @@ def test_accuracy_where_nearly_all_is_one_class(tmp_path: Path, rare: int, expec
     found = [line for line in said(tmp_path, rows) if "accuracy says little" in line]
     assert len(found) == expected
     assert all("of the labels in training are of class mid" in line for line in found)
+
+
+@pytest.mark.parametrize(("rare", "share"), [(2, "90%"), (1, "95%"), (3, None), (0, None)])
+def test_a_share_is_that_of_the_labels_to_the_last_digit(rare: int, share: str | None) -> None:
+    dataset = make_dataset("binary")
+    y = torch.arange(2.0).repeat(20)[:, None]
+    y[:20] = 0
+    y[:rare] = 1
+    dataset.graphs.y = y
+    parts = zip(("train", "valid", "test"), torch.arange(40).split([20, 10, 10]), strict=True)
+    lines = doubts(replace(dataset, split=dict(parts)), RunConfig(metric="accuracy"))
+    found = [line for line in lines if "accuracy says little" in line]
+    assert [line.split(" of the labels in training are of class 0")[0] for line in found] == (
+        [share] if share else []
+    )
