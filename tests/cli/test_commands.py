@@ -291,6 +291,11 @@ def test_predictions_that_are_no_numbers_are_refused(of_molecules, molecules, tm
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_the_command_that_goes_on_replaces_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["grant-fast", "compare", "a b.csv", "--overwrite"])
+    assert shell.again() == "grant-fast compare 'a b.csv' --resume"
+
+
 def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path):
     words = ["train", *SMALL, "--epochs", 1, "-o", tmp_path / "run"]
     assert run(*words).exit_code == 0

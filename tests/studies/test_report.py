@@ -7,12 +7,14 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from grant_fast.cli.shell import show_results
 from grant_fast.errors import InputError
+from grant_fast.studies import curves
 from grant_fast.studies.curves import draw_curves
 from grant_fast.studies.markdown import markdown
 from grant_fast.studies.report import (
@@ -55,7 +57,7 @@ def make_run(arm, seed, metric, seconds=10.0, higher_is_better=True):
             higher_is_better=higher_is_better,
             test_metric=metric,
             test_metric_last=metric,
-            test_loss=0.5,
+            test_loss=0.7,
             valid_metric=metric,
             best_epoch=2,
             epochs=2,
@@ -212,6 +214,10 @@ def test_controls_that_saw_other_numbers_of_graphs_are_named():
         "grant-b saw 52 graphs, random 81, full-equal-budget 81: the numbers differ"
     )
     assert not unequal(summarize(make_runs({arm: [0.5] for arm in ARMS})))
+    drawn, b = (make_run(arm, 0, 0.5) for arm in ("random", "grant-b"))  # which saw 200 each
+    for more, are_named in ((20, False), (22, True)):  # a tenth of the arm's count, or above it
+        control = replace(drawn, result=replace(drawn.result, graphs_seen=200 + more))
+        assert bool(unequal(summarize([control, b]))) == are_named
     other = replace(runs[0], result=replace(runs[0].result, arm="infobatch", graphs_seen=200))
     said = unequal(summarize([*runs, other]))
     assert said[1] == "infobatch saw 200 graphs: its rule ends by training on all of them."
@@ -296,6 +302,15 @@ def test_a_seed_that_spends_its_budget_an_epoch_sooner_can_be_drawn(tmp_path):
     long, short = make_runs({"grant-b": [0.5, 0.6]})
     draw_curves(tmp_path / "curves.png", [long, Run(short.result, short.history[:1])], "title")
     assert (tmp_path / "curves.png").exists()
+
+
+def test_a_band_is_as_wide_as_the_seeds_differ():
+    """By the sample's standard deviation, as in tables."""
+    axis, one = Mock(), make_run("full", 0, 0.5).history
+    other = [replace(record, valid_loss=record.valid_loss + 1) for record in one]
+    curves._draw_arm(axis, "full", [one, other], "graphs_seen", "valid_loss")
+    _, low, high, *_ = axis.fill_between.call_args.args
+    assert (high - low) / 2 == pytest.approx(math.sqrt(0.5))
 
 
 def test_a_folder_without_a_whole_run_is_named(tmp_path):

@@ -102,6 +102,16 @@ def test_an_error_is_published_small_and_is_truly_large(tmp_path, config):
         assert ratio == pytest.approx(2, rel=1e-5)  # eight test graphs in batches of two
 
 
+def test_the_true_metric_is_of_the_last_weights_and_beside_it_of_the_best(tmp_path, config):
+    chosen = config(epochs=8, metric="mae", lr=0.5)
+    runs, rows = reproduce(load_recipe("QM9"), make_dataset(), chosen, tmp_path, seeds=1)
+    results = {run.result.arm: run.result for run in runs}
+    assert any(r.test_metric != r.test_metric_last for r in results.values())
+    for row in rows:
+        assert row.true_metric.mean == pytest.approx(results[row.arm].test_metric_last)
+        assert row.best_true_metric.mean == results[row.arm].test_metric
+
+
 def test_the_cheap_baselines_run_on_the_same_data_and_stand_below(tmp_path, config):
     recipe, dataset = load_recipe("ogbg-molhiv"), make_dataset("binary")
     chosen = config(epochs=2, metric="roc_auc", norm="batch_norm", head=3)

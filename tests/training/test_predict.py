@@ -12,7 +12,7 @@ from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
-from grant_fast.training.answers import predict_packed, write_parts
+from grant_fast.training.answers import _apart, predict_packed, write_parts
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import MEMORY
 from grant_fast.training.metrics import evaluate
@@ -49,6 +49,19 @@ def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     with open(tmp_path / "test.csv") as tested, open(tmp_path / "out.csv") as predicted:
         assert next(tested) == "graph,graph_target,graph_predicted\n"
         assert next(predicted) == "graph,graph_predicted\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "columns", "apart"),
+    [
+        (["y"], ["x"], ["y"]),
+        (["y"], [" y "], ["y_predicted"]),
+        (["y"], ["y", "y_predicted"], ["y_predicted_predicted"]),
+        (["y", "y_predicted"], ["y"], ["y_predicted", "y_predicted_predicted"]),
+    ],
+)
+def test_no_two_columns_are_called_alike(names, columns, apart):
+    assert _apart(names, columns) == apart
 
 
 def test_a_prediction_is_asked_for_packed_graphs_of_the_run_s_kind(tmp_path, config):
@@ -98,6 +111,9 @@ def test_who_scores_with_a_predictor_is_told_of_its_own_method(tmp_path, config)
         score_graphs(predict, dataset.graphs, dataset.task)
     with pytest.raises(InputError, match="not a list: make one"):
         predict.score(["CCO"])
+    dataset.graphs.y = None
+    with pytest.raises(InputError, match="no targets"):
+        predict.score(dataset.graphs)
 
 
 def test_the_result_holds_every_metric_of_the_task_for_the_best_weights(tmp_path, config):

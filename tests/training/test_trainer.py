@@ -235,6 +235,13 @@ def test_the_best_weights_by_validation_are_kept_and_tested(tmp_path, config):
     trainer.model.load_state_dict(load_checkpoint(tmp_path / "best.pt")["model"])
     assert trainer._evaluator(trainer.model, "test")[1] == result.test_metric
     assert trainer._evaluator(trainer.model, "valid")[1] == result.valid_metric
+    assert trainer._evaluate("test")[0] == result.test_loss
+
+
+def test_the_last_weights_stand_once_the_best_were_tested(tmp_path, config):
+    trainer = Trainer(make_dataset(), config(epochs=8, lr=0.5, arm="full"), tmp_path)
+    assert trainer.fit().best_epoch < 8
+    assert same(trainer.model.state_dict(), load_checkpoint(tmp_path / "last.pt")["model"])
 
 
 def test_the_first_of_equal_weights_is_the_best(tmp_path, config, monkeypatch):
@@ -304,6 +311,8 @@ def test_resuming_with_other_settings_names_the_first_difference(tmp_path, confi
     Trainer(make_dataset(), config(epochs=2), tmp_path).fit()
     with pytest.raises(InputError, match=r"last\.pt: the run was made with epochs=2, not 3"):
         Trainer(make_dataset(), config(epochs=3), tmp_path, resume=True)
+    with pytest.raises(InputError, match=r"made with device=cpu, not auto"):
+        Trainer(make_dataset(), config(epochs=2, device="auto"), tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("part", ["x", "y", "ids", "col"])
