@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
@@ -67,6 +68,13 @@ def test_nothing_is_made_of_a_split_that_is_none(table: Path) -> None:
     for make in (data.folds, data.grouped):
         with pytest.raises(InputError, match="is in two parts of the split"):
             make()
+
+
+def test_notes_of_ones_own_are_saved_beside_the_task(tmp_path: Path) -> None:
+    data = load_dataset("gen-reg", num_graphs=9, progress=False)
+    data.graphs.meta = {"mine": 1}
+    save_dataset(data, tmp_path / "a.gfast")
+    assert PackedGraphs.load(tmp_path / "a.gfast").meta["mine"] == 1
 
 
 def test_a_checksum_is_one_of_the_bytes_whatever_the_dtype() -> None:

@@ -9,7 +9,8 @@ import torch
 
 from grant_fast.data.dataset import default_metric, save_dataset
 from grant_fast.data.graphon import generate
-from grant_fast.data.load import load_dataset
+from grant_fast.data.load import GENERATED_FRACTIONS, load_dataset
+from grant_fast.data.splits import random_split
 from grant_fast.errors import InputError
 from grant_fast.tasks import Kind, Task
 from grant_fast.training.metrics import check_metric
@@ -202,6 +203,8 @@ class TestMolecules:
 class TestGenerated:
     def test_regression(self) -> None:
         dataset = load_dataset("gen-reg", num_graphs=300, seed=2, progress=False)
+        drawn = random_split(300, GENERATED_FRACTIONS, 2)
+        assert all(torch.equal(dataset.split[part], where) for part, where in drawn.items())
         assert dataset.task == Task("regression", "node", 1)
         assert (dataset.metric, dataset.encoder) == ("mae", None)
         assert {part: len(ids) for part, ids in parts(dataset).items()} == {

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from grant_fast.data import ogb
+from grant_fast.data.fetching import check_sha256
 from grant_fast.data.ogb import SETS, load_ogb
 from grant_fast.data.pyg_sets import load_pyg
 from grant_fast.errors import InputError
@@ -100,6 +101,21 @@ def test_download_is_unpacked_once(
     assert [path.name for path in root.iterdir()] == ["ogbg_molhiv"]
     monkeypatch.setattr(ogb, "URL", "file:///gone/{}.zip")
     assert torch.equal(load_ogb("ogbg-molhiv", root).graphs.x, first.graphs.x)
+
+
+def test_a_split_ascends_whatever_the_order_in_its_file(
+    tmp_path: Path, write_ogb_folder: Callable[..., Path]
+) -> None:
+    write_ogb_folder(tmp_path / "ogbg_molhiv", **{"split/scaffold/train": "1\n0\n"})
+    assert load_ogb("ogbg-molhiv", tmp_path).split["train"].tolist() == [0, 1]
+
+
+def test_a_file_of_more_than_a_block_is_compared_whole(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(content := bytes(range(256)) * 8192)  # 2 MiB
+    check_sha256(path, hashlib.sha256(content).hexdigest())
+    with pytest.raises(InputError, match="damaged or is another file"):
+        check_sha256(path, hashlib.sha256(content[: 1 << 20]).hexdigest())
 
 
 def test_without_network_the_message_says_what_to_put_where(

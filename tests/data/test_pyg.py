@@ -228,6 +228,7 @@ def test_train_mask_is_left_out_with_a_warning_since_all_labels_would_be_trained
         ({"x": torch.tensor([[0.0] * 3, [0, float("nan"), 0]])}, "graph 1: x is NaN .* at node 1"),
         ({"x": torch.full((2, 3), 1e300, dtype=torch.float64)}, "graph 1: x is .* at node 0"),
         ({"num_nodes": 5}, "graph 1: x has 2 rows and num_nodes is 5"),
+        ({"num_nodes": 1}, "graph 1: x has 2 rows and num_nodes is 1"),
         ({"edge_index": None}, "graph 1 has no edge_index"),
         ({"edge_index": torch.ones(3, 2).long()}, r"graph 1: edge_index has shape \[3, 2\]"),
         ({"edge_index": torch.zeros(2, 1)}, "graph 1: edge_index is torch.float32: give int64"),

@@ -36,7 +36,7 @@ def test_graphs_are_those_of_ogb() -> None:
     smiles = [ASPIRIN, "C", "[Na+].[Cl-]", "Cl[C@H](/C=C/C)Br", "*", "[H][H]", "F[P-](F)(F)(F)(F)F"]
     # Among these there are atoms that differ in one feature alone, for nearly each of the nine.
     smiles += ["CCBr", "II", "CC[C@@H](N)CO", "CC(C)C", "COC=O", "O=C[O-]", "CO", "NC=O", "NO"]
-    smiles += ["C1=CCCC1", "c1ccoc1", "C1CS1", "CCO", "[CH3]"]
+    smiles += ["C1=CCCC1", "c1ccoc1", "C1CS1", "CCO", "[CH3]", "[O]c1ccccc1"]
     graphs, failures, _ = read_molecules(smiles, edge_attr=True)
     assert failures == []
     assert len(graphs) == len(smiles)

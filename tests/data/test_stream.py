@@ -55,7 +55,7 @@ def some_graphs(x_dtype, symmetric, seed):
 
 
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.uint8])
-@pytest.mark.parametrize("symmetries", [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("symmetries", [(True, True), (True, False), (False, True), (False, False)])
 def test_awkward_graphs_are_packed_as_the_whole(x_dtype, symmetries, tmp_path):
     parts = [some_graphs(x_dtype, symmetric, seed) for seed, symmetric in enumerate(symmetries)]
     whole = PackedGraphs.concat([PackedGraphs.from_graph_arrays(part) for part in parts])

@@ -60,6 +60,11 @@ def test_a_twin_loads_as_what_it_is(name, kind, encoder):
         assert 0.3 < float((~dataset.graphs.y.isnan()).float().mean()) < 0.5
 
 
+def test_a_twin_is_split_by_its_seed():
+    one, other = (load_dataset("twin:QM9", num_graphs=60, seed=seed).split for seed in (0, 1))
+    assert not torch.equal(one["test"], other["test"])
+
+
 def test_unknown_twins_and_too_few_graphs_are_refused_before_any_is_drawn(monkeypatch):
     monkeypatch.setattr(twin, "generate_twin", None)
     with pytest.raises(InputError, match="unknown shape twin 'twin:QM8': give one of twin:QM9"):

@@ -223,6 +223,7 @@ def test_to_changes_dtype_and_device_and_nothing_else():
         torch.ones(2, 1).long(), torch.empty(2, 0), torch.zeros(2).long()
     )
     assert integers.to(dtype=torch.float64).scale.dtype == torch.float64
+    assert integers.to(dtype=torch.float64).to("meta").scale.dtype == torch.float64
     assert integers.to(dtype=torch.float64).x.dtype == torch.uint8
     half = case.graphs.to(dtype=torch.float16)
     assert (half.x.dtype, half.y.dtype, double.y.dtype) == (torch.half, torch.float, torch.double)
@@ -403,6 +404,13 @@ def test_notes_on_a_dataset_go_along():
     graphs.meta = {"task": "regression"}
     for other in (graphs[1:3], graphs.to(torch.float64)):
         assert other.meta == graphs.meta
+
+
+def test_what_was_noted_of_targets_goes_with_them():
+    graphs = Case().graphs
+    graphs.meta = {"task": {}, "metric": "rmse", "targets": ["a"], "name": "n"}
+    graphs.y = torch.zeros(len(graphs), 1)
+    assert graphs.meta == {"name": "n"}
 
 
 def test_the_range_of_classes_that_were_measured():

@@ -81,6 +81,14 @@ def test_what_was_written_to_is_sorted_anew(how, case, sorts):
     assert len(sorts) == 2
 
 
+def test_the_same_edges_may_be_of_another_number_of_graphs(case):
+    model, batch = FlexGCN(5, 4, 2, orders=[2, 2]).eval(), case.batch
+    with torch.no_grad():
+        for size in (12, 14, 13):
+            out = model(case.x, case.edge_index, batch=batch, batch_size=size)
+            assert out.shape == (size, 2)
+
+
 def test_what_is_kept_of_edges_lives_no_longer_than_they(case):
     conv = FlexConv(5, 6, order=3)
     caching._made.clear()

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native
 from grant_fast.batches import GraphBatch
 from grant_fast.graphs import on_the_fly
+from grant_fast.reference import accept_sparse_csr
 from tests.answers import answers, close, exact
 from tests.cases import Case
 
@@ -102,6 +103,15 @@ def test_a_sparse_matrix_of_ones_has_no_weights(monkeypatch):
     monkeypatch.setattr(native, "sort_edges", lambda *args: given.append(args) or sort(*args))
     conv(case.x[: len(matrix)], matrix.clone())
     assert given[0][1] is None
+
+
+def test_a_sparse_matrix_of_ones_may_learn():
+    accept_sparse_csr()
+    ones = torch.ones(3, requires_grad=True)
+    matrix = torch.sparse_csr_tensor([0, 1, 2, 3], [1, 0, 2], ones, (3, 3), check_invariants=True)
+    model = FlexGCN(3, 4, 2, orders=[2, 2], pool=None, normalize=False)
+    model(torch.randn(3, 3), matrix).sum().backward()
+    assert ones.grad is not None and ones.grad.any()
 
 
 def test_features_that_do_not_lie_in_a_row(taken):

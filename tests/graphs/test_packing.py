@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from grant_fast import InputError, PackedGraphs, native
+from grant_fast import FlexConv, InputError, PackedGraphs, native
 from grant_fast.graphs.packing import all_finite
 
 GOOD = {
@@ -53,6 +53,7 @@ BAD = [
     ({"y_level": "edge"}, "unknown y_level 'edge'"),
     ({"num_graphs": 1, "y": torch.zeros(1)}, "batch names graph 1, but num_graphs is 1"),
     ({"y": torch.zeros(3)}, "y has shape .* one row for each of the 2 graphs"),
+    ({"batch": range(4), "y": torch.zeros(5)}, "y has shape .* one row for each of the 4 graphs"),
     ({"y": torch.zeros(2, 1, 1)}, "y has shape"),
     ({"y": torch.tensor([0.0, float("nan")])}, "y is nan at graph 1, column 0.*missing_labels"),
     ({"y": torch.tensor([0.0, float("inf")])}, "y is inf at graph 1"),
@@ -76,6 +77,19 @@ def test_missing_labels_must_be_meant():
         pack(y=torch.full((2, 1), float("nan")), missing_labels=True)
     with pytest.raises(InputError, match="inf at graph 0"):
         pack(y=1 / torch.zeros(2), missing_labels=True)
+
+
+def test_weights_that_differ_with_the_direction_are_kept_for_both():
+    x, edges, weight = torch.randn(2, 3), torch.tensor([[0, 1], [1, 0]]), torch.tensor([5.0, 2.0])
+    graphs = PackedGraphs.from_arrays(x, edges, [0, 0], edge_weight=weight)
+    assert not graphs.is_symmetric
+    conv = FlexConv(3, 4, order=3, normalize=False)
+    grads = []
+    for given in ((edges, weight), (graphs.batch([0]).adjacency(False),)):
+        leaf = x.clone().requires_grad_()
+        out = conv(leaf, *given) * torch.arange(8.0).view(2, 4)
+        grads += torch.autograd.grad(out.sum(), leaf)
+    torch.testing.assert_close(*grads)
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -42,14 +42,14 @@ def check_layer(
     exact = [t.cpu().double().requires_grad_() for t in inputs]
     mine = [t.clone().requires_grad_() for t in inputs]
     dense = to_dense(*(t.cpu() for t in adjacency.csr), batch.num_nodes).double()
-    want = reference.dense_flex_conv(*exact, dense)
-    want = want.relu() if relu else want
+    before = reference.dense_flex_conv(*exact, dense)
+    want = before.relu() if relu else before
     got = ops.flex_conv(*mine, adjacency, relu=relu, backend="triton")
     close(got, want, tolerance)
     # An expanded, strided gradient: what a sum over a transposed output sends back.
     grad = torch.randn(h_out, 1).to(dtype).expand(h_out, batch.num_nodes).T
     if relu:  # where rounding decides on which side of 0 a value falls, no gradient can agree
-        grad = grad * (want.detach().abs() > 1e-3 * (dtype == torch.float32))
+        grad = grad * (before.detach().abs() > 1e-3 * (dtype == torch.float32))
         same = (got.detach().cpu() > 0).eq(want.detach() > 0)
         grad = grad if dtype == torch.float32 else grad * same
     got_grads = torch.autograd.grad(got, mine, grad.to(device))

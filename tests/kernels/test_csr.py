@@ -42,12 +42,12 @@ def check(
     ]
     exact, mine = [t.double() for t in inputs], [t.clone() for t in inputs]
     leaves = [[tensors[i].requires_grad_() for i in learned] for tensors in (mine, exact)]
-    want = reference.dense_flex_conv(*exact[:3], to_dense(rowptr, col, exact[3], nodes))
-    want = want.relu() if relu else want
+    before = reference.dense_flex_conv(*exact[:3], to_dense(rowptr, col, exact[3], nodes))
+    want = before.relu() if relu else before
     got = flex_conv_csr(*mine[:3], Adjacency(rowptr, col, mine[3], nodes), relu)
     close(got, want, 4e-6)
     grad = torch.randn(h_out, 1).expand(h_out, nodes).T  # expanded and strided
-    grad = grad * (want.detach().abs() > 1e-3) if relu else grad
+    grad = grad * (before.detach().abs() > 1e-3) if relu else grad
     unused = {"allow_unused": True, "materialize_grads": True}  # the values, in order 1
     got_grads = torch.autograd.grad(got, leaves[0], grad, **unused)
     want_grads = torch.autograd.grad(want, leaves[1], grad.double(), **unused)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from grant_fast import ops
 from grant_fast.kernels import layer
 from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs
@@ -81,6 +82,17 @@ def test_the_split_of_the_hops_loses_nothing(precision, monkeypatch):
 
 def test_two_runs_are_bit_equal():
     check_repeats(dense_graphs(SIZES, 9), 3, 5)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+def test_a_bias_may_learn_alone(relu):
+    batch, weight = dense_graphs((5, 3), 4).batch(slice(None)), torch.randn(2, 4, 3)
+    bias, grads = torch.randn(3, requires_grad=True), []
+    for backend in ("triton", "torch"):
+        given = batch.x, weight, bias, batch.adjacency(True)
+        out = ops.flex_conv(*given, relu=relu, backend=backend)
+        grads += torch.autograd.grad(out.sum(), bias)
+    torch.testing.assert_close(*grads)
 
 
 def test_data_features_are_read_in_place_by_graph_id():

@@ -275,6 +275,15 @@ def test_autocast_runs_both_lanes_in_low_precision(pool, dtype):
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
+def test_autocast_leaves_float64_as_it_is():
+    case, model = Case(sizes=(5, 3, 9)), FlexGCN(5, [8], 2, orders=[3, 2], pool=None).double()
+    given = case.x.double(), case.edge_index, case.edge_weight.double(), case.batch
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = model(*given)
+    assert got.dtype == torch.float64  # as of torch.nn.Linear
+    torch.testing.assert_close(got, model(*given))
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, at a graph break
 @pytest.mark.parametrize("pool", ["mean", "max", None])
 def test_compiled_model_takes_packed_batches(pool):

@@ -123,6 +123,13 @@ def test_losses_noted_before_a_state_is_loaded_do_not_overwrite_it():
     assert torch.equal(sampler.scores, state["scores"])
 
 
+def test_scores_hold_no_graph_of_the_losses():
+    sampler = InfoBatchSampler(range(4), 2, epochs=8)
+    sampler.observe(range(4), 2 * torch.rand(4, requires_grad=True))
+    sampler.select(None, 0)
+    assert not sampler.scores.requires_grad
+
+
 def test_weights_are_float32_whatever_the_default_is():
     torch.set_default_dtype(torch.float64)
     try:

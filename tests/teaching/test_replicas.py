@@ -200,6 +200,17 @@ def test_a_nan_is_told_to_all_processes_before_any_of_them_ends(monkeypatch):
     assert met == [True]
 
 
+def test_a_nan_is_named_by_the_graph_and_not_by_its_place_in_ids(monkeypatch):
+    monkeypatch.setattr(Replicas, "_check_group", lambda self: None)
+    monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
+    model = FlexGCN(3, 4, 1, orders=[2, 2])
+    torch.nn.init.constant_(model.convs[0].weight, torch.nan)
+    settings = {"epochs": 1, "ids": [2, 3, 4], "num_replicas": 2, "rank": 0}
+    sampler = GraNTSampler(rings(5), Task("regression"), 1, **settings)
+    with pytest.raises(InputError, match="the graph with id 2 is NaN"):
+        sampler.select(model, 0)
+
+
 def test_a_run_may_go_on_in_another_number_of_processes():
     graphs = rings(49)
     sampler = sampler_of(graphs, "random")

@@ -361,7 +361,7 @@ def test_graph_losses_add_up_to_the_loss_and_its_gradient(kind, level):
 def test_classes_are_scored_however_large_the_outputs_and_wherever_they_lie() -> None:
     task, y = TASKS["multiclass"], torch.tensor([0, 1, 2, 3, -100])
     for size in (1.0, 30.0, 1000.0):
-        for low in (0.0, -2.0, 1.0):
+        for low in (0.0, -2.0, -60 / size, -200 / size, 1.0):
             pred = size * (torch.eye(5)[:, [1, 0, 4, 2, 3]] + low)
             pred = pred.T.contiguous().T.requires_grad_()
             scores = graph_residuals(pred, y, task)

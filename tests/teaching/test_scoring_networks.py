@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from grant_fast import FlexGCN
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
+from grant_fast.nn import AtomEncoder
 from grant_fast.tasks import Task
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
@@ -121,6 +122,22 @@ def test_a_network_that_refuses_to_run_is_not_scored_either(level) -> None:
     model.normalize = False
     with pytest.raises(InputError, match=r"convs\.0 has normalize=True"):
         score_graphs(model, graphs, Task("multiclass", level, 3))
+
+
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+def test_categories_that_were_written_to_are_scored_anew(backend) -> None:
+    node = torch.arange(60)
+    edges = torch.stack([node, node // 6 * 6 + (node + 1) % 6])  # rings of six
+    given = edges, node // 6, torch.randn(10, 1)
+    graphs = PackedGraphs.from_arrays(torch.randint(3, (60, 2)), *given, y_level="graph")
+    encoder, task = AtomEncoder(4, [3, 3]), Task("regression")
+    model = FlexGCN(4, [8], 1, [3, 2], encoder=encoder, backend=backend)
+    before = score_graphs(model, graphs, task)
+    graphs.x.copy_(2 - graphs.x)
+    fresh = PackedGraphs.from_arrays(graphs.x.long(), *given, y_level="graph")
+    scores = score_graphs(model, graphs, task)
+    torch.testing.assert_close(scores, score_graphs(model, fresh, task))
+    assert not torch.allclose(scores, before)
 
 
 def test_predictions_for_classes_come_along_as_the_network_gave_them() -> None:

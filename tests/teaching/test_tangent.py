@@ -5,8 +5,9 @@ import torch
 
 from grant_fast import FlexGCN, PackedGraphs, Task
 from grant_fast.errors import InputError
-from grant_fast.teaching.residuals import residual
+from grant_fast.teaching.residuals import loss, residual
 from grant_fast.teaching.tangent import (
+    SMOOTHNESS,
     check_loss_reduction,
     functional_gradient,
     output_jacobian,
@@ -130,6 +131,23 @@ def test_the_loss_falls_as_calculus_says(kind, outputs):
     largest = check_loss_reduction(model, graphs, task, ids)
     assert largest.lr == largest.largest_lr and largest.keeps_first_order
     assert largest.before == small.before and largest.fall > small.fall > 0
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [("multilabel", 2), ("multiclass", 3)])
+def test_gamma_is_the_largest_spectral_norm(kind, outputs):
+    graphs, model, ids = make_graphs(kind, outputs), make_model(outputs), range(NUM_GRAPHS)
+    own = tangent_kernel(model, graphs, ids)[ids, ids]
+    found = check_loss_reduction(model, graphs, Task(kind, num_outputs=outputs), ids, lr=1e-7)
+    assert found.gamma == pytest.approx(float(torch.linalg.eigvalsh(own).max()))
+
+
+def test_the_smoothness_for_classes_is_the_largest_second_derivative():
+    task, pred = Task("multiclass", num_outputs=3), torch.tensor([[0.0, 0.0, -99.0]]).double()
+    hessian = torch.autograd.functional.hessian(
+        lambda f: loss(f, torch.tensor([0]), task, reduction="sum"), pred
+    )
+    largest = float(torch.linalg.eigvalsh(hessian.view(3, 3)).max())
+    assert SMOOTHNESS["multiclass"] == pytest.approx(largest)
 
 
 def test_the_proposition_holds_for_one_graph_and_not_where_graphs_share_nothing():
