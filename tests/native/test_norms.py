@@ -20,6 +20,13 @@ def test_a_large_mean_does_not_drown_the_variance(build):
     torch.testing.assert_close(out.detach().double(), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("size", [1e4, 1e6, 1e8, 1e10])
+def test_rounding_leaves_equal_values_no_variance_below_zero(build, size):
+    norm, y = nn.BatchNorm1d(64, momentum=1.0), size * (1 + torch.rand(64)).repeat(999, 1)
+    out = native.train(identity_network(nodes(999), 64, norm=norm), y)
+    assert out.isfinite().all() and (norm.running_var >= 0).all()
+
+
 @pytest.mark.parametrize("size", [1e18, 1e20, 1e30])
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.LayerNorm])
 def test_squares_that_float_has_no_room_for(build, kind, size):
