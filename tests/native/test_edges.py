@@ -88,6 +88,28 @@ def test_packing_does_not_depend_on_who_sorts_nor_on_the_order_of_the_edges(
     same_edges(made, packed(torch.randperm(edges.shape[1])))
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_directed_ring_is_not_symmetric(build, weighted):
+    """Each node has one edge either way: the sides differ in their columns alone."""
+    ring, weight = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.ones(3) if weighted else None
+    made = native.sort_edges(ring, weight, torch.zeros(3).long(), 3, 1, 3)
+    assert made.adj.col.tolist() == [2, 0, 1] and made.adj_t.col.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize(("weight", "symmetric"), [([2.0, 3.0], False), ([2.0, 2.0], True)])
+def test_weights_alone_may_tell_the_sides_apart(build, weight, symmetric):
+    edges = torch.tensor([[0, 1], [1, 0]])
+    made = native.sort_edges(edges, torch.tensor(weight), torch.zeros(2).long(), 2, 1, 2)
+    assert (made.adj_t is None) == symmetric
+    assert made.adj.weight.tolist() == weight[::-1]
+
+
+def test_repeated_edges_keep_their_order(build):
+    edges, weight = torch.tensor([[0, 0, 1, 0], [1, 1, 1, 1]]), torch.tensor([4.0, 1.0, 3.0, 2.0])
+    made = native.sort_edges(edges, weight, torch.zeros(2).long(), 2, 1, 2)
+    assert made.adj.weight.tolist() == made.adj_t.weight.tolist() == [4, 1, 2, 3]
+
+
 def test_edges_that_cannot_be_sorted(build):
     edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
     batch = torch.tensor([0, 0, 1, 1])

@@ -135,6 +135,21 @@ def test_not_a_number_stays_in_its_graph(build):
     assert torch.equal(dirty[~inside], clean[~inside])
 
 
+def test_not_a_number_stays_in_its_call(build):
+    """And not in memory that a thread keeps for the next one."""
+
+    def gradient(case, conv):
+        value = case.edge_weight.clone().requires_grad_()
+        out = conv(case.x, case.edge_index, value).square().sum()
+        return torch.autograd.grad(out, value)[0]
+
+    case, conv, dirty = Case(), FlexConv(5, 3, order=2), Case(num_features=64)
+    want = gradient(case, conv)
+    dirty.x.fill_(torch.nan)
+    assert gradient(dirty, FlexConv(64, 64, order=3)).isnan().any()
+    assert torch.equal(gradient(case, conv), want)
+
+
 def test_a_dataset_or_a_batch_in_use_can_be_copied():
     case = Case()
     model = FlexGCN(5, [8], 1, [2, 2])

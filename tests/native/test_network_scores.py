@@ -57,7 +57,20 @@ def test_a_part_that_a_subclass_changes_is_scored():
     torch.testing.assert_close(got, score_graphs(model, graphs, task, predict=lambda m, b: m(b)))
 
 
-@pytest.mark.parametrize("classes", [2, 10, 17])
+def test_class_scores_of_outputs_far_below_zero(build):
+    pred, y, ptr = torch.randn(20, 3), torch.randint(3, (20,)), torch.tensor([0, 20])
+    want = native.class_scores(pred, y, ptr)
+    torch.testing.assert_close(native.class_scores(pred - 500, y, ptr), want, rtol=1e-4, atol=0)
+
+
+def test_class_scores_of_many_graphs(build):
+    pred, y, ptr = torch.randn(300, 3), torch.randint(3, (300,)), torch.arange(0, 301, 2)
+    pairs = zip(pred.split(2), y.split(2), strict=True)
+    alone = [native.class_scores(f, label, ptr[:2]) for f, label in pairs]
+    assert torch.equal(native.class_scores(pred, y, ptr), torch.cat(alone))
+
+
+@pytest.mark.parametrize("classes", [2, 10, 17, 32, 33, 70])
 def test_class_scores(build, classes):
     sizes = torch.tensor([0, 1, 16, 33, 100, 5])
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])

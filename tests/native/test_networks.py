@@ -82,6 +82,15 @@ def test_activations_and_their_slopes_to_the_last_digits(build, act):
     assert out[-1].isnan().all()
 
 
+@pytest.mark.parametrize("act", [nn.LeakyReLU(0.2), nn.ELU(1.3)], ids=lambda a: type(a).__name__)
+def test_slopes_at_zero_are_torchs(build, act):
+    y = torch.tensor([[0.0], [-0.0]]).repeat(1, 20).requires_grad_()
+    net = identity_network(nodes(2), 20)._replace(act=native.Activation.of(act))
+    (grad,) = torch.autograd.grad(native.train(net, y).sum(), y)
+    (want,) = torch.autograd.grad(copy.deepcopy(act)(y).sum(), y)
+    assert torch.equal(grad, want)
+
+
 @pytest.mark.parametrize(
     "act", [nn.GELU(approximate="tanh"), nn.Softplus(), type("Own", (nn.Tanh,), {})()]
 )

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import native
-from tests.native.checks import identity_network, nodes
+from grant_fast import FlexGCN, native
+from tests.cases import Case
+from tests.native.checks import close, identity_network, in_double, nodes
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
 
@@ -51,6 +52,28 @@ def test_a_batch_norm_that_forgets(build):
     exact(y.double())
     torch.testing.assert_close(norm.running_var, exact.running_var.float(), rtol=1e-5, atol=0)
     torch.testing.assert_close(norm.running_mean, exact.running_mean.float(), rtol=1e-5, atol=1e-11)
+
+
+def test_running_statistics_of_what_is_no_number(build):
+    norm, y = nn.BatchNorm1d(3), torch.randn(64, 3)
+    y[5, 1] = torch.nan  # the product before the norm spreads it over the columns
+    native.train(identity_network(nodes(64), 3, norm=norm), y)
+    assert norm.running_mean.isnan().all() and norm.running_var.isnan().all()
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.LayerNorm])
+def test_eps(build, kind):
+    norm, y = kind(20, eps=0.5), torch.randn(64, 20)
+    exact, net = copy.deepcopy(norm).double(), identity_network(nodes(64), 20, norm=norm)
+    close(native.train(net, y), exact(y.double()).relu())
+    close(native.evaluate(net, y), exact.eval()(y.double()).relu())
+
+
+@pytest.mark.parametrize("sizes", [(70, 0, 0), (70, 0), (0, 70, 64, 0)])
+def test_a_last_tile_of_empty_graphs_adds_nothing_to_the_moments(build, sizes):
+    case, model = Case(sizes=sizes), FlexGCN(5, [8], 2, [2, 2], norm="batch_norm")
+    exact = in_double(model)
+    close(model(case.graphs.batch(slice(None))), exact(case.double().batch(slice(None))))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.27, 0.9])

@@ -43,6 +43,14 @@ def test_rows_that_are_many(build, dtype):
     assert native.few_rows(late) is None
 
 
+def test_rows_that_meet_at_the_end_of_the_table(build):
+    for seed in range(300):
+        some = torch.randint(2**31, (8, 1), generator=torch.Generator().manual_seed(seed))
+        x = some.repeat(4, 1)
+        found, code = native.few_rows(x)
+        assert torch.equal(found[code], x)
+
+
 def test_the_sign_of_zero_tells_rows_apart(build):
     x = torch.tensor([[0.0], [-0.0]]).repeat(8, 1)
     found, code = native.few_rows(x)

@@ -141,13 +141,17 @@ def test_gamma_is_the_largest_spectral_norm(kind, outputs):
     assert found.gamma == pytest.approx(float(torch.linalg.eigvalsh(own).max()))
 
 
-def test_the_smoothness_for_classes_is_the_largest_second_derivative():
-    task, pred = Task("multiclass", num_outputs=3), torch.tensor([[0.0, 0.0, -99.0]]).double()
-    hessian = torch.autograd.functional.hessian(
-        lambda f: loss(f, torch.tensor([0]), task, reduction="sum"), pred
-    )
-    largest = float(torch.linalg.eigvalsh(hessian.view(3, 3)).max())
-    assert SMOOTHNESS["multiclass"] == pytest.approx(largest)
+@pytest.mark.parametrize(
+    ("kind", "f"),
+    [("regression", [0]), ("binary", [0]), ("multilabel", [0, 0]), ("multiclass", [0, 0, -99])],
+)
+def test_smoothness_is_the_largest_second_derivative(kind, f):
+    task, pred = Task(kind, num_outputs=len(f)), torch.tensor([f]).double()
+    y = torch.zeros(1).long() if kind == "multiclass" else torch.zeros_like(pred)
+    hessian = torch.autograd.functional.hessian(lambda f: loss(f, y, task, "sum"), pred)
+    half = 0.5 if kind == "regression" else 1.0  # the residual is that of ½(f − y)²
+    largest = half * float(torch.linalg.eigvalsh(hessian.view(len(f), -1)).max())
+    assert SMOOTHNESS[kind] == pytest.approx(largest)
 
 
 def test_the_proposition_holds_for_one_graph_and_not_where_graphs_share_nothing():
