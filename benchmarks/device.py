@@ -137,9 +137,8 @@ def _preparing(
 ) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], float]]]:
     """Start writing the data sets, all at once: they need the CPU while the checks do not. What is
     not written by the end of the block never will be."""
-    names = dict.fromkeys(name for case in cases for name in case.sets)
-    if options.scale != "gpu":
-        names.clear()  # small ones are made by whoever asks first
+    big = options.scale == "gpu"  # small ones are made by whoever asks first
+    names = dict.fromkeys(name for case in cases for name in case.sets if big)
     hiv = [str(options.hiv.resolve())] if options.hiv else []
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # many at once: more would only wait
     out: dict[str, tuple[subprocess.Popen[bytes], float]] = {}

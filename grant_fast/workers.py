@@ -94,10 +94,11 @@ def _watch_for(end: Connection) -> None:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C does not reach, even while they import: this one ends them.
+    """Start or end processes undisturbed; what comes meanwhile, by whichever thread, is delivered
+    here at the end.
 
-    A terminal sends it to all of them. What comes meanwhile, by whichever thread, is delivered
-    here at the end: one that is half started would complain.
+    A terminal sends Ctrl-C to all processes. Those started here it never reaches, even while they
+    import: this one ends them. One that is half started would complain.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
