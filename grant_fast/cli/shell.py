@@ -218,6 +218,17 @@ def holds_run(out: Path, config: RunConfig) -> bool:
         return False
 
 
+def holds_comparison(out: Path, config: RunConfig) -> bool:
+    """Whether this very comparison, not an earlier one, has begun in a folder."""
+    from ..studies.compare import begun_config
+
+    try:
+        found = begun_config(out)
+    except InputError:
+        return False
+    return found is not None and dataclasses.replace(found, arm=config.arm) == config
+
+
 def saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunConfig | None:
     """The config to resume the run in a folder with; None where none has begun there.
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from ..data.dataset import Dataset
@@ -21,6 +22,8 @@ from ..teaching.schedules import Curriculum, share_size
 from ..training.config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
 from ..training.folder import (
     CONFIG_FILE,
+    REPORT_FILES,
+    check_whole,
     clear_folder,
     load_state,
     make_folder,
@@ -35,7 +38,6 @@ from ..training.trainer import Trainer
 
 CONTROLS = ("random", EQUAL_BUDGET)
 KNOWN = ("full", EQUAL_BUDGET, *ARMS[1:], *ON_REQUEST)  # in the order of reports
-REPORT_FILES = ("results.json", "results.md", "curves.png")
 MOST_SEEDS = 1_000
 
 
@@ -50,6 +52,7 @@ def compare(
     seeds: int = 3,
     resume: bool = False,
     observer: Observer | None = None,
+    parts: Sequence[str] = (),
 ) -> list[Run]:
     """Run every arm with every seed, one after another in this process, and collect the results.
 
@@ -63,10 +66,12 @@ def compare(
         arms: which arms; a string is one.
         controls: what is added to them, likewise.
         equal_budget: stop all arms but full and infobatch after equally many graph visits;
-            otherwise each runs for all epochs, as the paper's do.
+            otherwise each runs for all epochs, as the paper's do, and there is no such control as
+            full-equal-budget.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
         observer: who is told how they go on.
+        parts: folders in `out` of further comparisons, which are emptied with this one.
 
     Returns:
         One run for each arm and seed, arms in the order of reports and seeds ascending.
@@ -76,6 +81,11 @@ def compare(
     """
     check_seeds(seeds)
     names = with_controls(arms, controls)
+    if EQUAL_BUDGET in names and not equal_budget:
+        raise InputError(
+            f"{EQUAL_BUDGET} is {names[0]} without a budget: leave equal_budget=True, or leave it "
+            "out with controls=['random']"
+        )
     dataset = dataset.grouped()
     visits = planned_visits(config, len(dataset.split["train"])) if equal_budget else None
     dataset = replace(dataset, graphs=dataset.graphs.to(resolve_device(config.device)))
@@ -90,7 +100,7 @@ def compare(
     make_folder(folder)
     with alone_in(folder):
         if not resume:
-            _clear(folder)
+            _clear([folder, *(folder / part for part in parts)])
         checksum, metric = dataset.checksum, config.metric_of(dataset.metric)
         done = [_is_done(run_dir, run, checksum, metric) for run_dir, run in plan]
         for run_dir, run in plan:  # the folder says what is to be done, if this is interrupted
@@ -119,6 +129,12 @@ def begun(out: Path) -> list[tuple[str, int]]:
     runs = [(folder.parent.name, folder.name.removeprefix("seed-")) for folder in folders]
     known = [(arm, int(seed)) for arm, seed in runs if arm in KNOWN and seed.isdecimal()]
     return sorted(known, key=lambda run: (KNOWN.index(run[0]), run[1]))
+
+
+def num_seeds(there: Sequence[tuple[str, int]], first: int) -> int:
+    """How many seeds, counted from the first, what `begun` gave has runs of."""
+    seeds = {seed for _, seed in there}
+    return next(n for n in count() if first + n not in seeds)
 
 
 def begun_config(out: Path) -> RunConfig | None:
@@ -157,8 +173,8 @@ def planned_visits(config: RunConfig, num_train: int) -> int:
     return sum(share_size(plan.ratio(epoch), num_train) for epoch in range(config.epochs))
 
 
-def _clear(out: Path) -> None:
-    """Remove an earlier comparison, of whatever arms and seeds, and nothing else.
+def _clear(folders: Sequence[Path]) -> None:
+    """Remove earlier comparisons, of whatever arms and seeds, and nothing else.
 
     All of it at once: a later --resume must not take an old result for one of this comparison.
 
@@ -166,20 +182,24 @@ def _clear(out: Path) -> None:
         InputError: another process writes to one of its runs, and nothing was removed; or something
             cannot be.
     """
-    runs = [p for arm in KNOWN for p in (out / arm).glob("seed-*") if p.is_dir()]
+    arms = [out / arm for out in folders for arm in KNOWN]
+    runs = [path for arm in arms for path in arm.glob("seed-*") if path.is_dir()]
     for run_dir in runs:
         with alone_in(run_dir):
             pass
+    for out in folders:
+        remove_files(out, REPORT_FILES)  # first: without runs they would be anybody's
     for run_dir in runs:
         clear_folder(run_dir)
-    for path in (*runs, *(out / arm for arm in KNOWN)):
+    for path in (*runs, *arms, *folders[1:]):
         with suppress(OSError):  # it is not there, or something else is in it
             path.rmdir()
-    remove_files(out, REPORT_FILES)
 
 
 def _is_done(run_dir: Path, config: RunConfig, checksum: int, metric: str) -> bool:
-    """Whether the run is finished; one of other settings or other data is an error, if begun."""
+    """Whether the run is finished; one of other settings or other data is an error, if begun, and
+    so is one whose state is gone."""
+    check_whole(run_dir)
     state = load_state(run_dir, config, checksum, metric)
     return state is not None and is_finished(run_dir)
 

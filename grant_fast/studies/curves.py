@@ -1,5 +1,6 @@
 """The picture of a comparison: loss and metric against time and against graphs seen."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +72,8 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
     seeds = len({run.result.seed for run in runs})
     spread = f"mean ± one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     figure.suptitle(f"{title} ({spread})", fontsize=13, parse_math=False)
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # boxes, in a file's name
         figure.savefig(temporary, format="png", dpi=150)
 
 
@@ -116,7 +118,7 @@ def _frame(axis: Any, values: Sequence[float | None]) -> None:
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    known = np.array([value for value in values if value is not None])
+    known = np.array([value for value in values if value is not None and np.isfinite(value)])
     if not len(known):
         return
     low, high = np.quantile(known, [0.005, 0.97])

@@ -26,16 +26,17 @@ def bullets(sentences: Sequence[str]) -> str:
 
 
 def write_results(out: Path, document: dict[str, Any], page: str) -> None:
-    """Write results.json, with null for NaN, and the Markdown page results.md into `out`."""
-    text = json.dumps(_without_nan(document), indent=2, ensure_ascii=False)
+    """Write results.json, null where a number is not finite, and the Markdown page results.md into
+    `out`."""
+    text = json.dumps(_finite(document), indent=2, ensure_ascii=False)
     atomic_write_text(out / "results.json", text + "\n")
     atomic_write_text(out / "results.md", page)
 
 
-def _without_nan(value: object) -> object:
-    """JSON has no NaN: what could not be measured becomes null."""
+def _finite(value: object) -> object:
+    """JSON has no NaN and no infinity: what could not be measured becomes null."""
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

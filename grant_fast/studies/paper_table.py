@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from ..data.dataset import Dataset
@@ -132,7 +133,7 @@ def _precise(value: float | None, spread: float | None = None) -> str:
 
 def terminal_table(lines: Sequence[Sequence[str]], title: str) -> Table:
     """The cells as a rich table, our rows in bold."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for number, heading in enumerate(lines[0]):
         table.add_column(heading, justify="right" if number > 1 else "left")
     for line in lines[1:]:

@@ -36,7 +36,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float | None]) -> "Spread":
         """Over the values; one that could not be measured makes both NaN."""
-        numbers = [value for value in values if value is not None and not math.isnan(value)]
+        numbers = [value for value in values if value is not None and math.isfinite(value)]
         if len(numbers) < len(values):
             return cls(math.nan, math.nan, len(values))
         std = statistics.stdev(numbers) if len(numbers) > 1 else None

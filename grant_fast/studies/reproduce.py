@@ -87,7 +87,9 @@ def reproduce(
     """
     rows: list[Row] = []
 
-    def run(config: RunConfig, out: Path, names: Mapping[str, str]) -> list[Run]:
+    def run(
+        config: RunConfig, out: Path, names: Mapping[str, str], parts: Sequence[str] = ()
+    ) -> list[Run]:
         """The runs of one network's arms; `names` are what their rows are called."""
         found = compare(
             dataset,
@@ -99,6 +101,7 @@ def reproduce(
             seeds=seeds,
             resume=resume,
             observer=observer,
+            parts=parts,
         )
         for arm, name in names.items():
             members = [run for run in found if run.result.arm == arm]
@@ -108,7 +111,7 @@ def reproduce(
             rows.append(_row(name, members, tested, full))
         return found
 
-    runs = run(config, out, dict(zip(ARMS, ARMS, strict=True)))
+    runs = run(config, out, dict(zip(ARMS, ARMS, strict=True)), parts=list(BASELINES))
     if baselines:
         for name, (network, arm) in BASELINES.items():
             run(replace(config, network=network), out / name, {arm: name})

@@ -36,10 +36,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         InputError: the file is missing, truncated, damaged, of another program or of a newer
             version.
     """
-    remedy = (
-        "give a checkpoint of grant-fast (last.pt or best.pt of a run folder), or train again, "
-        "with --overwrite"
-    )
+    remedy = "restore it, or remove the run's folder and train again"
     try:
         with open(path, "rb") as file:
             whole = zipfile.is_zipfile(file)

@@ -3,13 +3,14 @@
 import dataclasses
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, few
 from ..files import atomic_write_text, closest
 from .checkpoints import load_checkpoint, save_checkpoint
-from .config import RunConfig
+from .config import MEMORY, RunConfig
 from .records import METRICS_FILE, RESULT_FILE, is_finished, write_history
 
 CONFIG_FILE = "config.json"
@@ -18,6 +19,9 @@ BEST_FILE = "best.pt"
 SPLIT_FILE = "split.csv"
 TEST_FILE = "test.csv"
 _FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, SPLIT_FILE, TEST_FILE, CONFIG_FILE)
+BOARD = "tensorboard"  # the folder of a run's TensorBoard events
+#: What a comparison's folder has beside its runs.
+REPORT_FILES = ("results.json", "results.md", "curves.png")
 
 
 def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
@@ -33,6 +37,10 @@ def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
 
 def clear_folder(run_dir: Path) -> None:
     """Remove the files of an earlier run, and nothing else; see `remove_files`."""
+    board = run_dir / BOARD
+    remove_files(board, [path.name for path in board.glob("events.out.tfevents.*")])
+    with suppress(OSError):  # it is not there, or something else is in it
+        board.rmdir()
     remove_files(run_dir, _FILES)
 
 
@@ -67,15 +75,15 @@ def check_flags(resume: bool, overwrite: bool) -> None:
 RUN, COMPARISON = "a run", "a comparison"
 
 
-def check_free(out: Path, resume: bool, overwrite: bool, kind: str = RUN) -> None:
+def check_free(
+    out: Path, resume: bool, overwrite: bool, kind: str = RUN, source: str = MEMORY
+) -> None:
     """Never write over a run unasked, nor over one that cannot be gone on with, nor a comparison
-    among the files of a run or the reverse (InputError)."""
+    among the files of a run or the reverse, nor over what is not ours, the source of the data above
+    all (InputError)."""
     check_flags(resume, overwrite)
-    if resume and not (out / LAST_FILE).exists() and is_finished(out):
-        raise InputError(
-            f"{out} holds the result of a run without its {LAST_FILE}: restore that, or train "
-            "again with --overwrite"
-        )
+    if resume:
+        check_whole(out)
     for path in (out, *out.parents):
         if path.is_file():
             raise InputError(f"{path} is a file: give a folder with -o")
@@ -94,15 +102,44 @@ def check_free(out: Path, resume: bool, overwrite: bool, kind: str = RUN) -> Non
         raise InputError(
             f"{out} holds other files, and not {kind} to continue: give another folder with -o"
         )
+    own = _FILES if kind == RUN else REPORT_FILES
+    if not held and (foreign := [name for name in own if (out / name).exists()]):
+        raise InputError(
+            f"{out} is no folder of {kind}, and its {few(foreign)} would be lost: give another "
+            "folder with -o"
+        )
+    read = Path(os.path.realpath(source))
+    if read.name in (*_FILES, *REPORT_FILES) and Path(os.path.realpath(out)) in read.parents:
+        raise InputError(
+            f"{source}, the source of the data, would be lost: give a folder with -o that it is "
+            "not in"
+        )
+
+
+def check_whole(run_dir: Path) -> None:
+    """Refuse to resume a finished run whose state is gone, which would begin anew (InputError)."""
+    if is_finished(run_dir) and not (run_dir / LAST_FILE).exists():
+        raise InputError(
+            f"{run_dir} holds the result of a run without its {LAST_FILE}: restore that, or remove "
+            "the folder to train again"
+        )
 
 
 def _held(out: Path) -> list[str]:
     """What of a run and a comparison there is in a folder."""
     there = {
-        RUN: (out / CONFIG_FILE).exists() or is_finished(out),
+        RUN: (out / LAST_FILE).exists() or is_finished(out) or _has_config(out),
         COMPARISON: any(out.glob(f"*/seed-*/{CONFIG_FILE}")),
     }
     return [kind for kind, is_there in there.items() if is_there]
+
+
+def _has_config(out: Path) -> bool:
+    """Whether a run has begun in a folder; others have a config.json, too."""
+    try:
+        return bool(read_config(out))
+    except InputError:
+        return False
 
 
 def make_folder(path: Path) -> None:

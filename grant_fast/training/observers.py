@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ..errors import InputError, require
 from .config import RunConfig
+from .folder import BOARD
 from .records import EpochRecord, RunResult
 
 
@@ -62,7 +63,7 @@ class TensorBoard(Observer):
         from torch.utils.tensorboard import SummaryWriter
 
         # Steps of an interrupted run beyond the checkpoint that it resumes from are hidden.
-        self._writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=epoch + 1)
+        self._writer = SummaryWriter(str(run_dir / BOARD), purge_step=epoch + 1)
 
     def epoch_done(self, record: EpochRecord) -> None:
         try:

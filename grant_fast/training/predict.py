@@ -15,6 +15,7 @@ from ..devices import on_cpu
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
+from ..tasks import fits
 from ..teaching.scoring import Positions, score_graphs
 from .checkpoints import load_checkpoint, load_weights
 from .config import MEMORY, RunConfig
@@ -109,12 +110,13 @@ class Predictor:
         if self.spec.scaling is not None:
             if self.spec.task.num_outputs == 1:
                 predict = in_own_units
-            elif graphs.y is not None:  # else the score says so
+            elif graphs.y is not None and fits(graphs.y, graphs.y_level, self.spec.task):
+                # else the score says what is missing
                 graphs = with_targets(graphs, self.spec.encode)
         return score_graphs(self.model, graphs, self.spec.task, ids=ids, predict=predict).cpu()
 
     def _taken(self, graphs: PackedGraphs) -> PackedGraphs:
-        """Graphs that the network can take, on its device."""
+        """Graphs that the network can take, on its device and in its precision."""
         if not isinstance(graphs, PackedGraphs):
             raise InputError(
                 f"a predictor takes a PackedGraphs, not a {type(graphs).__name__}: make one, for "
@@ -132,7 +134,8 @@ class Predictor:
                 "these molecules have the features of torch_geometric.utils.from_smiles, and the "
                 "run was trained on OGB's: make them with PackedGraphs.from_smiles"
             )
-        return graphs.to(next(self.model.parameters()).device)
+        weight = next(self.model.parameters())
+        return graphs.to(weight.device, weight.dtype)
 
 
 @on_cpu

@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .config import RunConfig
+from .metrics import higher_is_better
 
 FACTOR, PATIENCE, LOWEST = 0.95, 7, 1e-5  # of the paper's code, on the OGB sets
 
@@ -18,16 +19,18 @@ class LearningRate:
         optimizer: its parameter groups are changed in place.
         config: the run's; "plateau" multiplies lr by 0.95 after more than 7 validations without a
             better metric, down to 1e-5.
-        higher_is_better: which way the metric improves.
+        metric: that judges the run. Better is better by one part in 10,000; of R², which may be
+            negative or 0, by 0.0001.
     """
 
-    def __init__(self, optimizer: Optimizer, config: RunConfig, higher_is_better: bool) -> None:
+    def __init__(self, optimizer: Optimizer, config: RunConfig, metric: str) -> None:
         self._optimizer, self._lowest_after_restart = optimizer, config.lr_restart
         self._plateau: ReduceLROnPlateau | None = None
         if config.lr_schedule == "plateau":
             self._plateau = ReduceLROnPlateau(
                 optimizer,
-                mode="max" if higher_is_better else "min",
+                mode="max" if higher_is_better(metric) else "min",
+                threshold_mode="abs" if metric == "r2" else "rel",
                 factor=FACTOR,
                 patience=PATIENCE,
                 min_lr=LOWEST,

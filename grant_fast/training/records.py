@@ -102,8 +102,8 @@ class Run:
 
 
 def known(value: float) -> float | None:
-    """NaN, which JSON cannot hold, as None."""
-    return None if math.isnan(value) else value
+    """A number; NaN and infinity, which JSON cannot hold, as None."""
+    return value if math.isfinite(value) else None
 
 
 def write_history(run_dir: Path, history: Sequence[EpochRecord]) -> None:

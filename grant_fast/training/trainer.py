@@ -112,12 +112,13 @@ class Trainer:
         self.spec = ModelSpec(
             graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets
         )
-        self._graphs = with_targets(graphs, self.spec.encode)
         self.model = build_model(config, self.spec).to(self._device)
+        dtype = next(self.model.parameters()).dtype
+        self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
-        self._rate = LearningRate(self._optimizer, config, self._higher_is_better)
+        self._rate = LearningRate(self._optimizer, config, self.metric)
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
         on = recording_device(self.model)
@@ -303,7 +304,7 @@ class Trainer:
 
     def _keep_if_best(self, metric: float) -> None:
         best = self._best
-        if best is not None and not math.isnan(best.metric):
+        if best is not None and math.isfinite(best.metric):
             gain = metric - best.metric if self._higher_is_better else best.metric - metric
             if not gain > _ROUNDING * abs(metric):  # the first of equal ones stays
                 return
@@ -394,12 +395,17 @@ class Trainer:
             yield
 
     def _diverged(self, what: str) -> InputError:
+        config, culprit = self.config, "lr"
+        if config.lr * config.weight_decay > 1:  # a step then overshoots 0
+            culprit = "weight_decay"
+        elif config.lr_restart is not None and config.lr_restart > config.lr:
+            culprit = "lr_restart"
         unscaled = self.task.kind == "regression" and self.spec.scaling is None
         return InputError(
-            f"training diverged after {self.epoch} of {self.config.epochs} epochs: {what}; "
+            f"training diverged after {self.epoch} of {config.epochs} epochs: {what}; "
             + ("standardize the targets, " if unscaled else "")
-            + f"lower lr (now {self.config.lr:g}), or set clip to bound the gradient (and give "
-            "--overwrite where the folder keeps this run)"
+            + f"lower {culprit} (now {getattr(config, culprit):g}), or set clip to bound the "
+            "gradient (and give --overwrite where the folder keeps this run)"
         )
 
 

@@ -130,6 +130,7 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
         ["train", *SMALL, "-o", one, "--overwrite"],  # what is there is another run
         ["train", *SMALL, "-o", tmp_path / "new"],
         ["compare", *SMALL, "-o", all_arms],
+        ["compare", *SMALL, "-o", all_arms, "--resume"],
     ):
         result = run(*words)
         assert result.exit_code == 130
@@ -138,6 +139,23 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
             assert said.startswith("interrupted; continue with: grant-fast")
         else:
             assert said == "interrupted"
+
+
+@pytest.mark.parametrize("words", [["compare", *SMALL], ["reproduce", "gen-reg", "--graphs", 20]])
+def test_what_an_interrupted_overwrite_has_not_touched_is_not_to_be_gone_on_with(
+    tmp_path, monkeypatch, words
+):
+    words = [*words, "--seeds", 1, "--device", "cpu", "-o", tmp_path]
+    assert run(*words, "--epochs", 1).exit_code == 0
+
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("grant_fast.studies.compare._warm_up", interrupt)
+    result = run(*words, "--epochs", 2, "--overwrite")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
+    result = run(*words, "--epochs", 1, "--seeds", 2, "--resume")
+    assert result.stderr.splitlines()[-1].startswith("interrupted; continue with: grant-fast")
 
 
 def test_an_interrupt_amid_the_report_says_how_to_go_on(tmp_path, monkeypatch):

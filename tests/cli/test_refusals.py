@@ -230,6 +230,29 @@ def test_a_run_and_a_comparison_share_no_folder(trained, tmp_path, flag):
     assert f"many has {Path('full') / 'seed-0'}" in line
 
 
+def test_what_is_not_a_runs_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("test.csv", "results.json", "config.json", "thesis.txt"):
+        Path(name).write_text("mine")
+    words = [*SMALL, "--epochs", 1, "-o", ".", "--overwrite"]
+    line = fails("train", *words)
+    assert ". is no folder of a run, and its test.csv, config.json would be lost: give ano" in line
+    assert "and its results.json would be lost" in fails("compare", *words, "--seeds", 1)
+    assert all(path.read_text() == "mine" for path in tmp_path.iterdir())
+    for name in ("test.csv", "config.json"):
+        Path(name).unlink()
+    assert run("train", *words).exit_code == 0
+    assert Path("thesis.txt").read_text() == Path("results.json").read_text() == "mine"
+
+
+def test_a_run_is_not_replaced_by_one_that_learns_from_its_files(of_molecules):
+    table = of_molecules / "test.csv"
+    before = table.read_bytes()
+    line = fails("train", table, "--epochs", 1, "-o", of_molecules, "--overwrite")
+    assert "test.csv, the source of the data, would be lost: give a folder with -o that" in line
+    assert table.read_bytes() == before
+
+
 def test_among_other_files_there_is_nothing_to_continue(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     line = fails("train", *SMALL, "--resume", "-o", tmp_path)

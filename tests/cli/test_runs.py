@@ -4,12 +4,14 @@ import csv
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.files import alone_in
+from grant_fast.training.records import read_run
 from grant_fast.training.run import train
 from tests.cli.runs import SMALL, fails, run
 from tests.rings import make_dataset
@@ -82,6 +84,15 @@ def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_pa
     assert "without its last.pt: restore that" in fails("train", "--resume", "-o", trained)
     assert sorted(trained.iterdir()) == before
     assert run(*words).exit_code == 0
+
+
+def test_a_run_in_its_usual_folder_is_gone_on_with_by_its_own_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("train", *SMALL, "--epochs", 2).exit_code == 0
+    (Path("runs") / "gen-reg-grant-b" / "result.json").unlink()
+    result = run("train", "gen-reg", "--resume")
+    assert result.exit_code == 0, result.output
+    assert read_run(Path("runs") / "gen-reg-grant-b").result.epochs == 2
 
 
 def test_a_run_of_data_in_memory_goes_on_in_python_alone(tmp_path):

@@ -112,6 +112,9 @@ def test_a_run_that_begins_again_has_no_result_meanwhile(tmp_path, config):
     job = (make_dataset(), config(epochs=2), tmp_path)
     before = compare(*job, arms="full", seeds=1)
     (run_folder(tmp_path, "full", 0) / "last.pt").unlink()
+    with pytest.raises(InputError, match=r"full/seed-0 holds the result of a run without its last"):
+        compare(*job, arms="full", seeds=1, resume=True)
+    (run_folder(tmp_path, "full", 0) / "result.json").write_text("{}")
     with pytest.raises(KeyboardInterrupt):
         compare(*job, arms="full", seeds=1, resume=True, observer=Stop())
     after = compare(*job, arms="full", seeds=1, resume=True)
@@ -197,6 +200,12 @@ def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):
         with pytest.raises(InputError, match=f"seeds={seeds} cannot be used"):
             compare(make_dataset(), config(), tmp_path, seeds=seeds)
     assert with_controls(["grant-s"]) == ("full-equal-budget", "random", "grant-s")
+
+
+def test_an_equal_budget_is_no_control_of_runs_without_one(tmp_path, config):
+    with pytest.raises(InputError, match=r"without a budget: .* leave it out with controls=\['ran"):
+        compare(make_dataset(), config(), tmp_path, arms=["full"], equal_budget=False)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_string_is_one_arm_and_not_its_letters():

@@ -291,11 +291,21 @@ def test_a_table_wider_than_the_terminal_keeps_its_figures(tmp_path, monkeypatch
 
 
 def test_a_title_is_text_whatever_it_holds(tmp_path):
-    runs, title = make_runs({"full": [0.5, 0.6]}), "a $\\frac [bold]b[/bold] $c.csv"
+    runs, title = make_runs({"full": [0.5, 0.6]}), "a $\\frac [bold]b[/bold] $c デ.csv"
     draw_curves(tmp_path / "curves.png", runs, title)
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(terminal_table(summarize(runs), "mae", False, title))
     assert title in console.export_text()
+
+
+def test_what_overflowed_is_not_reported(tmp_path):
+    tame, wild = make_runs({"full": [0.8], "random": [math.inf]})
+    wild = Run(wild.result, tuple(replace(r, valid_loss=math.inf) for r in wild.history))
+    summaries = summarize([tame, wild])
+    assert write_report(tmp_path, [tame, wild], summaries, "title")
+    draw_curves(tmp_path / "curves.png", [tame, wild], "title")
+    found = json.loads((tmp_path / "results.json").read_text())["arms"][1]
+    assert found["test_metric"]["mean"] is None and found["loss"]["mean"] is None
 
 
 def test_a_seed_that_spends_its_budget_an_epoch_sooner_can_be_drawn(tmp_path):

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
-from grant_fast.studies.paper_table import cells, known_differences
+from grant_fast.studies.paper_table import cells, known_differences, terminal_table
 from grant_fast.studies.recipe import load_recipe
 from grant_fast.studies.reproduce import ARMS, BASELINES, reproduce
 from grant_fast.training.console import ConsoleObserver
@@ -89,6 +89,26 @@ def test_baselines_that_have_begun_are_gone_on_with(tmp_path):
         found = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
         rows.append([(row["arm"], row["seconds"]["seeds"]) for row in found])
     assert rows == [[(name, seeds) for name in (*ARMS, *BASELINES)] for seeds in (1, 2)]
+
+
+def test_starting_anew_forgets_the_baselines_too(tmp_path, config):
+    job = (load_recipe("QM9"), make_dataset())
+    reproduce(*job, config(epochs=1, metric="mae"), tmp_path, baselines=True, seeds=1)
+    reproduce(*job, config(epochs=2, metric="mae"), tmp_path, seeds=1)
+    assert {path.name for path in tmp_path.iterdir()} == set(ARMS)
+
+
+def test_the_folders_seeds_are_gone_on_with(tmp_path):
+    words = ["reproduce", "gen-reg", "--graphs", 20, "--epochs", 1, "--device", "cpu"]
+    for more in (["--seeds", 1], ["--resume"]):
+        assert run(*words, "-o", tmp_path, *more).exit_code == 0
+    assert [path.name for path in (tmp_path / "random").iterdir()] == ["seed-0"]
+
+
+def test_a_title_is_text_whatever_it_holds():
+    console = Console(file=io.StringIO(), width=100)
+    console.print(terminal_table([["a", "b"]], "mol[new], 3 / 4"))
+    assert "mol[new]" in console.file.getvalue()
 
 
 def test_an_error_is_published_small_and_is_truly_large(tmp_path, config):

@@ -103,6 +103,28 @@ def test_a_predictor_scores_as_the_run_learned(tmp_path, config, kind, level, st
     torch.testing.assert_close(predict.score(graphs, ids), expected[ids], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [1, 3])
+def test_targets_of_another_width_are_refused_and_not_stretched(tmp_path, config, width):
+    Trainer(make_dataset("regression"), config(epochs=1), tmp_path).fit()
+    graphs = make_dataset("regression").graphs
+    graphs.y = torch.zeros(len(graphs), width)
+    with pytest.raises(InputError, match=rf"targets have shape \({len(graphs)}, {width}\)"):
+        load_predictor(tmp_path).score(graphs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_graphs_of_any_precision_are_learned_from_and_answered_for(tmp_path, config, dtype):
+    dataset = make_dataset("regression")
+    usual, other = tmp_path / "float32", tmp_path / "other"
+    Trainer(dataset, config(epochs=2), usual).fit()
+    graphs = dataset.graphs.to(dtype)
+    Trainer(replace(dataset, graphs=graphs), config(epochs=2), other).fit()
+    tolerance = 1e-5 if dtype == torch.float64 else 0.1
+    expected, found = (load_predictor(folder)(graphs) for folder in (usual, other))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
 def test_who_scores_with_a_predictor_is_told_of_its_own_method(tmp_path, config):
     dataset = make_dataset()
     Trainer(dataset, config(epochs=1), tmp_path).fit()

@@ -11,16 +11,15 @@ from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
 
 
-def make(config, higher_is_better=True, lr=0.1, **settings):
+def make(config, metric="roc_auc", lr=0.1, **settings):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
     chosen = config(lr_schedule="plateau", **settings)
-    return optimizer.param_groups[0], LearningRate(optimizer, chosen, higher_is_better)
+    return optimizer.param_groups[0], LearningRate(optimizer, chosen, metric)
 
 
-@pytest.mark.parametrize("higher_is_better", [True, False])
-def test_a_metric_that_stands_still_lowers_the_rate_after_its_patience(config, higher_is_better):
-    group, rate = make(config, higher_is_better)
-    sign = 1 if higher_is_better else -1
+@pytest.mark.parametrize(("metric", "sign"), [("roc_auc", 1), ("mae", -1)])
+def test_a_metric_that_stands_still_lowers_the_rate_after_its_patience(config, metric, sign):
+    group, rate = make(config, metric)
     for step in range(5):
         rate.step(sign * (1.0 + step))
     assert group["lr"] == 0.1
@@ -30,6 +29,14 @@ def test_a_metric_that_stands_still_lowers_the_rate_after_its_patience(config, h
     rate.step(math.nan)
     assert group["lr"] == 0.1
     rate.step(sign * 2.0)
+    assert group["lr"] == pytest.approx(0.1 * FACTOR)
+
+
+@pytest.mark.parametrize("start", [-0.5, 0.0, 0.5])
+def test_r2_that_creeps_downwards_lowers_the_rate_wherever_it_is(config, start):
+    group, rate = make(config, "r2")
+    for step in range(PATIENCE + 2):
+        rate.step(start - 1e-6 * step)
     assert group["lr"] == pytest.approx(0.1 * FACTOR)
 
 

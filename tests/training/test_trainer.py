@@ -415,3 +415,28 @@ def test_tensorboard_events_are_written(tmp_path, config):
     events.Reload()
     written = [event.value for event in events.Scalars("graphs_seen")]
     assert written == [record.graphs_seen for record in read_run(tmp_path).history]
+    Trainer(make_dataset(), config(epochs=1), tmp_path).fit()  # another run, which has no events
+    assert not (tmp_path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "culprit"),
+    [
+        ({"lr": 1e30}, r"lower lr \(now 1e\+30\)"),
+        ({"lr_restart": 1e30}, r"lower lr_restart \(now 1e\+30\)"),
+        ({"weight_decay": 1e30}, r"lower weight_decay \(now 1e\+30\)"),
+    ],
+)
+def test_what_made_a_run_diverge_is_named(tmp_path, config, settings, culprit):
+    with pytest.raises(InputError, match=rf"training diverged after .*{culprit}, or set clip"):
+        Trainer(make_dataset(), config(interval=1, arm="random", **settings), tmp_path).fit()
+
+
+def test_what_overflows_is_not_measured_and_no_reason_to_fail(tmp_path, config):
+    dataset = make_dataset()
+    for part in ("valid", "test"):
+        dataset.graphs.y[dataset.split[part][0]] = 1e30
+    result = Trainer(dataset, config(epochs=2, metric="rmse"), tmp_path).fit()
+    assert (result.test_loss, read_run(tmp_path).history[-1].valid_loss) == (None, None)
+    assert result.test_metric > 1e29
+    assert "Infinity" not in (tmp_path / "result.json").read_text()

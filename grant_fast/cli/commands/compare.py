@@ -1,7 +1,6 @@
 """`grant-fast compare`."""
 
 import dataclasses
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from ..shell import (
     again,
     described,
     described_stay,
+    holds_comparison,
     interrupted,
     load,
     show_results,
@@ -67,7 +67,7 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and two controls, over several seeds."""
-    from ...studies.compare import begun, begun_config, check_seeds, with_controls
+    from ...studies.compare import begun, begun_config, check_seeds, num_seeds, with_controls
     from ...studies.compare import compare as run_all
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
@@ -89,12 +89,16 @@ def compare(
         raise InputError(f"{out} holds no comparison to continue: give a SOURCE")
     if saved is not None:
         saved = dataclasses.replace(saved, **given)
-        chosen, seeds = _taken_up(begun(out), saved.seed, chosen, seeds)
+        there = begun(out)
+        chosen = chosen or list(dict.fromkeys(arm for arm, _ in there))
+        seeds = seeds or num_seeds(there, saved.seed)
     chosen, seeds = chosen or list(ARMS), seeds or _SEEDS
     config = saved or config_of(given)  # nonsense is refused before data are read
-    check_free(out, resume, overwrite, COMPARISON)
+    check_free(out, resume, overwrite, COMPARISON, config.source)
     dataset = load(config, out if source is None else None)
-    check_free(out, resume, overwrite, COMPARISON)  # another process may have been quicker
+    check_free(
+        out, resume, overwrite, COMPARISON, config.source
+    )  # another process may have been quicker
     config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
@@ -119,21 +123,11 @@ def compare(
         sentences = write_report(out, runs, summaries, title, stay)
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
-        raise interrupted(bool(begun(out)), again()) from None
+        raise interrupted(resume or holds_comparison(out, config), again()) from None
     sentences += _not_shown(begun(out), runs)
     result = runs[0].result
     table = terminal_table(summaries, result.metric, result.higher_is_better, title)
     show_results(out, table, sentences)
-
-
-def _taken_up(
-    there: list[tuple[str, int]], first: int, arms: list[str], seeds: int | None
-) -> tuple[list[str], int]:
-    """The arms and the number of seeds to go on with: those asked for, or else those in the folder,
-    whose seeds count from the first."""
-    of_seeds = {seed for _, seed in there}
-    found = next(n for n in count() if first + n not in of_seeds)
-    return arms or list(dict.fromkeys(arm for arm, _ in there)), seeds or found
 
 
 def _not_shown(there: list[tuple[str, int]], runs: list["Run"]) -> list[str]:

@@ -11,8 +11,10 @@ import typer
 from ...errors import InputError
 from ..entry import Device, Overwrite, Resume, app
 from ..options import with_settings
-from ..shell import again, interrupted, load, show_results, use_fitting_threads
+from ..shell import again, holds_comparison, interrupted, load, show_results, use_fitting_threads
 from ..terminal import readable, stderr
+
+_SEEDS = 3
 
 
 @app.command()
@@ -33,7 +35,12 @@ def reproduce(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs. Default: the recipe's.")] = None,
     graphs: Annotated[int | None, typer.Option(help="Use only this many graphs.")] = None,
-    seeds: Annotated[int, typer.Option(help="Seeds for each arm.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Seeds for each arm. Default: with --resume the folder's, else {_SEEDS}."
+        ),
+    ] = None,
     baselines: Annotated[
         bool,
         typer.Option(
@@ -57,7 +64,7 @@ def reproduce(
     **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B) and (S), beside the published figures."""
-    from ...studies.compare import begun, check_seeds
+    from ...studies.compare import begun, check_seeds, num_seeds
     from ...studies.curves import draw_curves
     from ...studies.paper_table import cells, known_differences, terminal_table, write_reproduction
     from ...studies.recipe import load_recipe
@@ -70,7 +77,7 @@ def reproduce(
     from ...training.model import resolve_device
 
     recipe = load_recipe(name)
-    check_seeds(seeds)
+    check_seeds(_SEEDS if seeds is None else seeds)
     out = out or Path("runs") / f"reproduce-{recipe.name}"
     config = dataclasses.replace(
         recipe.config,
@@ -81,15 +88,20 @@ def reproduce(
         device=device,
         **given,
     )
+    if resume and seeds is None:
+        seeds = num_seeds(begun(out), config.seed) or None
+    seeds = seeds or _SEEDS
     use_fitting_threads(config)
-    check_free(out, resume, overwrite, COMPARISON)
+    check_free(out, resume, overwrite, COMPARISON, config.source)
     dataset = load(config)
     if config.metric not in metrics_for(dataset.task):
         raise InputError(
             f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
             f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
         )
-    check_free(out, resume, overwrite, COMPARISON)  # another process may have been quicker
+    check_free(
+        out, resume, overwrite, COMPARISON, config.source
+    )  # another process may have been quicker
     baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
@@ -110,6 +122,6 @@ def reproduce(
         write_reproduction(out, recipe, config, rows, title, differences, command)
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
-        raise interrupted(bool(begun(out)), again()) from None
+        raise interrupted(resume or holds_comparison(out, config), again()) from None
     table = terminal_table(cells(recipe, config, rows), title)
     show_results(out, table, [f"- {sentence}" for sentence in differences], width=120)

@@ -56,14 +56,17 @@ def train(
 
     check_flags(resume, overwrite)
     changes = given if source is None else {**given, "source": source}
-    saved = saved_config(out, source, changes) if resume and out else None
-    if saved is None and source is None:
+    if source is None and not (resume and out):
         raise InputError("nothing to train on: give a SOURCE, or --resume with -o RUN_FOLDER")
+    if out is None:
+        out = Path("runs") / f"{unzipped_name(str(source)).stem}-{config_of(changes).label}"
+    saved = saved_config(out, source, changes) if resume else None
     config = saved or config_of(changes)  # nonsense is refused before data are read
-    out = out or Path("runs") / f"{unzipped_name(config.source).stem}-{config.label}"
-    check_free(out, resume, overwrite)
+    check_free(out, resume, overwrite, source=config.source)
     dataset = load(config, out / CONFIG_FILE if source is None else None)
-    check_free(out, resume, overwrite)  # another process may have been quicker
+    check_free(
+        out, resume, overwrite, source=config.source
+    )  # another process may have been quicker
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
