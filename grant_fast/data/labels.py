@@ -168,10 +168,11 @@ def _check_is_clear(sheet: Sheet, column: int) -> None:
     row, record = sheet.body[at]
     text = record[column].strip()
     whole = re.sub("[.,]", "", text)
-    decimal = text.replace(".", ",") if "." in text else text.replace(",", ".")
+    # A fourth digit tells it from thousands.
+    decimal = re.sub("[.,]", "," if sheet.takes_commas(column) else ".", text) + "0"
     raise InputError(
         f"{sheet.path} row {row}, column {sheet.names[column]!r}: {text!r} may mean {decimal} or "
-        f"{whole}: write one of these"
+        f"{whole}: write all such cells in one of these ways"
     )
 
 

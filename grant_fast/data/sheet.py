@@ -27,6 +27,7 @@ _DECIMAL_COMMA = re.compile(r"([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)")
 _DECIMAL_POINT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?")
 #: What may be a decimal number, or a whole one with its thousands set apart.
 _EITHER = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
+_WHOLE = re.compile(r"[+-]?\d+")
 
 Record = tuple[int, list[str]]
 
@@ -78,12 +79,16 @@ class Sheet(NamedTuple):
 
     def unclear(self, at: int) -> int | None:
         """The first row of `body` whose number in a column may be a decimal one or thousands: 1.234
-        where decimals take a comma, 1,234 where none is known to."""
+        where decimals may take a comma, 1,234 where none is known to."""
         found = self._cells(at)
         if any(map(_has_point, found)):
             return None
-        other = "." if self._takes_commas(found) else ","
-        unclear = (i for i, c in enumerate(found) if other in c and _EITHER.fullmatch(c))
+        marks = "." if self._takes_commas(found) else ","
+        # A spreadsheet that shows thousands as 1.234 shows what is below as it is.
+        digits = [len(c.lstrip("+-")) for c in found if _WHOLE.fullmatch(c)]
+        if self.mark != "," and digits and max(digits) <= 3:
+            marks += "."
+        unclear = (i for i, c in enumerate(found) if _EITHER.fullmatch(c) and c[-4] in marks)
         return next(unclear, None)
 
     def takes_commas(self, at: int) -> bool:

@@ -48,7 +48,7 @@ def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark:
     ]
     path = csv_file("\n".join(both))
     assert columns(read_table(path, target=["b", "c"])) == [[2.5, 3.25], [0.5, approx(1.234)]]
-    with pytest.raises(InputError, match=r"column 'a': '1,234' may mean 1\.234 or 1234"):
+    with pytest.raises(InputError, match=r"column 'a': '1,234' may mean 1\.2340 or 1234"):
         read_table(path, target="a")
     with pytest.raises(InputError, match=r"'1,234' is not a number, as decimals take a point"):
         read_table(
@@ -110,6 +110,22 @@ def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None
 def test_a_column_of_both_decimal_marks_is_refused(csv_file) -> None:
     with pytest.raises(InputError, match=r"row 2, column 'y': '1,5' is not a number"):
         read_table(csv_file("smiles;y\nC;1,5\nCC;2.5\n"))
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_points_may_set_thousands_apart_where_whole_numbers_are_below_them(csv_file, mark) -> None:
+    def read(cells: list[str]) -> list[list[float]]:
+        rows = [f"C{mark}{cell}" for cell in cells]
+        return columns(read_table(csv_file("\n".join([f"smiles{mark}IC50_nM", *rows]))))
+
+    cells = ["85", "16.285", "", "8.791", "207", "1.217"]
+    clear = r"row 3, column 'IC50_nM': '16\.285' may mean 16\.2850 or 16285: write all such cells"
+    with pytest.raises(InputError, match=clear):
+        read(cells)
+    assert read(["85", "16.2850", "8.791"]) == [approx([85.0, 16.285, 8.791])]
+    assert read(["85", "1.5", "8.791"]) == [approx([85.0, 1.5, 8.791])]
+    assert read(["1000", "16.285", "8.791"]) == [approx([1000.0, 16.285, 8.791])]
+    assert read(["1.000", "1.003", "1.250"]) == [approx([1.0, 1.003, 1.25])]
 
 
 def test_spaces_within_a_class_are_one(csv_file) -> None:
