@@ -22,6 +22,8 @@ from .targets import (
 )
 
 _MOST_CLASSES = 10
+#: Names of classes, in any case, that may stand for "not measured".
+_NO_CLASS = ("<na>", "none", "n.d.", "nd", "unknown", "not tested")
 #: The share of one class from which on always to guess it is hard to beat by accuracy.
 _MOST_OF_ONE = 0.9
 #: Metrics of a target that has two values or more.
@@ -58,6 +60,7 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
             lines += _classes_among(y, task)
         if task.level == "graph":
             lines += _stand_ins(dataset.graphs.y, task)
+    lines += _classes_of_no_word(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
     if unknown := unlabelled_targets(y, task):
@@ -164,6 +167,21 @@ def _stand_ins(y: Tensor | None, task: Task) -> list[str]:
                 labels = "labels of target {} are" if count > 1 else "label of target {} is"
                 what = f"{count} {labels.format(name)} {int(value)}, far from all others"
                 lines.append(f'{what}: if that means "not measured", empty such cells')
+    return lines
+
+
+def _classes_of_no_word(y: Tensor | None, task: Task) -> list[str]:
+    """Classes such as "-" among words that may stand for "not measured", a line for each."""
+    assert y is not None
+    signs = [name for name in task.class_names if not any(map(str.isalnum, name))]
+    if len(signs) == len(task.class_names):  # such as + and -
+        signs = []
+    lines = []
+    for number, name in enumerate(task.class_names):
+        count = int((y == number).sum())
+        if count and (name in signs or name.lower() in _NO_CLASS):
+            labels = f"{count} labels are" if count > 1 else "1 label is"
+            lines.append(f'{labels} {name!r}: if that means "not measured", empty such cells')
     return lines
 
 

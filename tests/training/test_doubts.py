@@ -155,6 +155,23 @@ def test_accuracy_where_nearly_all_is_one_class(tmp_path: Path, rare: int, expec
     assert all("of the labels in training are of class mid" in line for line in found)
 
 
+@pytest.mark.parametrize("mark", ["-", "?", "<NA>", "None", "n.d.", "ND", "Unknown", "not tested"])
+@pytest.mark.parametrize(("times", "words"), [(1, "1 label is"), (4, "4 labels are")])
+def test_a_class_that_may_mean_not_measured(
+    tmp_path: Path, mark: str, times: int, words: str
+) -> None:
+    kinds = [mark] * times + ["active", "inactive"] * 15
+    lines = said(tmp_path, list(zip(CHAINS, kinds[:30], strict=True)))
+    expected = f"{words} {mark!r}: if that means \"not measured\", empty such cells"
+    assert [line for line in lines if "measured" in line] == [expected]
+
+
+@pytest.mark.parametrize("kinds", [("+", "-"), ("+", "-", "±"), ("no", "yes"), ("1", "2")])
+def test_other_classes_are_the_users_own(tmp_path: Path, kinds: tuple[str, ...]) -> None:
+    rows = list(zip(CHAINS, kinds * 10, strict=False))
+    assert not any("not measured" in line for line in said(tmp_path, rows))
+
+
 @pytest.mark.parametrize(("rare", "share"), [(2, "90%"), (1, "95%"), (3, None), (0, None)])
 def test_a_share_is_that_of_the_labels_to_the_last_digit(rare: int, share: str | None) -> None:
     dataset = make_dataset("binary")
