@@ -56,8 +56,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     value = "class"
     if task.kind == "regression":
         value = "value"
-        if config.task == "auto" and has_columns(config.source):
-            lines += _classes_among(y, task)
+        if config.task == "auto" and dataset.targets:  # of a table, if packed since
+            lines += _classes_among(y, task, is_table=has_columns(config.source))
         if task.level == "graph":
             lines += _stand_ins(dataset.graphs.y, task)
     lines += _classes_of_no_word(dataset.graphs.y, task)
@@ -120,17 +120,18 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
     ]
 
 
-def _classes_among(y: Tensor, task: Task) -> list[str]:
+def _classes_among(y: Tensor, task: Task, is_table: bool) -> list[str]:
     """That targets were taken for numbers, and look like classes, in a line; of some among others,
     only where they are yes or no, as others may count something."""
     names = names_of(task, y.shape[1])
+    name = "name" if is_table else "pack the table again with"
     if all(map(_looks_like_classes, y.T)):
         which, remedy = "targets look", "give --task multiclass"
         if y.shape[1] > 1:
-            remedy = f"name one as --target, and {remedy}"
+            remedy = f"{name} one as --target, and {remedy}"
     elif some := [name for name, column in zip(names, y.T, strict=True) if _is_yes_or_no(column)]:
         which = f"{len(some)} of {len(names)} targets ({few(some)}) look"
-        remedy = "name those alone as --target"
+        remedy = f"{name} those alone as --target"
     else:
         return []
     lowest = float(y[~y.isnan()].min())

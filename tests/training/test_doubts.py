@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import Dataset
+from grant_fast.data.dataset import Dataset, save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.config import RunConfig
 from grant_fast.training.doubts import doubts
@@ -141,6 +141,30 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_targets_of_classes_are_named_in_a_packed_table_too(tmp_path: Path) -> None:
+    def packed(labels: list[tuple[object, object]]) -> list[str]:
+        dataset, _ = of_two_targets(tmp_path, labels)
+        save_dataset(dataset, path := tmp_path / "table.gfast")
+        return doubts(load_dataset(path), RunConfig(source=str(path)))
+
+    assert packed([(n % 2, n / 2) for n in range(31)]) == [
+        "1 of 2 targets (y) look like classes: for classification, pack the table again with "
+        "those alone as --target"
+    ]
+    assert packed([(n % 2, n % 3) for n in range(31)]) == [
+        "targets look like classes: for classification, pack the table again with one as "
+        "--target, and give --task multiclass"
+    ]
+
+
+def test_targets_that_nobody_chose_are_what_their_set_says() -> None:
+    dataset = make_dataset("regression")
+    assert dataset.graphs.y is not None
+    dataset.graphs.y = (dataset.graphs.y > 0).float()
+    lines = doubts(dataset, RunConfig(source="set.gfast"))
+    assert not any("look like classes" in line for line in lines)
+
+
 def test_a_few_whole_numbers_are_not_advised_to_be_classes(tmp_path: Path) -> None:
     dataset, config = of_two_targets(tmp_path, [(n % 16, n / 2) for n in range(31)])
     assert not any("look like classes" in doubt for doubt in doubts(dataset, config))
@@ -162,7 +186,7 @@ def test_a_class_that_may_mean_not_measured(
 ) -> None:
     kinds = [mark] * times + ["active", "inactive"] * 15
     lines = said(tmp_path, list(zip(CHAINS, kinds[:30], strict=True)))
-    expected = f"{words} {mark!r}: if that means \"not measured\", empty such cells"
+    expected = f'{words} {mark!r}: if that means "not measured", empty such cells'
     assert [line for line in lines if "measured" in line] == [expected]
 
 
