@@ -61,6 +61,15 @@ def test_packed_molecules_keep_the_features_of_bonds_where_asked_to() -> None:
     assert torch.equal(bare.adj.col, graphs.adj.col)
 
 
+@pytest.mark.parametrize("wedge", ["wU", "wD"])
+def test_a_bond_that_ogb_has_no_word_for_has_no_stereo(wedge: str) -> None:
+    twisted = "Cc1cccc(I)c1-c1c(C)cccc1Br"
+    graphs, failures, _ = read_molecules([twisted, f"{twisted} |{wedge}:7.7|", "C"], edge_attr=True)
+    assert failures == [] and graphs.edge_attr is not None
+    flat, atropisomer = graphs.edge_attr.split(34)
+    assert torch.equal(flat, atropisomer)
+
+
 def test_a_single_atom_is_a_graph_without_edges() -> None:
     graphs, failures, _ = read_molecules(["C"])
     assert failures == []
