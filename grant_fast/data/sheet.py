@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,7 +54,7 @@ class Sheet(NamedTuple):
                 f"{self.path} has several columns called {column!r}: rename all but one of them"
             )
         near = closest(column, self.names)
-        hint = f"did you mean {near!r}, of" if near else f"give {option} one of"
+        hint = f"did you mean {option} {shlex.quote(near)}, of" if near else f"give {option} one of"
         raise InputError(
             f"{self.path} has no column called {column!r}: {hint} {listed(self.names)}"
         )

@@ -126,7 +126,8 @@ def read_table(
         path: the file, or a *.gz of it. Its header says what stands between cells: tabs, commas or
             semicolons. A byte order mark is skipped, lines that are empty or of spaces too, and
             rows of empty cells at the end. Of an SDF the columns are those of `sdf.read_sdf`.
-        smiles_column: by default the column called smiles, in any case. An SDF has none to choose.
+        smiles_column: a column's name, in any case if that tells it from others; by default
+            smiles. An SDF has none to choose.
         target: the target columns, or several names in one, separated by commas; "all" stands for
             every column of numbers with a name but the SMILES (and the split's). By default the
             only other one.
@@ -211,9 +212,12 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
 
 
 def _smiles_position(sheet: Sheet, column: str | None) -> int:
-    if column is not None:
-        return sheet.position(column, "--smiles-column")
     names = sheet.names
+    if column is not None:
+        alike = [name for name in names if name.lower() == column.lower()]
+        if column not in names and len(alike) == 1:  # as a table to predict for may spell it
+            (column,) = alike
+        return sheet.position(column, "--smiles-column")
     found = [i for i, name in enumerate(names) if name.lower() == "smiles"]
     if len({names[i] for i in found}) == 1:
         return sheet.position(names[found[0]], "--smiles-column")

@@ -303,7 +303,11 @@ def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
             "no column called 'formula': give --smiles-column one of 'smiles', 'y', 'z'",
         ),
         (None, ["activity"], "no column called 'activity': give --target one of"),
-        ("Smile", None, "no column called 'Smile': did you mean 'smiles', of 'smiles', 'y', 'z'"),
+        (
+            "Smile",
+            None,
+            "no column called 'Smile': did you mean --smiles-column smiles, of 'smiles', 'y', 'z'",
+        ),
         (None, ["z"], "several columns called 'z': rename all but one of them"),
         (None, None, "several columns called 'z': rename all but one of them"),
         (None, [""], "--target is empty: name a column"),
@@ -315,6 +319,15 @@ def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
 def test_a_wrong_column_is_named(csv_file, smiles_column, target, culprit: str) -> None:
     with pytest.raises(InputError, match=culprit):
         read_table(csv_file("smiles,y,z,z\nC,1,2,3\n"), smiles_column, target)
+
+
+def test_the_smiles_column_may_be_named_in_another_case(csv_file) -> None:
+    path = csv_file("SMILES,smiles,Structure\nC,CC,CCC\n")
+    names = {"structure": "CCC", "smiles": "CC", "SMILES": "C"}
+    for name, smiles in names.items():
+        assert read_table(path, name, require_target=False).smiles == [smiles]
+    with pytest.raises(InputError, match="no column called 'Smiles': did you mean --smiles-column"):
+        read_table(path, "Smiles", require_target=False)
 
 
 def test_long_lists_of_columns_are_cut(csv_file) -> None:
