@@ -9,7 +9,7 @@ from ..errors import InputError, few
 from ..files import read_text
 from ..workers import share_out
 from .progress import track
-from .sheet import Sheet
+from .sheet import Sheet, one_line
 from .smiles import CHUNK, PIECES, import_rdkit
 
 #: A data field: its name in a line that begins with >, and the lines from there to an empty one.
@@ -68,7 +68,7 @@ def read_sdf(
         (row, [*(smiles, name)[: len(own)], *(values.get(field, "") for field in fields)])
         for row, (name, (smiles, values)) in enumerate(zip(names, found, strict=True), 1)
     ]
-    return Sheet(path, ",", header, header, body), names if any(names) else ()
+    return Sheet(path, ",", header, list(map(one_line, header)), body), names if any(names) else ()
 
 
 def _breaks_off(text: str) -> bool:

@@ -35,8 +35,8 @@ Record = tuple[int, list[str]]
 
 class Sheet(NamedTuple):
     """A file as it was read: what stands between its cells (of an SDF, as if a comma did), the
-    columns' names as they are written and without spaces around them, the records below them,
-    numbered, and whether decimals take commas: some cell shows it, and none shows a point."""
+    columns' names as they are written and as they are typed (see `one_line`), the records below
+    them, numbered, and whether decimals take commas: some cell shows it, and none shows a point."""
 
     path: Path
     mark: str
@@ -47,6 +47,7 @@ class Sheet(NamedTuple):
 
     def position(self, column: str, option: str) -> int:
         """Where the column of a name is; InputError where there is none, or more than one."""
+        column = one_line(column)
         if self.names.count(column) == 1:
             return self.names.index(column)
         if column in self.names:
@@ -119,10 +120,16 @@ def _has_comma(cell: str) -> bool:
 def _plain(cell: str) -> str:
     """A cell with single spaces, true and false as 1 and 0, a typographer's minus before a number
     as Python's."""
-    cell = " ".join(cell.split())
+    cell = one_line(cell)
     if cell[:1] == _MINUS and cell[1:2] in set(".0123456789"):
         return f"-{cell[1:]}"
     return _BOOLEANS.get(cell.lower(), cell)
+
+
+def one_line(text: str) -> str:
+    """A text with single spaces, and none around it: a spreadsheet's names may have line breaks and
+    no-break spaces, which nobody types."""
+    return " ".join(text.split())
 
 
 def listed(names: Sequence[str], limit: int = 20) -> str:
@@ -162,7 +169,7 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     cells = [cell for _, cells in body for cell in cells] if mark != "," else []
     commas = any(_has_comma(_plain(cell)) for cell in cells if "," in cell)
     commas = commas and not any(_has_point(cell.strip()) for cell in cells if "." in cell)
-    return Sheet(path, mark, header, [name.strip() for name in header], body, commas)
+    return Sheet(path, mark, header, list(map(one_line, header)), body, commas)
 
 
 def _records(path: Path, text: str, mark: str, spaced: bool) -> list[Record]:
@@ -206,11 +213,11 @@ def _delimiter(text: str, smiles_column: str) -> str:
     marks = _QUOTED.sub("", header[0])
     between = [mark for mark in _MARKS if mark in marks]
     # A name may hold a comma: what sets the SMILES' column apart is it.
-    name = smiles_column.lower()
+    name = one_line(smiles_column).lower()
     for mark in between:
         with suppress(csv.Error):
             first = io.StringIO(header[0], newline="")
             cells = next(csv.reader(first, delimiter=mark, skipinitialspace=True))
-            if name in (cell.strip().lower() for cell in cells):
+            if name in (one_line(cell).lower() for cell in cells):
                 return mark
     return between[0] if between else ","

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..files import read_text, unzipped_name
 from .labels import classes_of, is_of_classes, is_of_numbers, numbers_of
 from .sdf import read_sdf
-from .sheet import Sheet, listed, read_sheet
+from .sheet import Sheet, listed, one_line, read_sheet
 from .smiles import Failure
 from .splits import PARTS
 
@@ -214,6 +214,7 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
 def _smiles_position(sheet: Sheet, column: str | None) -> int:
     names = sheet.names
     if column is not None:
+        column = one_line(column)
         alike = [name for name in names if name.lower() == column.lower()]
         if column not in names and len(alike) == 1:  # as a table to predict for may spell it
             (column,) = alike
@@ -292,7 +293,8 @@ def _target_positions(
 
 def _asked_for(names: Sequence[str], target: Sequence[str]) -> list[str]:
     """The names in `target`, where commas are between names, but for those that hold some."""
-    texts = (part for text in target for part in ([text] if text in names else text.split(",")))
+    typed = map(one_line, target)
+    texts = (part for text in typed for part in ([text] if text in names else text.split(",")))
     asked = [text.strip() for text in texts if text.strip()]
     if not asked:
         raise InputError("--target is empty: name a column, or leave it out")

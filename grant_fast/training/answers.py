@@ -10,6 +10,7 @@ from torch import Tensor
 from ..data.dataset import Dataset
 from ..data.load import check_kind
 from ..data.molecules import Reading, molecules_of, no_molecules
+from ..data.sheet import one_line
 from ..data.table import molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
@@ -232,7 +233,7 @@ def _columns(names: Sequence[str], count: int, stem: str) -> list[str]:
 
 def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> list[str]:
     """Names of answers (or, with their suffix, of others) that are not columns already."""
-    taken = {name.strip() for name in header}
+    taken = set(map(one_line, header))
     free = []
     for name in names:
         while name in taken:

@@ -79,6 +79,16 @@ def test_a_name_may_go_over_several_lines(csv_file) -> None:
     assert (table.smiles_column, columns(table)) == ("smiles", [[5.0]])
 
 
+def test_names_are_typed_with_single_spaces_and_written_as_they_are(csv_file) -> None:
+    path = csv_file('"IC50\r\n(nM)"," SMILES\u00a0(canonical)",log  S\n1,C,2\n')
+    table = read_table(path, "smiles (canonical)", ["IC50 (nM)", "log S,"])
+    assert table.target_names == ("IC50 (nM)", "log S") and columns(table) == [[1.0], [2.0]]
+    assert table.header == ["IC50\r\n(nM)", " SMILES\u00a0(canonical)", "log  S"]
+    assert read_table(path, "SMILES\u00a0(canonical)", "log  S").target_names == ("log S",)
+    with pytest.raises(InputError, match=r"has several columns called 'y'"):
+        read_table(csv_file("smiles,y ,\u00a0y\nC,1,2\n"), target="y")
+
+
 def test_a_header_that_is_no_csv_between_other_marks_is_read_between_its_own(csv_file) -> None:
     table = read_table(csv_file('a, "b" c;smiles;y\n1;C;5\n'), target="y")
     assert columns(table) == [[5.0]]

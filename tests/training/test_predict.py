@@ -56,6 +56,7 @@ def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     [
         (["y"], ["x"], ["y"]),
         (["y"], [" y "], ["y_predicted"]),
+        (["y (nM)"], ["y\n(nM)"], ["y (nM)_predicted"]),
         (["y"], ["y", "y_predicted"], ["y_predicted_predicted"]),
         (["y", "y_predicted"], ["y"], ["y_predicted", "y_predicted_predicted"]),
     ],
