@@ -1,5 +1,7 @@
 """Which task a set of targets poses."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ def make_task(
     names: tuple[str, ...] = (),
     kind: Kind | None = None,
     classes: tuple[str, ...] = (),
+    rows: Sequence[int] = (),
 ) -> tuple[Task, Tensor]:
     """The task that targets pose, and the targets in the form the task asks for.
 
@@ -29,6 +32,7 @@ def make_task(
             where all labels are 0 or 1, binary (one column) or multilabel; otherwise regression.
         classes: names of the classes, where y are positions among them; also of classes that do not
             occur.
+        rows: how a table numbers these, for messages.
 
     Raises:
         InputError: no labels at all, or labels that `kind` does not allow; it names one.
@@ -44,20 +48,25 @@ def make_task(
         check_named_classes(classes, kind)
         return Task("multiclass", level, len(classes), classes), _positions(y)
     columns = y.shape[1]
-    zero_one = (known == 0) | (known == 1)
+    zero_one = (y == 0) | (y == 1) | y.isnan()
     if kind is None:
         of_classes: Kind = "binary" if columns == 1 else "multilabel"
         kind = of_classes if bool(zero_one.all()) else "regression"
     if kind in ("binary", "multilabel") and not bool(zero_one.all()):
-        wrong = known[~zero_one][0].item()
         raise InputError(
-            f"a {kind} task needs labels 0 and 1, found {wrong:g}: use those, or choose another "
-            "task or target"
+            f"a {kind} task needs labels 0 and 1, found {_first(y, ~zero_one, names, rows)}: use "
+            "those, or choose another task or target"
         )
     if kind in ("binary", "multiclass") and columns != 1:
         raise InputError(f"a {kind} task has one target, not {columns}: choose one, or multilabel")
     if kind != "multiclass":
         return Task(kind, level, columns, names), y.float()
+    broken = (y - y.round()).abs() > 0
+    if bool(broken.any()):
+        raise InputError(
+            f"multiclass labels must be whole numbers, found {_first(y, broken, names, rows)}: "
+            "correct it, or leave the task out for a regression"
+        )
     found, counts_up = _classes(known)
     if counts_up:
         return Task(kind, level, len(found), names), _positions(y)
@@ -75,6 +84,13 @@ def check_named_classes(classes: tuple[str, ...], kind: Kind | None) -> None:
         )
 
 
+def _first(y: Tensor, wrong: Tensor, names: Sequence[str], rows: Sequence[int]) -> str:
+    """The first label that is wrong and, of a table, its place."""
+    row, column = wrong.nonzero()[0].tolist()
+    place = f" in row {rows[row]}, column {names[column]!r}" if rows else ""
+    return f"{y[row, column].item():g}{place}"
+
+
 def _positions(y: Tensor) -> Tensor:
     """Float class numbers [rows, 1] as int64 [rows]."""
     return torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
@@ -83,12 +99,6 @@ def _positions(y: Tensor) -> Tensor:
 def _classes(labels: Tensor) -> tuple[Tensor, bool]:
     """The different class numbers, ascending, and whether they are 0, 1, 2, …"""
     found = labels.unique()
-    broken = found[found != found.round()]
-    if len(broken):
-        raise InputError(
-            f"multiclass labels must be whole numbers, found {broken[0].item():g}: correct it, or "
-            "leave the task out for a regression"
-        )
     if found.dtype == torch.float32 and float(found.abs().max()) >= _EXACT:
         raise InputError(
             f"class numbers beyond {_EXACT:,} are rounded, and different ones so become one: write "

@@ -65,6 +65,10 @@ def from_table(
     if table_kind(path) == ".sdf":  # a record that cannot be read has lost its labels with it
         wanted |= torch.tensor([not smiles for smiles in table.smiles])
     unlabelled = int((~wanted).sum())
+    if unlabelled == len(table):  # of a whole table, this is said by its columns
+        raise InputError(
+            f"none of the first {len(table)} rows of {path} has a label: take more (--graphs)"
+        )
     table = table.take(wanted.nonzero()[:, 0].tolist())
 
     by_scaffold = table.parts is None and split != "random"
@@ -82,7 +86,11 @@ def from_table(
         )
     table = table.without(skipped)
     assert table.y is not None
-    posed, y = make_task(table.y, "graph", table.target_names, task, table.classes)
+    try:
+        names, rows = table.target_names, table.rows
+        posed, y = make_task(table.y, "graph", names, task, table.classes, rows)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     parts = {}
     if table.parts is not None:
         found = np.array(table.parts)

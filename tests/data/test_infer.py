@@ -107,6 +107,18 @@ def test_labels_that_do_not_fit_are_named(y: list, kind, culprit: str) -> None:
         make_task(torch.tensor(y), "graph", kind=kind)
 
 
+@pytest.mark.parametrize(
+    ("y", "kind", "place"),
+    [
+        ([[0.0, NAN], [1.0, 1.0], [NAN, 3.0]], "multilabel", "found 3 in row 9, column 'b': use"),
+        ([[1.0], [NAN], [0.5], [-0.5]], "multiclass", "found 0.5 in row 9, column 'a': correct it"),
+    ],
+)
+def test_a_label_of_a_table_is_named_by_its_place(y: list, kind, place: str) -> None:
+    with pytest.raises(InputError, match=place):
+        make_task(torch.tensor(y), "graph", ("a", "b"), kind=kind, rows=[2, 4, 9, 10])
+
+
 def test_whole_numbers_are_classes_however_large() -> None:
     task, y = make_task(torch.tensor([16777216, 16777217] * 2), "graph", kind="multiclass")
     assert (task.names, y.tolist()) == (("16777216", "16777217"), [0, 1, 0, 1])

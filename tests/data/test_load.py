@@ -48,6 +48,18 @@ class TestMolecules:
         rings = {part: {i % 6 for i in ids} for part, ids in parts(dataset).items()}
         assert sum(map(len, rings.values())) == 6  # by scaffold: no ring in two parts
 
+    def test_labels_that_fit_no_task_are_named_by_place(self, csv_file: Callable) -> None:
+        path = csv_file(["C1,1", "C,", *(f"{ring},{i}" for i, ring in enumerate(RINGS))])
+        with pytest.raises(InputError, match=r"rings.csv: .*found 2 in row 6, column 'y': use"):
+            load_dataset(path, task="binary", split="random", progress=False)
+
+    def test_first_rows_without_a_label_are_too_few(self, csv_file: Callable) -> None:
+        path = csv_file(["C,", "CC,", "CCC,", "CO,1"])
+        with pytest.raises(
+            InputError, match=r"first 3 rows of .*rings\.csv has a label: take more"
+        ):
+            load_dataset(path, num_graphs=3, progress=False)
+
     def test_random_split_when_asked_for(self, csv_file: Callable) -> None:
         path = csv_file([f"{'C' * i},{i}" for i in range(1, 21)])
         dataset = load_dataset(path, split="random", seed=1, progress=False)
