@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from ..errors import InputError, few
+from ..errors import InputError, few, short
 from ..files import read_text
 from ..workers import share_out
 from .progress import track
@@ -38,8 +38,8 @@ def read_sdf(
         The sheet, and what its second column says; () where there is none of names.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8 text or breaks off, or no structure in it
-            can be read.
+        InputError: the file is missing, empty, not UTF-8 text or breaks off, a molecule in it is
+            not ended, or no structure can be read.
         MissingExtraError: rdkit is not installed.
     """
     import_rdkit()  # a missing package is reported once, here, and not by every worker
@@ -48,11 +48,15 @@ def read_sdf(
         texts.pop()
     if not texts:
         raise InputError(f"{path} is empty: give an SDF with molecules")
+    names = tuple(text.split("\n", 1)[0].strip() for text in texts)
+    for number, text in enumerate(texts, 1):
+        if len(_END_OF_STRUCTURE.findall(text)) > 1:  # whose are the fields in it?
+            name = f" ({short(names[number - 1])!r})" if names[number - 1] else ""
+            raise InputError(f"{path} molecule {number}{name} is not ended by $$$$: add that line")
     pieces = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
     some = max(1, min(workers or 1, len(pieces) // PIECES))
     read = share_out(some, _read_structures, pieces)
     found = list(chain.from_iterable(track(read, "reading structures", len(pieces), progress)))
-    names = tuple(text.split("\n", 1)[0].strip() for text in texts)
     if not any(smiles for smiles, _ in found):
         shown = few([repr(name[:30]) for name in names])
         raise InputError(f"{path} holds no valid structure ({shown}): give an SDF RDKit can read")
@@ -83,15 +87,9 @@ def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     found: list[tuple[str, dict[str, str]]] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for text in texts:
-            structure, *data = _END_OF_STRUCTURE.split(text)
-            if len(data) > 1:  # $$$$ is missing: whose fields are these?
-                found.append(("", {}))
-                continue
             molecule = chem.MolFromMolBlock(text)
             smiles = "" if molecule is None else chem.MolToSmiles(molecule)
-            fields = {
-                name.strip(): value.strip()
-                for name, value in _FIELD.findall(data[0] if data else structure)
-            }
+            data = _END_OF_STRUCTURE.split(text)[-1]
+            fields = {name.strip(): value.strip() for name, value in _FIELD.findall(data)}
             found.append((smiles, fields))
     return found

@@ -157,22 +157,21 @@ def test_records_that_cannot_be_read_are_not_taken_for_unlabelled_ones(
 ) -> None:
     chains = [(f"chain {n}", "C" * n, {"y": str(n)} if n != 5 else {}) for n in range(1, 21)]
     texts = records(chem, chains)
-    texts[10] = texts[10].replace("$$$$\n", "")  # two molecules in one record
+    texts[10] = "chain 11\n\n\nbroken\n$$$$\n"
     path = write(tmp_path, texts)
     dataset = load_dataset(path, target="y", split="random", progress=False)
     assert (dataset.unlabelled, dataset.skipped) == (1, [(11, "chain 11")])
-    assert len(dataset.graphs) == 17
+    assert len(dataset.graphs) == 18
     with pytest.raises(InputError, match=r"row 11: 'chain 11' is not a valid structure.*--strict"):
         load_dataset(path, target="y", split="random", strict=True, progress=False)
 
 
-def test_molecules_that_only_a_missing_mark_parts_are_not_mixed_up(tmp_path: Path, chem) -> None:
-    first, second, third = records(chem)
-    table = read_table(
-        write(tmp_path, [first, second.removesuffix("$$$$\n"), third, first]), target="y"
-    )
-    assert table.smiles == ["CCO", "", "CCO"]
-    assert table.y is not None and table.y.nan_to_num(9).flatten().tolist() == [1.5, 9, 1.5]
+def test_a_molecule_without_its_last_line_is_named(tmp_path: Path, chem) -> None:
+    texts = records(chem)
+    for number, called in enumerate([r" \('ethanol'\)", ""]):
+        lost = [text.removesuffix("$$$$\n" * (i == number)) for i, text in enumerate(texts)]
+        with pytest.raises(InputError, match=rf"molecule {number + 1}{called} is not ended by \$"):
+            read_table(write(tmp_path, lost), target="y")
 
 
 def test_a_file_without_a_structure_is_refused(tmp_path: Path) -> None:
