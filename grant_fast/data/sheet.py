@@ -19,6 +19,7 @@ _MINUS = "\N{MINUS SIGN}"
 #: A cell in quotes, where lines may end, too; a quote within a cell is none.
 _QUOTED = re.compile(r'(?<![^\t,;])"[^"]*"(?:"[^"]*")*')
 _HEADER = re.compile(rf"(?:{_QUOTED.pattern}|[^\r\n])*")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 
 #: What tells a spreadsheet program the mark, which it does not show as a row.
 _SEP = re.compile(r"sep=([\t,;])\r?\n", re.IGNORECASE)
@@ -212,12 +213,16 @@ def _delimiter(text: str, smiles_column: str) -> str:
     assert header is not None  # it matches nothing, too
     marks = _QUOTED.sub("", header[0])
     between = [mark for mark in _MARKS if mark in marks]
-    # A name may hold a comma: what sets the SMILES' column apart is it.
+    # A name may hold a comma: what sets the SMILES' column apart is it, or else what fits row 2.
     name = one_line(smiles_column).lower()
+    fitting = []
     for mark in between:
-        with suppress(csv.Error):
-            first = io.StringIO(header[0], newline="")
-            cells = next(csv.reader(first, delimiter=mark, skipinitialspace=True))
+        with suppress(csv.Error, StopIteration):
+            source = (line[0] for line in _LINE.finditer(text))  # none but the first are looked at
+            lines = csv.reader(source, delimiter=mark, strict=True, skipinitialspace=True)
+            rows = (cells for cells in lines if "".join(cells).strip())
+            cells = next(rows)
             if name in (one_line(cell).lower() for cell in cells):
                 return mark
-    return between[0] if between else ","
+            fitting += [mark] * (len(next(rows)) == len(cells))
+    return (fitting if len(fitting) == 1 else [*between, ","])[0]

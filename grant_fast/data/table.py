@@ -231,6 +231,8 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
         hint = "; or, since row 1 looks like data, add a line of column names above it"
         if len(names) == 1:  # of a SMILES, or a SMILES and a name
             hint += ", or name the file *.smi"
+    elif len(names) == 1 and re.search(r"[|\s]", names[0]):
+        hint = "; cells must be separated by commas, semicolons or tabs"
     raise InputError(
         f"{sheet.path} has {problem} called 'smiles': choose one with --smiles-column, from "
         f"{listed(names)}{hint}"

@@ -117,6 +117,17 @@ def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None
     assert table.target_names == ("IC50, nM",)
 
 
+def test_what_fits_the_first_row_stands_between_cells_where_names_do_not_tell(csv_file) -> None:
+    for text in ("can;IC50, nM\n\nCC;5.5\nC;1.5\n", 'can;IC50, nM\n"CC";"5,5"\nC;1,5\n'):
+        with pytest.raises(InputError, match=r"from 'can', 'IC50, nM'$"):
+            read_table(csv_file(text))
+    for text in ("can;IC50, nM\n", "can;IC50, nM\nCC;5,5\n", "can;IC50, nM\nCC\n"):
+        with pytest.raises(
+            InputError, match=r"(from 'can;IC50', 'nM'|but no rows: add molecules.*)$"
+        ):
+            read_table(csv_file(text))
+
+
 def test_a_column_of_both_decimal_marks_is_refused(csv_file) -> None:
     with pytest.raises(InputError, match=r"row 2, column 'y': '1,5' is not a number"):
         read_table(csv_file("smiles;y\nC;1,5\nCC;2.5\n"))
