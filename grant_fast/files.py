@@ -169,12 +169,12 @@ def unzipped_name(path: str | os.PathLike[str]) -> Path:
     return path.with_suffix("") if path.suffix.lower() == ".gz" else path
 
 
-def read_text(path: Path, line: str = "row") -> str:
+def read_text(path: Path) -> str:
     """What a file of UTF-8 text says, without a byte order mark; unzipped, if it is gzip, by
-    whatever name. `line` is what messages call one of its lines.
+    whatever name.
 
     Raises:
-        InputError: it cannot be read, is not whole, or (naming its row) is not UTF-8.
+        InputError: it cannot be read, is not whole, or (naming its line) is not UTF-8.
     """
     try:
         content = path.read_bytes()
@@ -189,8 +189,8 @@ def read_text(path: Path, line: str = "row") -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        row = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} {line} {row} is not UTF-8 text: save it in UTF-8") from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} line {line} is not UTF-8 text: save it in UTF-8") from error
 
 
 def check_local(name: str) -> None:

@@ -43,7 +43,7 @@ def read_sdf(
         MissingExtraError: rdkit is not installed.
     """
     import_rdkit()  # a missing package is reported once, here, and not by every worker
-    texts = _END.split(re.sub("\r\n?", "\n", read_text(path, "line")))
+    texts = _END.split(re.sub("\r\n?", "\n", read_text(path)))
     if is_marked := not texts[-1].strip():  # nothing is behind the last mark
         texts.pop()
     if not texts:

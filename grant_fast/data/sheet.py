@@ -154,8 +154,8 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     """
     text = read_text(path)
     if "\0" in text:
-        row = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError(f"{path} row {row} holds binary data: give a CSV file")
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path} line {line} holds binary data: save it as a CSV file in UTF-8")
     said = _SEP.match(text)
     text = text[said.end() :] if said else text
     mark = said[1] if said else _delimiter(text, smiles_column)

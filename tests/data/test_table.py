@@ -123,9 +123,10 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,'1'\nCC,'0'\nN,'1'\nO,'0'\n", r"begin like numbers \(\"'1'\", \"'0'\"\)"),
         ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\), too many different ones for classes"),
         ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
-        (b"smiles,y\nC,1\n\xff\xfe,2\n", "row 3 is not UTF-8 text"),
-        (b"smiles,y\nC\0,1\n", "row 2 holds binary data"),
-        (b"\x89PNG\r\n\x1a\n\0\0", "row 1 is not UTF-8 text"),
+        (b"smiles,y\nC,1\n\xff\xfe,2\n", "line 3 is not UTF-8 text"),
+        (b"smiles,y\nC\0,1\n", "line 2 holds binary data"),
+        ("smiles,y\nC,1\n".encode("utf-16-le"), "line 1 holds .*: save it as a CSV file in UTF-8"),
+        (b"\x89PNG\r\n\x1a\n\0\0", "line 1 is not UTF-8 text"),
         ('smiles,y\nC,"1\n', r"row 2 is not valid CSV \(unexpected end of data\)"),
         ('smiles,y\nC,"1"x\n', "row 2 is not valid CSV"),
         pytest.param(
