@@ -42,7 +42,7 @@ _INSTEAD = {
         (".mol", ".mol2", ".pdb"),
         "convert it to an SDF or to a CSV with a column of SMILES, with RDKit or Open Babel",
     ),
-    ".json": "write it as a CSV",
+    **dict.fromkeys((".json", ".parquet", ".feather", ".pkl"), "write it as a CSV"),
     **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "it is compressed: unpack it"),
 }
 _NO_TABLE = (

@@ -306,7 +306,7 @@ OTHER_KINDS = [
     ("a.xlsx", "save the sheet as CSV (UTF-8)"),
     ("old.XLS", "save the sheet as CSV (UTF-8)"),
     ("a.mol2", "convert it to an SDF or to a CSV with a column of SMILES, with RDKit or Open"),
-    ("a.json", "write it as a CSV"),
+    *((f"a.{kind}", "write it as a CSV") for kind in ("json", "parquet", "feather", "pkl")),
     ("a.csv.zip", "it is compressed: unpack it"),
 ]
 
