@@ -63,13 +63,16 @@ class Sheet(NamedTuple):
 
     def check_rows(self) -> None:
         """Refuse a row of too few or too many cells (InputError)."""
+        width = len(self.header)
         for row, cells in self.body:
-            if len(cells) != len(self.header):
+            if len(cells) != width:
+                much, remedy, where = "few", "complete the row", "names"
+                if len(cells) > width:
+                    much, remedy, where = "many", "remove some", "cells"
                 some = f"{len(cells)} cell{'s' * (len(cells) != 1)}"
                 raise InputError(
-                    f"{self.path} row {row} has {some}, but the header has "
-                    f"{len(self.header)}: complete the row, or quote cells that contain "
-                    f"{_MARKS[self.mark]}"
+                    f"{self.path} row {row} has {some}, too {much} for the header's {width}: "
+                    f"{remedy}, or quote {where} that contain {_MARKS[self.mark]}"
                 )
 
     def column(self, at: int) -> list[str]:

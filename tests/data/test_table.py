@@ -112,10 +112,13 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,inf\n", "row 2, column 'y': 'inf' is not finite"),
         ("smiles,y\nC,1e39\n", "row 2, column 'y': '1e39' is not finite in float32"),
         ("smiles,y\nC,\nCC,nan\n", "column 'y' holds no labels at all"),
-        ("smiles,y\nC,1\nCC\n", "row 3 has 1 cell, but the header has 2"),
-        ("smiles,y\nC,1,2\n", "row 2 has 3 cells, but .* 2: .* cells that contain commas"),
-        ("smiles;y\nC;1;2\n", "row 2 has 3 cells, but .* quote cells that contain semicolons"),
-        ("smiles\ty\nC\n", "row 2 has 1 cell, but .* cells that contain tabs"),
+        (
+            "smiles,y\nC,1\nCC\n",
+            "row 3 has 1 cell, too few for the header's 2: complete the row, or",
+        ),
+        ("smiles,y\nC,1,2\n", "row 2 has 3 cells, too many .* 2: .* cells that contain commas"),
+        ("smiles;y\nC;1;2\n", "row 2 has 3 cells, too many .* quote cells that contain semicolons"),
+        ("smiles\ty\nC\n", "row 2 has 1 cell, too few .* quote names that contain tabs"),
         (
             "smiles,y\nC,>1\nCC,5 nM\n",
             r"words that begin like numbers \('>1', '5 nM'\): write plain numbers, without units",
