@@ -161,18 +161,22 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.metric, result.test_metric_each))
     if result.test_metric is not None and result.constant_metric is not None:
-        lines.append(_described_constant(result))
+        lines.append(_described_constant(result, dataset))
     return lines
 
 
-def _described_constant(result: "RunResult") -> str:
+def _described_constant(result: "RunResult", dataset: Any) -> str:
     """The metric of a prediction that ignores the graph, and whether the run's is better."""
+    from ..training.targets import targets_of
+
     line = (
         f"the same answer everywhere would have test {result.metric} {result.constant_metric:.4g}"
     )
     if result.beats_constant(result.test_metric):
         return line
-    logs = ", or the logarithms of the targets" if result.metric in ("mae", "rmse", "r2") else ""
+    y = targets_of(dataset.graphs, dataset.split["train"])
+    has_logs = dataset.task.kind == "regression" and not (y <= 0).any()
+    logs = ", or the logarithms of the targets" if has_logs else ""
     return f"{line}: this network is no better (try a lower --lr or more --epochs{logs})"
 
 

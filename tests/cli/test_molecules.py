@@ -156,6 +156,15 @@ def test_an_sdf_is_predicted_with_its_fields_whatever_the_run_learned_from(
     assert [float(row[-1]) for row in rows[:-1]] == pytest.approx(answers, rel=1e-4)
 
 
+@pytest.mark.parametrize(("lowest", "advised"), [(0.1, True), (0, False), (-1, False)])
+def test_logarithms_are_advised_where_there_are_some(molecules, tmp_path, lowest, advised):
+    rows = [f"{smiles},{lowest + row % 7}" for row, smiles in enumerate(SMILES * 3)]
+    molecules.write_text("smiles,size\n" + "\n".join(rows) + "\n")
+    result = run("train", molecules, *SIZE, "--lr", 1e-9, "-o", tmp_path / "run")
+    assert "this network is no better" in result.stdout
+    assert ("the logarithms of the targets" in result.stdout) == advised
+
+
 def test_an_sdf_without_a_structure_is_refused(of_molecules, tmp_path):
     (bad := tmp_path / "bad.sdf").write_text("smiles,y\nCCO,1\n")
     line = fails("predict", of_molecules, bad, "-o", tmp_path / "out.csv")
