@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.data import HIV
+from benchmarks.gradients import in_training
 from benchmarks.machine import cpu_name
+from benchmarks.measure import TOLERANCE, WrongAnswer, relative_error
 from benchmarks.networks import forever, inference, shuffled, training
 from benchmarks.peers import pyg
 from benchmarks.report import WAYS
@@ -32,6 +34,7 @@ from benchmarks.timing import interleaved
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, native
 from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
+from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching import loss
 
 
@@ -102,20 +105,32 @@ def swapped(theirs: pyg.TAGNet) -> pyg.TAGNet:
     return out
 
 
-def check(ours: FlexGCN, theirs: list[nn.Module], graphs: PackedGraphs, data: list[Any]) -> None:
-    """Ours, and those that take PyG's batches, give what the reference gives in float64."""
+def check(
+    ours: FlexGCN, theirs: list[nn.Module], graphs: PackedGraphs, data: list[Any], task: Task
+) -> None:
+    """Ours, and those that take PyG's batches, give what the reference gives in float64: outputs in
+    evaluation mode, gradients in training.
+
+    Raises:
+        WrongAnswer: one of them does not.
+    """
     from torch_geometric.data import Batch
 
     ids = torch.randperm(len(graphs))[:64]
-    exact = copy.deepcopy(ours).double().eval()
+    exact = copy.deepcopy(ours).double()
     exact.backend = "torch"
-    with torch.no_grad():
-        want = exact(graphs.subset(ids).to(dtype=torch.float64).batch(slice(None))).float()
-        mine = ours.eval()(graphs.batch(ids))
-        collated = Batch.from_data_list([data[i] for i in ids.tolist()])
-        yours = [model.eval()(collated) for model in theirs]
-    for answer in (mine, *yours):
-        torch.testing.assert_close(answer, want, rtol=1e-4, atol=1e-5)
+    want = _answers(exact, graphs.subset(ids).to(dtype=torch.float64).batch(slice(None)), task)
+    collated = Batch.from_data_list([data[i] for i in ids.tolist()])
+    for model, batch in ((ours, graphs.batch(ids)), *((model, collated) for model in theirs)):
+        error = relative_error(_answers(model, batch, task), want)
+        if not error <= TOLERANCE:
+            raise WrongAnswer(f"{type(model).__name__} is off by {error:.1e} of the answer's size")
+
+
+def _answers(model: nn.Module, batch: Any, task: Task) -> list[Tensor]:
+    with evaluating(model):
+        out = model(batch)
+    return [out, *in_training(model, batch, task)]
 
 
 def run(network: Network, graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
@@ -127,7 +142,7 @@ def run(network: Network, graphs: PackedGraphs, task: Task, rounds: int) -> dict
     data = pyg.data_list(graphs)
     ours, theirs = network.models(atoms=not graphs.x.is_floating_point())
     on_batches = {WAYS[1]: OnTensors(ours), WAYS[2]: swapped(theirs), "PyG": theirs}
-    check(ours, list(on_batches.values()), graphs, data)
+    check(ours, list(on_batches.values()), graphs, data, task)
     loader = DataLoader(data, batch_size=network.batch_size, shuffle=True, drop_last=True)
     ids = torch.arange(len(graphs))
     step = partial(training, task=task)
@@ -160,7 +175,7 @@ def paper_mode(graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
     args = (9, MOLHIV.hidden_channels, 1, MOLHIV.orders, True, MOLHIV.dropout, True, True)
     theirs = PaperNet(*args)
     pyg.take_weights(theirs, ours)
-    check(ours, [theirs], graphs, data)
+    check(ours, [theirs], graphs, data, task)
     loader = DataLoader(data, batch_size=MOLHIV.batch_size, shuffle=True)
 
     def epoch(model: nn.Module, batches: Callable[[], Iterator[Any]]) -> Callable[[], None]:

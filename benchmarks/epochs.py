@@ -6,13 +6,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grant_fast.training.model import fitting
 from grant_fast.training.recording import record
 
-from .gradients import accumulate, gradients
-from .gradients import exact as gradients_exactly
+from .gradients import (
+    accumulate,
+    exactly_in_evaluation,
+    exactly_in_training,
+    in_evaluation,
+    in_training,
+)
 from .settings import PYG, PlainBatch, Setting, data_list, peer, peers, through
 from .work import Side, Work
 
@@ -25,35 +30,51 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
     A selection stays for 5 to 50 epochs, so our batches are kept from epoch to epoch, and so is
     PyG's one. On a GPU the whole epoch is recorded as a CUDA graph besides, and replayed.
 
+    What is checked is the gradient over all graphs, each side's in its own batches and so in
+    evaluation mode; and one in training mode, of a batch that all sides share.
+
     Args:
         loader: have PyG go through its `DataLoader` with the recipe's batches, too. That is how it
             is used, and takes a thousand times longer than an epoch should.
     """
-    graphs, device = setting.graphs, setting.graphs.device
+    graphs, device, task = setting.graphs, setting.graphs.device, setting.task
+    parts = fitting(graphs, torch.arange(len(setting.ids)), setting.model)
+    # A quarter of a kept batch, as in float64 each number takes twice as much, and more are kept.
+    shared = parts[0][: max(1, len(parts[0]) // 4)]
+
+    def answer(model: nn.Module, batches: Iterable[Any]) -> list[Tensor]:
+        batch = graphs.batch(slice(0, len(shared)))  # a slice, as those that ours keeps
+        one = batch if model is setting.model else PlainBatch.of(batch)
+        return in_evaluation(model, batches, task) + in_training(model, one, task)
+
+    def exact() -> list[Tensor]:
+        return exactly_in_evaluation(setting) + exactly_in_training(setting, shared)
+
+    def peer_side(model: nn.Module, batches: _Batches) -> Side:
+        return Side(_epoch(model, batches, setting), lambda: answer(model, batches()))
 
     def ours(name: str, recorded: bool = False) -> Callable[[], Side]:
         def make() -> Side:
-            parts = fitting(graphs, torch.arange(len(setting.ids)), setting.model)
             kept = [graphs.batch(slice(int(part[0]), int(part[-1]) + 1)) for part in parts]
             # Recording takes steps, and the other sides start from the same weights.
             model = copy.deepcopy(setting.model) if recorded else setting.model
             run = through(name, _epoch(model, lambda: kept, setting))
             run = _recorded(run, device) if recorded else run
-            return Side(run, through(name, lambda: gradients(setting.model, kept, setting)))
+            return Side(run, through(name, lambda: answer(setting.model, kept)))
 
         return make
 
     def collated() -> Side:
         other = peer(setting)
         whole = [PlainBatch.of(graphs.batch(slice(0, len(setting.ids))))]
-        return _peer_side(other, lambda: whole, setting)
+        return peer_side(other, lambda: whole)
 
     def loaded(who: str) -> Side:
         from torch_geometric.loader import DataLoader
 
         other, data = peer(setting, who), data_list(setting, setting.ids)
         loader = DataLoader(data, batch_size=setting.config.batch_size, shuffle=True)
-        return _peer_side(other, lambda: (batch.to(device) for batch in loader), setting)
+        return peer_side(other, lambda: (batch.to(device) for batch in loader))
 
     sides = {name: ours(name) for name in setting.backends}
     if "triton" in setting.backends:
@@ -64,12 +85,7 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
             sides["PyG, one batch collated beforehand"] = collated
         if loader:
             sides[f"{who}, DataLoader"] = partial(loaded, who)
-    exact = partial(gradients_exactly, setting, len(setting.ids))
     return Work("auto", sides, exact, facts=setting.facts)
-
-
-def _peer_side(model: nn.Module, batches: _Batches, setting: Setting) -> Side:
-    return Side(_epoch(model, batches, setting), lambda: gradients(model, batches(), setting))
 
 
 def _epoch(model: nn.Module, batches: _Batches, setting: Setting) -> Callable[[], None]:
@@ -86,7 +102,7 @@ def _epoch(model: nn.Module, batches: _Batches, setting: Setting) -> Callable[[]
 
     def run() -> None:
         model.train()
-        accumulate(model, batches(), setting)
+        accumulate(model, batches(), setting.task)
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
         optimizer.step()

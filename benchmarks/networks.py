@@ -13,9 +13,8 @@ from grant_fast import GraphBatch, PackedGraphs, Task
 from grant_fast.teaching import loss
 from grant_fast.training.recording import BatchRecorder, room_for
 
-from .gradients import exact as exact_gradients
-from .gradients import gradients
-from .settings import CHECKED, PlainBatch, Setting, data_list, peer, peer_answer, peers, through
+from .gradients import exactly_in_training, in_training
+from .settings import PlainBatch, Setting, data_list, peer, peer_answer, peers, through
 from .work import Side, Work
 
 _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches from
@@ -23,16 +22,17 @@ _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches fro
 
 def step_work(setting: Setting) -> Work:
     """A training step, of shuffled batches put together within the timing: forward, backward and
-    an Adam step. What is checked is the gradient. On a GPU ours is recorded besides, as the trainer
-    records it."""
-    first = setting.graphs.batch(slice(0, min(CHECKED, len(setting.ids))))
+    an Adam step. What is checked is the gradient of such a batch, in training mode. On a GPU ours
+    is recorded besides, as the trainer records it."""
 
     def answer(model: nn.Module) -> list[Tensor]:
-        batch = first if model is setting.model else PlainBatch.of(first)
-        return gradients(model, [batch], setting)
+        batch = setting.graphs.batch(setting.checked)
+        mine = model is setting.model
+        return in_training(model, batch if mine else PlainBatch.of(batch), setting.task)
 
     kind = partial(training, task=setting.task)
-    work = _beside_pyg(setting, kind, answer, partial(exact_gradients, setting))
+    exact = partial(exactly_in_training, setting, setting.checked)
+    work = _beside_pyg(setting, kind, answer, exact)
     if "triton" in setting.backends:
         work.sides["triton, CUDA graph"] = partial(recorded_step, setting)
     return work
@@ -42,9 +42,9 @@ def recorded_step(setting: Setting) -> Side:
     """Batches that are put into one room, with what is done there recorded."""
     graphs, ids, task = setting.graphs, setting.ids, setting.task
     model = copy.deepcopy(setting.model)  # the other sides start from the same weights
-    size, few = min(setting.config.batch_size, len(ids)), min(CHECKED, len(ids))
-    room, checked = room_for(model, graphs, ids, size), room_for(model, graphs, ids, few)
-    if room is None or checked is None or not checked.fill(ids[:few]):
+    size, few = min(setting.config.batch_size, len(ids)), setting.checked
+    room, checked = room_for(model, graphs, ids, size), room_for(model, graphs, ids, len(few))
+    if room is None or checked is None or not checked.fill(few):
         raise ValueError("the network is not one for the kernels alone, and so not recorded")
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step: BatchRecorder[list[Tensor | None]] = BatchRecorder(graphs.device, room)
@@ -68,7 +68,7 @@ def recorded_step(setting: Setting) -> Side:
     if not step.is_replaying:
         raise RuntimeError("the device did not record the step")
     first = copy.deepcopy(setting.model)
-    return Side(recorded, through("triton", partial(gradients, first, [checked], setting)))
+    return Side(recorded, through("triton", partial(in_training, first, checked, task)))
 
 
 def infer_work(setting: Setting) -> Work:

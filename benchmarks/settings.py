@@ -62,15 +62,21 @@ class Setting:
         nodes, edges = int(graphs.host_ptr[count]), int(graphs.host_edge_ptr[count])
         return {"data": self.dataset.name, "graphs": count, "nodes": nodes, "edges": edges}
 
+    @property
+    def checked(self) -> Tensor:
+        """A few of `ids` in random order, the same every time: gathered, as what is timed is."""
+        order = torch.randperm(len(self.ids), generator=torch.Generator().manual_seed(0))
+        return self.ids[order[:CHECKED]]
+
     def exact(self) -> list[Tensor]:
-        """Predictions for the first graphs, in float64."""
-        graphs = self.graphs.subset(slice(0, CHECKED)).to(dtype=torch.float64)
+        """Predictions for the checked graphs, in float64."""
+        graphs = self.graphs.subset(self.checked).to(dtype=torch.float64)
         with backend("torch"):
             return [predictions(self.double(), [graphs.batch(slice(None))])]
 
     def answer(self) -> list[Tensor]:
         """The same, as they come."""
-        return [predictions(self.model, [self.graphs.batch(slice(0, CHECKED))])]
+        return [predictions(self.model, [self.graphs.batch(self.checked)])]
 
     def double(self) -> FlexGCN:
         """The network in float64, a copy."""
@@ -159,10 +165,9 @@ def peer(setting: Setting, kind: str = PYG) -> nn.Module:
 
 def peer_answer(peer: nn.Module, setting: Setting) -> list[Tensor]:
     """Its predictions for the graphs that `Setting.exact` is of."""
-    count = min(CHECKED, len(setting.graphs))
     peer.eval()
     with torch.no_grad():
-        return [peer(PlainBatch.of(setting.graphs.batch(slice(0, count))))]
+        return [peer(PlainBatch.of(setting.graphs.batch(setting.checked)))]
 
 
 def data_list(setting: Setting, ids: Tensor) -> list[Any]:

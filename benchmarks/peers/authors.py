@@ -24,9 +24,8 @@ class PaperNet(TAGNet):
         edges, weight = gcn_norm(batch.edge_index, None, n, add_self_loops=False)
         a = SparseTensor(row=edges[1], col=edges[0], value=weight, sparse_sizes=(n, n))
         x = self.encoder(batch.x)
-        for conv, norm, rate in zip(self.convs, self.norms, self.dropout, strict=False):
-            x = norm(_layer(conv, a, x)).relu()
-            x = torch.nn.functional.dropout(x, rate, self.training)
+        for conv, norm, dropout in zip(self.convs, self.norms, self.dropouts, strict=False):
+            x = dropout(norm(_layer(conv, a, x)).relu())
         x = _layer(self.convs[-1], a, x)
         return self.head(global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import BatchNorm, TAGConv, global_mean_pool
 
-from grant_fast import FlexGCN, PackedGraphs
+from grant_fast import FlexConv, FlexGCN, PackedGraphs
 from grant_fast.nn import ATOM_CARDINALITIES
 from grant_fast.reference import expand_rows
 
@@ -37,14 +37,13 @@ class TAGNet(nn.Module):
         )
         self.norms = nn.ModuleList(BatchNorm(h) if norm else nn.Identity() for h in hidden_channels)
         rates = [dropout] * len(hidden_channels) if isinstance(dropout, float) else dropout
-        self.dropout, self.pool = tuple(rates), pool
+        self.dropouts, self.pool = nn.ModuleList(map(nn.Dropout, rates)), pool
         self.head = nn.Identity() if head is None else nn.Linear(out_channels, head)
 
     def forward(self, batch: Data) -> Tensor:
         x = self.encoder(batch.x)
-        for conv, norm, rate in zip(self.convs, self.norms, self.dropout, strict=False):
-            x = norm(conv(x, batch.edge_index)).relu()
-            x = nn.functional.dropout(x, rate, self.training)
+        for conv, norm, dropout in zip(self.convs, self.norms, self.dropouts, strict=False):
+            x = dropout(norm(conv(x, batch.edge_index)).relu())
         x = self.convs[-1](x, batch.edge_index)
         return self.head(global_mean_pool(x, batch.batch, batch.num_graphs) if self.pool else x)
 
@@ -100,12 +99,20 @@ def _convs(peer: TAGNet) -> list[Any]:
 
 
 def gradients(peer: TAGNet) -> list[Tensor | None]:
-    """Of all its weights, in the order and layout of the `FlexGCN` that they were taken from."""
+    """Of all its weights, in the order and layout of the `FlexGCN` that they were taken from.
+
+    A layer may have been replaced with a `FlexConv`.
+    """
     out: list[Tensor | None] = []
     if not isinstance(peer.encoder, nn.Identity):
         out.append(torch.cat([table.grad for table in _tables(peer)]))
     for conv in _convs(peer):
-        out += [torch.stack([lin.weight.grad.T for lin in conv.lins]), conv.bias.grad]
+        weight = (
+            conv.weight.grad
+            if isinstance(conv, FlexConv)
+            else torch.stack([lin.weight.grad.T for lin in conv.lins])
+        )
+        out += [weight, conv.bias.grad]
     out[-1:-1] = [p.grad for p in peer.head.parameters()]  # ours stands inside the last layer
     return out + [p.grad for p in peer.norms.parameters()]
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import time
 import weakref
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from benchmarks import (
     packing,
     scores,
     scoring_checks,
+    settings,
 )
 from benchmarks.epochs import _recorded, epoch_work
 from benchmarks.layers import layer_work
@@ -32,9 +34,10 @@ from benchmarks.measure import Bench, WrongAnswer, measure, relative_error
 from benchmarks.settings import Setting
 from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
-from grant_fast import GraphBatch, InputError, PackedGraphs, Task, ops
+from grant_fast import GraphBatch, InputError, PackedGraphs, Task, native, ops
 from grant_fast.batches import tiles
 from grant_fast.kernels import configurations
+from grant_fast.native import loading
 from grant_fast.teaching import fused, sampler
 from grant_fast.training import recording
 from tests import emulator
@@ -143,6 +146,82 @@ def test_a_collated_batch_must_hold_the_graphs_that_were_drawn(store, monkeypatc
         race(packing.collate_work(store.graphs("graphon"), 2))
 
 
+@pytest.fixture
+def kernels(monkeypatch):
+    """What the CPU's kernels are called for by a function, as a counter."""
+    if native.build() is None:
+        pytest.skip("the CPU kernels were not compiled")
+    called, library = [], loading.library()
+
+    class Noted:
+        def __getattr__(self, name):
+            called.append(name)
+            return getattr(library, name)
+
+    def of(run):
+        called.clear()
+        run()
+        return Counter(name for name in called if name != "vector_lanes")
+
+    monkeypatch.setattr(loading, "library", Noted)
+    return of
+
+
+TIMED = [networks.step_work, networks.infer_work, partial(epoch_work, loader=False)]
+
+
+@pytest.mark.parametrize("recipe", ["ogbg-molhiv", "gen-cls"])
+@pytest.mark.parametrize("work", TIMED, ids=["step", "infer", "epoch"])
+def test_what_is_checked_are_the_kernels_that_are_timed(store, work, recipe, kernels):
+    side = work(Setting.of(recipe, store)).sides["auto"]()
+    side.run()  # packs what is packed once
+    timed, checked = kernels(side.run), kernels(side.answer)
+    assert timed and checked.keys() >= timed.keys()
+    if work in TIMED[:2]:  # an epoch is checked in evaluation mode, too
+        assert checked == timed
+    assert ("network_backward" in checked) == (work is not networks.infer_work)
+
+
+def test_a_check_leaves_the_network_as_it_was(store):
+    setting = Setting.of("ogbg-molhiv", store)
+    before = copy.deepcopy(setting.model)
+    networks.step_work(setting).sides["auto"]().answer()
+    assert relative_error([*setting.model.buffers()], [*before.buffers()]) == 0
+    assert [part.training for part in setting.model.modules()] == [
+        part.training for part in before.modules()
+    ]
+    assert all(p.grad is None for p in setting.model.parameters())
+
+
+@pytest.mark.parametrize("way", range(3))
+def test_the_cpus_networks_are_checked_in_training_on_all_ways(store, way, kernels, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    from benchmarks import cpu
+    from benchmarks.peers import pyg
+
+    dataset = store.dataset("ogbg-molhiv")
+    graphs, task, listed = dataset.graphs, dataset.task, pyg.data_list(dataset.graphs)
+    ours, theirs = cpu.MOLHIV.models(atoms=True)
+    models = [ours, cpu.OnTensors(ours), cpu.swapped(theirs)]
+    check = lambda: cpu.check(ours, models[1:], graphs, listed, task)  # noqa: E731
+    batch = graphs.batch([0, 1, 2])
+    step = cpu.training(ours, iter([batch]), task)
+    assert kernels(check).keys() >= kernels(step).keys() >= {"network_forward", "network_backward"}
+
+    kind = type(models[way])
+    right = kind.forward
+
+    def wrong(model, batch):  # right as it goes, and wrong as it comes back
+        out = right(model, batch)
+        if out.requires_grad and out.dtype == torch.float32:
+            out.register_hook(lambda grad: 1.01 * grad)
+        return out
+
+    monkeypatch.setattr(kind, "forward", wrong)
+    with pytest.raises(WrongAnswer, match=f"{kind.__name__} is off"):
+        check()
+
+
 def test_an_epoch_must_see_every_graph_once(store, monkeypatch):
     loader = pytest.importorskip("torch_geometric.loader")
     work = lambda: epoch_work(Setting.of("ogbg-molhiv", store), loader=True)  # noqa: E731
@@ -164,11 +243,12 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
 
     replayed = []
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(networks, "CHECKED", 6)
+    monkeypatch.setattr(settings, "CHECKED", 6)
     small = {"hidden_channels": (9,), "orders": (2, 2), "dropout": (0.0,)}
     setting = Setting.of("ogbg-molhiv", store, batch_size=4, **small)
     made = networks.recorded_step(setting)
-    assert relative_error(made.answer(), gradients.exact(setting, 6)) < 1e-5
+    exact = gradients.exactly_in_training(setting, setting.checked)
+    assert relative_error(made.answer(), exact) < 1e-5
     for _ in range(3):
         made.run()
     assert len(replayed) == 5  # three steps before, of which the first is not recorded
