@@ -22,6 +22,8 @@ def seconds(run: Callable[[], Any], device: torch.device) -> float:
         return time.perf_counter() - start
     start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     _flusher(device).zero_()
+    # Or the host would give the device its work while this lasts, and the time that takes is ours.
+    torch.cuda.synchronize(device)
     start_event.record()
     run()
     end_event.record()

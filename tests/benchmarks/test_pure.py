@@ -4,6 +4,7 @@ import json
 import math
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -75,6 +76,23 @@ def test_the_clock_runs_only_while_the_measured_code_does():
     elapsed = clock.run(lambda: torch.ones(10), torch.device("cpu"))
     timing.seconds(lambda: torch.ones(10), torch.device("cpu"))
     assert clock() == elapsed > 0
+
+
+def test_on_a_gpu_the_host_gets_no_time_for_free(monkeypatch):
+    done = Mock()
+    done.start.elapsed_time.return_value = 3.0
+    monkeypatch.setattr(timing, "_flusher", lambda device: done.flusher)
+    monkeypatch.setattr(torch.cuda, "Event", Mock(side_effect=[done.start, done.end]))
+    monkeypatch.setattr(torch.cuda, "synchronize", done.synchronize)
+    device = torch.device("cuda")
+    assert timing.seconds(done.run, device) == 3e-3
+    wait = call.synchronize(device)
+    before = [call.flusher.zero_(), wait, call.start.record(), call.run(), call.end.record()]
+    assert done.mock_calls == [
+        *before,
+        call.end.synchronize(),
+        call.start.elapsed_time(done.end),
+    ]
 
 
 def test_an_error_is_one_line():
