@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,9 +87,9 @@ def layer_work(
         backends: of ours, each a side of its own.
     """
     problem = Problem.draw(batch, width, order)
-    sides = {
-        name: _side(problem, call, parameters, arrange, train)
-        for name, call, parameters, arrange in _layers(problem, compiled, backends)
+    sides: dict[str, Callable[[], Side]] = {
+        name: partial(_side, problem, make, train)
+        for name, make in _layers(problem, compiled, backends)
     }
     bits = batch.graphs.bits
     small = bits is not None and bool(bits.fits.any())
@@ -117,49 +117,57 @@ def layer_work(
     )
 
 
-_Call = Callable[[Tensor], Tensor]
-_Arrange = Callable[[list[Tensor]], list[Tensor]]
+class _Layer(NamedTuple):
+    """A side's layer, its parameters, and how their gradients become [dW, db]."""
+
+    call: Callable[[Tensor], Tensor]
+    parameters: list[Tensor]
+    arranged: Callable[[list[Tensor]], list[Tensor]]
+
+
+#: How `TAGConv` takes the edges, see `peers.tag.edges_as`.
+_FORMS = ("edge_index", "CSR", "SparseTensor")
 
 
 def _layers(
     problem: Problem, with_compiled: bool, backends: Sequence[str]
-) -> Iterator[tuple[str, Callable[[], _Call], list[Tensor], _Arrange]]:
-    """(name, how to make the layer, its parameters, their gradients as [dW, db]) of each side."""
+) -> Iterator[tuple[str, Callable[[], _Layer]]]:
+    """The name of each side, and how to make its layer."""
     weight, bias = (t.clone().requires_grad_() for t in (problem.weight, problem.bias))
     adjacency = problem.batch.adjacency(True)
-    own = [weight, bias]
 
-    def ours(backend: str) -> _Call:
-        return lambda x: ops.flex_conv(x, weight, bias, adjacency, backend=backend)
+    def ours(backend: str) -> _Layer:
+        def call(x: Tensor) -> Tensor:
+            return ops.flex_conv(x, weight, bias, adjacency, backend=backend)
+
+        return _Layer(call, [weight, bias], list)
+
+    def peer(kind: type) -> _Layer:
+        layer = kind(adjacency)
+        return _Layer(lambda x: layer(x, weight, bias), [weight, bias], list)
+
+    def tag_conv(form: str, compiled: bool = False) -> _Layer:
+        from .peers import tag
+
+        edges = tag.edges_as(form, adjacency, problem.batch.edge_index)
+        conv = tag.tag_layer(problem.weight, problem.bias, normalize=form == "edge_index")
+        call = tag.compiled(conv) if compiled else conv
+        parameters = [lin.weight for lin in conv.lins] + [conv.bias]
+        return _Layer(lambda x: call(x, edges), parameters, _stacked)
 
     for backend in backends:
-        yield backend, partial(ours, backend), own, list
-
-    def peer(kind: type) -> _Call:
-        layer = kind(adjacency)
-        return lambda x: layer(x, weight, bias)
-
-    yield "vendor SpMM", partial(peer, VendorLayer), own, list
+        yield backend, partial(ours, backend)
+    yield "vendor SpMM", partial(peer, VendorLayer)
     if problem.batch.num_graphs > 1:  # Â² of the one big graph would have 1.8 billion entries
-        yield "paper's formulation", partial(peer, PaperLayer), own, list
+        yield "paper's formulation", partial(peer, PaperLayer)
     if find_spec("torch_geometric") is None:
         return
-    from .peers import tag
-
-    for form in tag.FORMS:
+    for form in _FORMS:
         if form == "SparseTensor" and find_spec("torch_sparse") is None:
             continue
-        conv = tag.tag_layer(problem.weight, problem.bias, normalize=form == "edge_index")
-        parameters = [lin.weight for lin in conv.lins] + [conv.bias]
-
-        def tag_call(form: str, conv: Any) -> _Call:
-            edges = tag.edges_as(form, adjacency, problem.batch.edge_index)
-            return lambda x: conv(x, edges)
-
-        yield f"TAGConv, {form}", partial(tag_call, form, conv), parameters, _stacked
+        yield f"TAGConv, {form}", partial(tag_conv, form)
         if form == "edge_index" and with_compiled:
-            fast = tag.compiled(conv)
-            yield "TAGConv, compiled", partial(tag_call, form, fast), parameters, _stacked
+            yield "TAGConv, compiled", partial(tag_conv, form, compiled=True)
 
 
 def _structure(batch: GraphBatch) -> list[Tensor]:
@@ -174,37 +182,27 @@ def _stacked(grads: list[Tensor]) -> list[Tensor]:
     return [torch.stack([grad.T for grad in grads[:-1]]), grads[-1]]
 
 
-def _side(
-    problem: Problem,
-    make: Callable[[], _Call],
-    parameters: list[Tensor],
-    arrange: _Arrange,
-    train: bool,
-) -> Callable[[], Side]:
-    """How to make a side; a peer that cannot be made here then says why, and the rest go on."""
+def _side(problem: Problem, make: Callable[[], _Layer], train: bool) -> Side:
+    """A side, made; a peer that cannot be made here then says why, and the rest go on."""
+    layer, parameters, arranged = make()
+    wanted = [problem.x, *parameters]
 
-    def side() -> Side:
-        layer = make()
-        wanted = [problem.x, *parameters]
+    def forward() -> Tensor:
+        with torch.no_grad():
+            return layer(problem.x)
 
-        def forward() -> Tensor:
-            with torch.no_grad():
-                return layer(problem.x)
+    def step() -> tuple[Tensor, ...]:
+        y = layer(problem.x)
+        return y, *torch.autograd.grad(y, wanted, problem.grad)
 
-        def step() -> tuple[Tensor, ...]:
-            y = layer(problem.x)
-            return y, *torch.autograd.grad(y, wanted, problem.grad)
+    def answer() -> list[Tensor]:
+        if not train:
+            return [forward()]
+        y, dx, *rest = step()
+        return [y.detach(), dx, *arranged(rest)]
 
-        def answer() -> list[Tensor]:
-            if not train:
-                return [forward()]
-            y, dx, *rest = step()
-            return [y.detach(), dx, *arrange(rest)]
+    def held() -> int:
+        given = [*parameters, *_structure(problem.batch)]
+        return held_for_backward(lambda: layer(problem.x), given)
 
-        def held() -> int:
-            given = [*parameters, *_structure(problem.batch)]
-            return held_for_backward(lambda: layer(problem.x), given)
-
-        return Side(step if train else forward, answer, held if train else None)
-
-    return side
+    return Side(step if train else forward, answer, held if train else None)

@@ -11,8 +11,6 @@ from grant_fast.adjacency import Adjacency
 
 from .vendor import csr_matrix
 
-FORMS = ("edge_index", "CSR", "SparseTensor")
-
 
 def tag_layer(weight: Tensor, bias: Tensor, normalize: bool) -> TAGConv:
     """A `TAGConv` with the weights [κ, h_in, h_out] and bias [h_out]."""
@@ -26,7 +24,7 @@ def tag_layer(weight: Tensor, bias: Tensor, normalize: bool) -> TAGConv:
 
 
 def edges_as(form: str, adjacency: Adjacency, edge_index: Tensor) -> Any:
-    """The edges for `TAGConv.forward`, in one of `FORMS`.
+    """The edges for `TAGConv.forward`, as "edge_index", "CSR" or "SparseTensor".
 
     An edge_index is normalised by the layer at every call, as it comes. A sparse matrix carries
     its normalised values, computed once, here: the best that its users can do.

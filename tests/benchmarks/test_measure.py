@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import sys
 import time
 import weakref
 from collections import Counter
@@ -101,6 +102,16 @@ def test_a_layer_and_all_its_peers_agree(store):
     x = work.facts["bytes of x"]
     assert found["auto"]["held bytes"] == x  # one copy, whatever the order
     assert found["vendor SpMM"]["held bytes"] == 4 * x
+
+
+def test_a_pyg_that_cannot_be_used_costs_its_own_sides_alone(store, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    monkeypatch.setitem(sys.modules, "benchmarks.peers.tag", None)
+    monkeypatch.delattr("benchmarks.peers.tag", raising=False)
+    found = race(layer_work(store.graphs("graphon").batch(slice(None)), 5, 3, True, True))
+    lost = {name for name, values in found["sides"].items() if "failed" in values}
+    assert lost == {name for name in found["sides"] if name.startswith("TAGConv")} != set()
+    assert {"vendor SpMM", "paper's formulation"} <= set(found["ratios"])
 
 
 def rearranged(data: list, graphs: PackedGraphs) -> PackedGraphs:
