@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from grant_fast.training.model import fitting
 from grant_fast.training.recording import record
 
+from .gradients import TOLERANCE as GRADIENT_TOLERANCE
 from .gradients import (
     accumulate,
     exactly_in_evaluation,
@@ -19,7 +20,7 @@ from .gradients import (
     in_training,
 )
 from .settings import PYG, PlainBatch, Setting, data_list, peer, peers, through
-from .work import Side, Work
+from .work import TOLERANCE, Side, Work
 
 _Batches = Callable[[], Iterable[Any]]
 
@@ -85,7 +86,8 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
             sides["PyG, one batch collated beforehand"] = collated
         if loader:
             sides[f"{who}, DataLoader"] = partial(loaded, who)
-    return Work("auto", sides, exact, facts=setting.facts)
+    tolerances = [TOLERANCE for _ in setting.model.parameters()] + [GRADIENT_TOLERANCE]
+    return Work("auto", sides, exact, facts=setting.facts, tolerances=tolerances)
 
 
 def _epoch(model: nn.Module, batches: _Batches, setting: Setting) -> Callable[[], None]:

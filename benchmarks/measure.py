@@ -13,12 +13,10 @@ from torch import Tensor
 
 from .memory import peak
 from .timing import LEAST_ROUNDS, Clock, rounds_for, seconds
-from .work import Side, Work
+from .work import TOLERANCE, Side, Work
 
 #: A side whose first run takes longer than this share of a case's budget takes no turns.
 PATIENCE = 0.3
-#: Of ‖answer − exact‖ / ‖exact‖, in float32.
-TOLERANCE = 1e-4
 
 
 class WrongAnswer(Exception):
@@ -90,9 +88,10 @@ def _ready(work: Work) -> tuple[dict[str, Side], dict[str, Any]]:
         report[name] = {}
         try:
             side = make()
-            report[name]["error"] = error = relative_error(side.answer(), exact)
-            if not error <= TOLERANCE:
-                raise WrongAnswer(f"off by {error:.1e} of the answer's size")
+            answer = side.answer()
+            report[name]["error"] = relative_error(answer, exact)
+            tolerances = work.tolerances or [TOLERANCE] * len(exact)
+            must_be_right(relative_errors(answer, exact), tolerances)
             if side.held is not None:
                 report[name]["held bytes"] = side.held()
         except Exception as error:
@@ -169,17 +168,29 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def relative_error(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
-    """The largest ‖got − want‖ / ‖want‖ of the pairs; infinite where shapes differ, NaN stays."""
-    worst = 0.0
-    if len(got) != len(want) or any(g.shape != w.shape for g, w in zip(got, want, strict=False)):
-        return float("inf")
-    for g, w in zip(got, want, strict=True):
-        size = float(w.double().norm()) or 1.0
-        error = float((g.detach().double() - w).norm()) / size
-        worst = error if error != error or error > worst else worst
-        if worst != worst:
-            break
-    return worst
+    """The largest of `relative_errors`; NaN stays."""
+    found = relative_errors(got, want)
+    return max(found, key=lambda error: (error != error, error), default=0.0)
+
+
+def relative_errors(got: Sequence[Tensor], want: Sequence[Tensor]) -> list[float]:
+    """‖got − want‖ / ‖want‖ of each pair; infinite for all where shapes differ."""
+    if [g.shape for g in got] != [w.shape for w in want]:
+        return [float("inf")] * max(1, len(want))
+    sizes = [float(w.double().norm()) or 1.0 for w in want]
+    off = [float((g.detach().double() - w).norm()) for g, w in zip(got, want, strict=True)]
+    return [error / size for error, size in zip(off, sizes, strict=True)]
+
+
+def must_be_right(errors: Sequence[float], tolerances: Sequence[float]) -> None:
+    """Compare each error with its tolerance.
+
+    Raises:
+        WrongAnswer: one of them is larger, or NaN.
+    """
+    for error, tolerance in zip(errors, tolerances, strict=True):
+        if not error <= tolerance:
+            raise WrongAnswer(f"off by {error:.1e} of the answer's size")
 
 
 def _spread(values: list[float]) -> float:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from grant_fast import GraphBatch, PackedGraphs, Task
 from grant_fast.teaching import loss
 from grant_fast.training.recording import BatchRecorder, room_for
 
+from .gradients import TOLERANCE as GRADIENT_TOLERANCE
 from .gradients import exactly_in_training, in_training
 from .settings import PlainBatch, Setting, data_list, peer, peer_answer, peers, through
 from .work import Side, Work
@@ -32,7 +34,7 @@ def step_work(setting: Setting) -> Work:
 
     kind = partial(training, task=setting.task)
     exact = partial(exactly_in_training, setting, setting.checked)
-    work = _beside_pyg(setting, kind, answer, exact)
+    work = replace(_beside_pyg(setting, kind, answer, exact), tolerances=[GRADIENT_TOLERANCE])
     if "triton" in setting.backends:
         work.sides["triton, CUDA graph"] = partial(recorded_step, setting)
     return work
@@ -42,9 +44,9 @@ def recorded_step(setting: Setting) -> Side:
     """Batches that are put into one room, with what is done there recorded."""
     graphs, ids, task = setting.graphs, setting.ids, setting.task
     model = copy.deepcopy(setting.model)  # the other sides start from the same weights
-    size, few = min(setting.config.batch_size, len(ids)), setting.checked
-    room, checked = room_for(model, graphs, ids, size), room_for(model, graphs, ids, len(few))
-    if room is None or checked is None or not checked.fill(few):
+    size = setting.batch_size
+    room, checked = (room_for(model, graphs, ids, size) for _ in range(2))
+    if room is None or checked is None or not checked.fill(setting.checked):
         raise ValueError("the network is not one for the kernels alone, and so not recorded")
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step: BatchRecorder[list[Tensor | None]] = BatchRecorder(graphs.device, room)
@@ -87,7 +89,7 @@ _Answer = Callable[[nn.Module], list[Tensor]]
 def _beside_pyg(
     setting: Setting, kind: _Run, answer: _Answer, exact: Callable[[], list[Tensor]]
 ) -> Work:
-    graphs, size = setting.graphs, min(setting.config.batch_size, len(setting.ids))
+    graphs, size = setting.graphs, setting.batch_size
 
     def ours(name: str) -> Side:
         run = kind(setting.model, shuffled(graphs, setting.ids, size))

@@ -23,7 +23,6 @@ from .data import Store
 PYG, PAPER = "PyG", "paper's formulation"  # peers of a whole network
 #: What makes a network of molecules one of widths 64.
 WIDE: dict[str, Any] = {"hidden_channels": (64, 64, 64), "embedding": 64, "head": None}
-CHECKED = 64  # graphs whose predictions or gradients are compared before a network is timed
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,15 @@ class Setting:
         return {"data": self.dataset.name, "graphs": count, "nodes": nodes, "edges": edges}
 
     @property
+    def batch_size(self) -> int:
+        """Graphs of a batch."""
+        return min(self.config.batch_size, len(self.ids))
+
+    @property
     def checked(self) -> Tensor:
-        """A few of `ids` in random order, the same every time: gathered, as what is timed is."""
+        """A batch of `ids` as those that are timed, drawn at random, the same every time."""
         order = torch.randperm(len(self.ids), generator=torch.Generator().manual_seed(0))
-        return self.ids[order[:CHECKED]]
+        return self.ids[order[: self.batch_size]]
 
     def exact(self) -> list[Tensor]:
         """Predictions for the checked graphs, in float64."""

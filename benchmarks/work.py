@@ -6,6 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+#: Of ‖answer − exact‖ / ‖exact‖, in float32.
+TOLERANCE = 1e-4
+
 
 @dataclass(frozen=True)
 class Side:
@@ -32,6 +35,8 @@ class Work:
         exact: the answer in float64.
         bytes: the least that the work must move; None where nobody stated it.
         facts: sizes, and whatever else a reader wants to know.
+        tolerances: of ‖answer − exact‖ / ‖exact‖ of each tensor, in float32; `TOLERANCE` of each
+            where none are given.
     """
 
     ours: str
@@ -39,3 +44,4 @@ class Work:
     exact: Callable[[], Sequence[Tensor]]
     bytes: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    tolerances: Sequence[float] = ()

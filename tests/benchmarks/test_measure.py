@@ -27,7 +27,6 @@ from benchmarks import (
     packing,
     scores,
     scoring_checks,
-    settings,
 )
 from benchmarks.epochs import _recorded, epoch_work
 from benchmarks.layers import layer_work
@@ -79,6 +78,14 @@ def test_peers_that_fail_are_named_and_the_others_raced():
     assert found["sides"]["ours"]["rounds"] >= 3
     mine = found["sides"]["ours"]["seconds"]
     assert found["fraction of copy bandwidth"] == pytest.approx(1000 / mine / 1e9)
+
+
+def test_every_tensor_has_a_tolerance_of_its_own():
+    answer = [ONE.float(), 1.001 * ONE.float()]
+    sides = {"ours": lambda: Side(lambda: time.sleep(0.001), lambda: answer)}
+    race(Work("ours", sides, lambda: [ONE, ONE], tolerances=[1e-4, 2e-3]))
+    with pytest.raises(WrongAnswer, match=r"off by 1\.0e-03"):
+        race(Work("ours", sides, lambda: [ONE, ONE], tolerances=[2e-3, 1e-4]))
 
 
 def test_our_own_failure_is_an_error():
@@ -214,7 +221,7 @@ def test_the_cpus_networks_are_checked_in_training_on_all_ways(store, way, kerne
     graphs, task, listed = dataset.graphs, dataset.task, pyg.data_list(dataset.graphs)
     ours, theirs = cpu.MOLHIV.models(atoms=True)
     models = [ours, cpu.OnTensors(ours), cpu.swapped(theirs)]
-    check = lambda: cpu.check(ours, models[1:], graphs, listed, task)  # noqa: E731
+    check = lambda: cpu.check(ours, models[1:], graphs, listed, task, 50)  # noqa: E731
     batch = graphs.batch([0, 1, 2])
     step = cpu.training(ours, iter([batch]), task)
     assert kernels(check).keys() >= kernels(step).keys() >= {"network_forward", "network_backward"}
@@ -229,7 +236,7 @@ def test_the_cpus_networks_are_checked_in_training_on_all_ways(store, way, kerne
         return out
 
     monkeypatch.setattr(kind, "forward", wrong)
-    with pytest.raises(WrongAnswer, match=f"{kind.__name__} is off"):
+    with pytest.raises(WrongAnswer):
         check()
 
 
@@ -254,7 +261,6 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
 
     replayed = []
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(settings, "CHECKED", 6)
     small = {"hidden_channels": (9,), "orders": (2, 2), "dropout": (0.0,)}
     setting = Setting.of("ogbg-molhiv", store, batch_size=4, **small)
     made = networks.recorded_step(setting)

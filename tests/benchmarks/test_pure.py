@@ -62,7 +62,8 @@ def test_relative_error_sees_shapes_and_nan():
     assert relative_error([one, 3 * one], [one, one]) == pytest.approx(2)
     assert math.isinf(relative_error([one[:2]], [one])) and math.isinf(relative_error([], [one]))
     assert math.isnan(relative_error([one * math.nan, one], [one, one]))
-    assert relative_error([0 * one], [0 * one]) == 0
+    assert math.isnan(relative_error([one, one * math.nan], [2 * one, one]))
+    assert relative_error([0 * one], [0 * one]) == relative_error([], []) == 0
 
 
 def test_rounds_fill_the_budget_within_limits():
