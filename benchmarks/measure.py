@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .memory import peak
-from .timing import LEAST_ROUNDS, Clock, rounds_for, seconds
+from .timing import Clock, least_rounds, rounds_for, seconds, spread
 from .work import TOLERANCE, Side, Work
 
 #: A side whose first run takes longer than this share of a case's budget takes no turns.
@@ -59,23 +59,27 @@ def measure(work: Work, bench: Bench, clock: Clock, pedantic: Callable[..., Any]
     turns = {n: s for n, s in sides.items() if n == work.ours or first[n] <= slow}
     samples = {name: [first[name]] for name in sides}
 
+    rounds = rounds_for(sum(first[name] for name in turns), bench.budget)
+    many = {name: max(rounds, least_rounds(first[name])) for name in turns}
     others, shuffle = [name for name in turns if name != work.ours], Random(0).shuffle
 
     def peers() -> None:
         shuffle(others)  # who goes before leaves something in the cache
         for name in others:
+            if len(samples[name]) == many[name]:
+                continue
             samples[name].append(seconds(turns[name].run, bench.device))
 
     def ours() -> None:
         samples[work.ours].append(clock.run(turns[work.ours].run, bench.device))
 
-    rounds = rounds_for(sum(first[name] for name in turns), bench.budget)
-    pedantic(ours, setup=peers, rounds=rounds - 1)  # everyone had a turn already
+    pedantic(ours, setup=peers, rounds=many[work.ours] - 1)  # everyone had a turn already
     for name, side in sides.items():
         values = samples[name]  # the slow are measured apart, as often as must be
-        values += [seconds(side.run, bench.device) for _ in range(LEAST_ROUNDS - len(values))]
+        while len(values) < least_rounds(statistics.median(values)):
+            values.append(seconds(side.run, bench.device))
         report[name] |= {"seconds": statistics.median(values), "rounds": len(values)}
-        report[name] |= {"spread": _spread(values)}
+        report[name] |= {"spread": spread(values)}
     return _summary(work, report, bench)
 
 
@@ -191,12 +195,6 @@ def must_be_right(errors: Sequence[float], tolerances: Sequence[float]) -> None:
     for error, tolerance in zip(errors, tolerances, strict=True):
         if not error <= tolerance:
             raise WrongAnswer(f"off by {error:.1e} of the answer's size")
-
-
-def _spread(values: list[float]) -> float:
-    """Interquartile range over the median, of three values their range: how noisy it was."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return (high - low) / middle if middle else 0.0
 
 
 def _summary(work: Work, report: dict[str, Any], bench: Bench) -> dict[str, Any]:

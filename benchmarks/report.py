@@ -8,12 +8,22 @@ from grant_fast.files import atomic_path
 from grant_fast.studies.markdown import markdown as table
 
 from .cases import CENTRE_ORDER, CHECK, RUN, WIDTHS
+from .timing import QUICK
 
 Results = dict[str, Any]
 #: Ours in the table of `benchmarks.cpu`, from what gains most to what changes least of a script.
 WAYS = ("FlexGCN, packed", "FlexGCN, PyG's loader", "FlexConv, PyG's loader")
 #: Ours in a race, perhaps with more words behind a comma.
 OURS = ("auto", "torch", "triton")
+#: PyG in that table: as its loader comes, and where there are threads for it with num_workers=1.
+PYGS = ("PyG", "PyG, a worker process")
+#: A figure is marked whose runs spread over more of their median, ours or the peer's.
+UNSTEADY = 0.3
+MARK = "≈"
+LEGEND = (
+    f"{MARK} marks a figure that varied: the middle half of the runs behind it (of three, all), "
+    f"ours or the peer's, spread over more than {UNSTEADY:.0%} of their median."
+)
 TITLES = {
     "step": "Training steps (timing includes collating the batches)",
     "infer": "Scoring passes (inference; timing includes collating the batches)",
@@ -83,6 +93,8 @@ def _about(document: Results) -> str:
         "above 1, we are faster. *Limit* is the least time that the stated bytes take at copy "
         "bandwidth, divided by our time."
     )
+    raced = [c["result"] for c in document["cases"].values() if "sides" in c.get("result", {})]
+    lines += [f"{runs_behind(raced)} {LEGEND}".strip()] if raced else []
     tool = document.get("compute-sanitizer")
     if tool is not None:
         code = tool.get("exit code")
@@ -121,7 +133,7 @@ def _race_table(members: dict[str, Results]) -> str:
             name.split("/", 1)[1],
             sizes(result["facts"]),
             result["ours"],
-            milliseconds(result["sides"][result["ours"]]["seconds"]),
+            our_time(result),
             *(_cell(result, peer) for peer in peers),
             *([percent(result.get("fraction of copy bandwidth"))] if limited else []),
         ]
@@ -143,7 +155,36 @@ def _cell(result: Results, peer: str) -> str:
     failed = result["sides"][peer].get("failed")
     if failed is not None:
         return "out of memory" if failed == "out of memory" else "failed"
-    return ratio(result["ratios"][peer])
+    return ratio_to(result, peer)
+
+
+def our_time(result: Results) -> str:
+    """Our milliseconds."""
+    mine = result["sides"][result["ours"]]
+    return marked(milliseconds(mine["seconds"]), mine.get("spread"))
+
+
+def ratio_to(result: Results, peer: str) -> str:
+    """A peer's time over ours."""
+    spreads = (result["sides"][side].get("spread") for side in (result["ours"], peer))
+    return marked(ratio(result["ratios"][peer]), *spreads)
+
+
+def marked(figure: str, *spreads: float | None) -> str:
+    """The figure, with a mark where one of the spreads behind it is large."""
+    return MARK * any(spread is not None and spread > UNSTEADY for spread in spreads) + figure
+
+
+def runs_behind(results: Iterable[Results]) -> str:
+    """Of how many runs these figures are medians."""
+    sides = [side for result in results for side in result["sides"].values() if "rounds" in side]
+    if not sides:
+        return ""
+    slow = [side["rounds"] for side in sides if side["seconds"] >= QUICK]
+    quick = [side["rounds"] for side in sides if side["seconds"] < QUICK] or slow
+    least, few = min(quick), min(slow or quick)
+    rest = f"; where one takes {1e3 * QUICK:.0f} ms or longer, of {few} or more"
+    return f"A figure is the median of {least} runs or more{rest * (few != least)}."
 
 
 def _memory_table(members: dict[str, Results]) -> str:

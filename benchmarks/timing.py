@@ -12,6 +12,8 @@ import torch
 #: times the largest second-level cache there is.
 FLUSH_BYTES = 256 << 20
 LEAST_ROUNDS, MOST_ROUNDS = 3, 50
+#: A run of less than so many seconds is quick, and has more rounds: more is left to chance there.
+QUICK, LEAST_QUICK_ROUNDS = 0.1, 7
 
 
 def seconds(run: Callable[[], Any], device: torch.device) -> float:
@@ -32,18 +34,23 @@ def seconds(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def interleaved(
-    sides: dict[str, Callable[[], Any]], rounds: int, turn: int = 1
-) -> dict[str, float]:
-    """Median seconds of each side's runs on the CPU; the sides take turns of so many of them."""
+    sides: dict[str, Callable[[], Any]], rounds: int, turn: int = 1, rest: float = 0.0
+) -> dict[str, list[float]]:
+    """Seconds of each side's runs on the CPU; the sides take turns of so many of them.
+
+    Args:
+        rest: seconds before each turn, for what another side's processes are still at.
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, run in sides.items():
+            time.sleep(rest)
             for _ in range(turn):
                 start = time.perf_counter()
                 run()
                 if number:  # the first round warms up
                     times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
 
 
 @cache
@@ -74,3 +81,14 @@ class Clock:
 def rounds_for(turn: float, budget: float) -> int:
     """How often every side takes its turn: as often as `budget` seconds allow, within limits."""
     return max(LEAST_ROUNDS, min(MOST_ROUNDS, int(budget / max(turn, 1e-9))))
+
+
+def least_rounds(run: float) -> int:
+    """How often a side is timed at least whose run takes so many seconds."""
+    return LEAST_QUICK_ROUNDS if run < QUICK else LEAST_ROUNDS
+
+
+def spread(values: list[float]) -> float:
+    """Interquartile range over the median, of three values their range: how noisy it was."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return (high - low) / middle if middle else 0.0

@@ -67,7 +67,7 @@ def broken() -> Side:
 
 
 def test_peers_that_fail_are_named_and_the_others_raced():
-    sides = {"ours": side, "slow": lambda: side(0.03), "wrong": lambda: side(value=1.1)}
+    sides = {"ours": side, "slow": lambda: side(0.11), "wrong": lambda: side(value=1.1)}
     found = race(Work("ours", {**sides, "absent": lambda: broken()}, lambda: [ONE], bytes=1000))
     assert found["sides"]["wrong"]["failed"].startswith("WrongAnswer: off by 1.0e-01")
     assert found["sides"]["absent"]["failed"] == "ImportError: no such package"
@@ -75,7 +75,7 @@ def test_peers_that_fail_are_named_and_the_others_raced():
     assert set(found["ratios"]) == {"slow"} and found["ratios"]["slow"] > 3
     assert found["sides"]["slow"]["rounds"] == 3  # more would have eaten the others' time
     assert found["sides"]["slow"]["spread"] > 0
-    assert found["sides"]["ours"]["rounds"] >= 3
+    assert found["sides"]["ours"]["rounds"] >= 7
     mine = found["sides"]["ours"]["seconds"]
     assert found["fraction of copy bandwidth"] == pytest.approx(1000 / mine / 1e9)
 
