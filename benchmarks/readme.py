@@ -14,7 +14,20 @@ from typing import Any
 from grant_fast.files import atomic_write_text
 
 from .cases import SCORED
-from .report import WAYS, left_out, milliseconds, ratio, sizes, table
+from .report import (
+    LEGEND,
+    MARK,
+    PYGS,
+    WAYS,
+    left_out,
+    marked,
+    our_time,
+    ratio,
+    ratio_to,
+    runs_behind,
+    sizes,
+    table,
+)
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- speed: python -m benchmarks.readme -->\n", "<!-- end of speed -->"
@@ -86,7 +99,7 @@ def short(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
     for what, work, way, peer, cases in SHORT:
         found = [_gain(cpu_steps, count, work, way) for count in THREADS]
         rows.append([what, peer.split(",")[0], *found, _suite_gain(gpu, peer, *cases)])
-    what = "one layer, where we gain least (graphs, width, peer)"
+    what = "one layer, forward and backward, where we gain least"
     rows.append([what, "any peer", *map(_least, suites)])
     found = [_suite_gain(suite, "PyG", "pack/molecules", "pack/graphon") for suite in suites]
     rows.append(["packing a list of PyG's molecules / graphon graphs, once", "PyG", *found])
@@ -97,7 +110,8 @@ def short(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = 
     ]
     made = NOT_MEASURED if cpu_steps is None else _made(cpu_steps)
     where = [f"CPU, networks: {made}.", _where("CPU, last two rows", cpu), _where("GPU", gpu)]
-    return f"{table([*head, 'GPU'], rows)}\n\n{' '.join(where)}\n"
+    text = table([*head, "GPU"], rows)
+    return "\n\n".join([text, *[LEGEND] * (MARK in text), " ".join(where)]) + "\n"
 
 
 def _threads(document: Results | None) -> int | None:
@@ -115,11 +129,25 @@ def _made(document: Results) -> str:
 def _gain(document: Results | None, threads: int, work: str, way: str) -> str:
     """The ratios that `benchmarks.cpu` found: an epoch's, or a training step's and a pass's."""
     runs = [] if document is None else document["runs"]
-    names = ("ratio", f"train {way}, ratio", f"score {way}, ratio")
     for figure in (f for run in runs if run["threads"] == threads for f in run["figures"]):
         if figure["work"].startswith(work):
-            return " / ".join(ratio(figure[name]) for name in names if name in figure)
+            if "ratio" in figure:
+                return _epoch_ratio(figure)
+            return " / ".join(_way_ratio(figure, what, way) for what in ("train", "score"))
     return NOT_MEASURED
+
+
+def _epoch_ratio(figure: Results) -> str:
+    spreads = (figure.get(f"{side}, spread") for side in ("ours", "paper's formulation"))
+    return marked(f"{figure['ratio']:.1f}×", *spreads)
+
+
+def _way_ratio(figure: Results, what: str, way: str) -> str:
+    """The ratio of a way to the faster of PyG's, in training ("train") or inference ("score")."""
+    sides = [peer for peer in PYGS if f"{what} {peer}, ms" in figure]
+    fastest = min(sides, key=lambda peer: figure[f"{what} {peer}, ms"], default=PYGS[0])
+    spreads = (figure.get(f"{what} {side}, spread") for side in (way, fastest))
+    return marked(ratio(figure[f"{what} {way}, ratio"]), *spreads)
 
 
 def _suite_gain(document: Results | None, peer: str, *cases: str) -> str:
@@ -130,18 +158,23 @@ def _suite_gain(document: Results | None, peer: str, *cases: str) -> str:
 
 
 def _least(document: Results | None) -> str:
-    """The least ratio of all `LAYERS` to all `PEERS`, and where it is."""
-    found = [
-        (result["ratios"][peer], f"{what}, {peer}")
-        for what, name in LAYERS
+    """The least ratio of all layers in training to whatever stands beside them, and where it is."""
+    layers = {
+        name: result
+        for name in ({} if document is None else document["cases"])
+        if name.startswith("layer/") and name.endswith("/forward+backward")
         if (result := _result(document, name)) is not None
-        for peer in PEERS
-        if peer in result["ratios"]
+    }
+    found = [
+        (value, name, peer)
+        for name, result in layers.items()
+        for peer, value in result["ratios"].items()
     ]
     if not found:
         return NOT_MEASURED
-    least, where = min(found)
-    return f"{ratio(least)} ({where})"
+    _, name, peer = min(found)
+    _, data, width, order, _ = name.split("/")
+    return f"{ratio_to(layers[name], peer)} ({data}, width {width}, order {order}, {peer})"
 
 
 def steps(document: Results | None) -> str:
@@ -154,22 +187,34 @@ def steps(document: Results | None) -> str:
             graphs = f" ({figure['graphs']:,} graphs)" if "graphs" in figure else ""
             place = [figure["work"] + graphs, str(run["threads"])]
             if "ratio" in figure:
-                found = [f"{1e3 * figure['ours, s']:.0f}", f"{figure['ratio']:.1f}×", "–", "–"]
-                rows.append([*place, WAYS[0], *found])
+                for side, name, gain in (
+                    (WAYS[0], "ours", _epoch_ratio(figure)),
+                    ("paper's formulation", "paper's formulation", "–"),
+                ):
+                    spent = f"{1e3 * figure[f'{name}, s']:,.0f}"
+                    ms = marked(spent, figure.get(f"{name}, spread"))
+                    rows.append([*place, side, ms, gain, "–", "–"])
                 continue
-            for way in WAYS:
-                found = []
-                for what in (f"train {way}", f"score {way}"):
-                    found += [f"{figure[f'{what}, ms']:.2f}", f"{figure[f'{what}, ratio']:.1f}×"]
-                rows.append([*place, way, *found])
-    head = ["work", "threads", "ours", "train, ms", "ratio", "score, ms", "ratio"]
+            for side in (*WAYS, *(peer for peer in PYGS if f"train {peer}, ms" in figure)):
+                cells = []
+                for what in ("train", "score"):
+                    spent = f"{figure[f'{what} {side}, ms']:.2f}"
+                    cells.append(marked(spent, figure.get(f"{what} {side}, spread")))
+                    cells.append(_way_ratio(figure, what, side) if side in WAYS else "–")
+                rows.append([*place, side, *cells])
+    head = ["work", "threads", "by", "train, ms", "ratio", "score, ms", "ratio"]
+    workers = (
+        " On two threads PyG's `DataLoader` runs with a worker process, too, and the ratio is to "
+        "the faster of the two."
+    )
+    has_workers = any(row[2] == PYGS[1] for row in rows)
     return (
         "On the CPU, a training step and a scoring pass compared with PyG's, and an epoch compared "
         f"with the paper's own formulation: `{document['command']}`. Ours runs in three ways: "
         "`FlexGCN` on a packed data set; `FlexGCN` called, like PyG's network, with the batches of "
         "PyG's `DataLoader`; and PyG's own network with each `TAGConv` replaced by a `FlexConv`. "
         "The sides take turns of five batches each. In the suite below they take turns of one "
-        "batch, which finds the caches as the peer left them."
+        f"batch, which finds the caches as the peer left them.{workers * has_workers}"
         "\n\n" + table(head, sorted(rows, key=lambda row: tuple(row[:2])))
     )
 
@@ -177,7 +222,15 @@ def steps(document: Results | None) -> str:
 def speed(cpu: Results | None, gpu: Results | None, cpu_steps: Results | None = None) -> str:
     """The page's section: steps on the CPU; then where the suite ran, the networks, one layer."""
     there = [(place, found) for place, found in (("CPU", cpu), ("GPU", gpu)) if found is not None]
-    parts = [steps(cpu_steps), "The suite:", _where("CPU", cpu), _where("GPU", gpu)]
+    raced = [
+        case["result"]
+        for _, document in there
+        for case in document["cases"].values()
+        if "sides" in case.get("result", {})
+    ]
+    about = f"The suite. {runs_behind(raced)}".strip()
+    parts = [steps(cpu_steps), about, _where("CPU", cpu), _where("GPU", gpu)]
+    parts = [LEGEND, *parts] if any(MARK in part for part in parts) or raced else parts
     if not there:
         return "\n\n".join(parts) + "\n"
     rows = [
@@ -224,7 +277,12 @@ def _overhead(document: Results, name: str) -> list[str]:
     result = _result(document, f"score/{name}")
     if result is None:
         return [NOT_MEASURED] * 3
-    return [*_mine(result), f"takes {1 / result['ratios']['inference']:.2f}× as long"]
+    other = result["sides"]["inference"]
+    if "failed" in other:
+        return [*_mine(result), other["failed"]]
+    spreads = (result["sides"][result["ours"]].get("spread"), other.get("spread"))
+    times = marked(f"{1 / result['ratios']['inference']:.2f}×", *spreads)
+    return [*_mine(result), f"takes {times} as long"]
 
 
 def _layer(document: Results, name: str) -> list[str]:
@@ -236,13 +294,13 @@ def _layer(document: Results, name: str) -> list[str]:
 
 def _mine(result: Results) -> list[str]:
     """What it was measured on, and our milliseconds."""
-    return [sizes(result["facts"]), milliseconds(result["sides"][result["ours"]]["seconds"])]
+    return [sizes(result["facts"]), our_time(result)]
 
 
 def _ratio(result: Results, peer: str) -> str:
     if peer not in result["sides"]:
         return "–"
-    return result["sides"][peer].get("failed") or ratio(result["ratios"][peer])
+    return result["sides"][peer].get("failed") or ratio_to(result, peer)
 
 
 def merged(text: str, section: str) -> str:

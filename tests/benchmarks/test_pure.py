@@ -70,6 +70,16 @@ def test_rounds_fill_the_budget_within_limits():
     assert timing.rounds_for(0.1, 1.0) == 10
     assert timing.rounds_for(10, 1.0) == 3
     assert timing.rounds_for(0, 1.0) == 50
+    assert timing.least_rounds(0.09) == 7 and timing.least_rounds(0.11) == 3
+
+
+def test_turns_are_taken_and_the_first_round_is_none():
+    order: list[str] = []
+    sides = {name: partial(order.append, name) for name in "ab"}
+    times = timing.interleaved(sides, rounds=2, turn=2)
+    assert "".join(order) == 3 * "aabb"
+    assert [len(values) for values in times.values()] == [4, 4]
+    assert timing.spread([1.0, 2.0, 3.0]) == 1 and timing.spread([0.0, 0.0]) == 0
 
 
 def test_the_clock_runs_only_while_the_measured_code_does():
@@ -252,17 +262,21 @@ def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
     figures = [
         {
             "work": "molhiv, 9-27-18-18",
+            "train PyG, ms": 60.0,
+            "train PyG, a worker process, ms": 50.0,
             **{f"train {way}, ratio": 6.5 - n for n, way in enumerate(report.WAYS)},
             **{f"score {way}, ratio": 0.5 for way in report.WAYS},
         },
         {"work": "molhiv, an epoch in the paper's mode (5 graphs)", "ratio": 12.34},
     ]
     steps = {"command": "python -m benchmarks.cpu", "runs": [{"threads": 2, "figures": figures}]}
-    loses = {"torch": side(9), "TAGConv, CSR": side(0.5), "another": side(0.1)}
+    loses = {"torch": side(9), "failing": {"failed": "no"}, "another": side(0.4)}
     found = {
         "pack/molecules": {"result": race("a", a=side(4), PyG=side(1))},
         "pack/graphon": {"result": race("a", a=side(2), PyG=side(1))},
-        "layer/big/9/3/forward+backward": {"result": race("a", a=side(1), **loses)},
+        "layer/big/9/3/forward+backward": {"result": race("a", a=side(1), torch=side(0.5))},
+        "layer/graphon/27/5/forward+backward": {"result": race("a", a=side(1), **loses)},
+        "layer/graphon/27/5/forward": {"result": race("a", a=side(1), torch=side(0.1))},
         "step/gen-cls": {"result": race("a", a=side(1), **{"PyG, DataLoader": side(3)})},
     }
     cpu = document(**found) | {"device": {"name": "a machine, 1 thread"}}
@@ -271,7 +285,8 @@ def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
     assert f"{both} network | PyG | {none} | 6.5× / 0.50× | {none} |" in text
     assert f"{both}, `FlexConv` for `TAGConv` | PyG | {none} | 4.5× / 0.50× | {none} |" in text
     assert f"| paper's formulation | {none} | 12.3× | {none} |" in text
-    assert f"| any peer | 0.50× (big, width 9, TAGConv, CSR) | {none} | {none} |" in text
+    least = "0.40× (graphon, width 27, order 5, another)"
+    assert f"| any peer | {least} | {none} | {none} |" in text
     assert f"graphon graphs, once | PyG | 0.25× / 0.50× | {none} | {none} |" in text
     assert f"networks: `{steps['command']}`." in text and f"GPU: {none}." in text
     assert "networks: a Zen, `python" in readme.short(cpu, None, steps | {"processor": "a Zen"})
@@ -281,6 +296,57 @@ def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
     assert f"gen-cls network | PyG | {none} | {none} | 3.0× / 3.0× |" in text
     assert f"molhiv network | PyG | {none} | {none} | {none} |" in text
     assert f"networks: {none}. CPU, last two rows: {none}. GPU: a machine" in text
+
+
+def test_a_figure_that_varied_is_marked_and_explained():
+    steady, varied = side(1, spread=0.1, rounds=7), side(2, spread=0.4, rounds=3)
+    both = race("auto", auto=steady, A=varied, B=steady)
+    assert report.ratio_to(both, "A") == "≈2.0×" and report.ratio_to(both, "B") == "1.0×"
+    assert report.our_time(both) == "1,000" and report.our_time(race("A", A=varied)) == "≈2,000"
+    names = ("layer/big/9/3/forward+backward", "pack/molecules", "pack/graphon")
+    found = {name: {"group": "layer", "result": race("a", a=steady, PyG=varied)} for name in names}
+    cpu = document(**found) | {"device": {"name": "a machine, 1 thread", "versions": {}}}
+    for page in (readme.short(cpu, None), readme.speed(cpu, None), report.markdown(cpu)):
+        assert "≈2.0×" in page and report.LEGEND in page
+    assert report.LEGEND not in readme.short(document(), None)
+
+
+def test_the_cpus_table_marks_what_varied_and_takes_the_faster_of_pygs():
+    peers = {"PyG": (60.0, 0.5), "PyG, a worker process": (50.0, 0.1)}
+    figure = {"work": "net", "graphs": 9}
+    for what in ("train", "score"):
+        figure |= {f"{what} {way}, ratio": 5.0 for way in report.WAYS}
+        for name, (ms, spread) in ({way: (10.0, 0.1) for way in report.WAYS} | peers).items():
+            figure |= {f"{what} {name}, ms": ms, f"{what} {name}, spread": spread}
+    steps = {"command": "c", "runs": [{"threads": 2, "figures": [figure]}]}
+    text = readme.steps(steps)
+    assert f"| {report.WAYS[0]} | 10.00 | 5.0× | 10.00 | 5.0× |" in text
+    assert "| PyG | ≈60.00 | – | ≈60.00 | – |" in text
+    assert "| PyG, a worker process | 50.00 | – | 50.00 | – |" in text
+    assert "faster of the two" in text
+    figure["train PyG, a worker process, ms"] = 70.0  # now the ratio is to the one that varied
+    assert "| 10.00 | ≈5.0× | 10.00 | 5.0× |" in readme.steps(steps)
+    del figure["train PyG, a worker process, ms"]
+    assert "faster of the two" not in readme.steps(steps)
+
+
+def test_of_how_many_runs_a_figure_is_the_median():
+    def of(*sides: tuple[float, int]) -> str:
+        named = {str(n): side(s, rounds=r) for n, (s, r) in enumerate(sides)}
+        return report.runs_behind([race("0", **named)])
+
+    assert of((0.01, 9), (0.02, 7)) == "A figure is the median of 7 runs or more."
+    assert "of 7 runs or more; where one takes 100 ms or longer, of 3 or more." in of(
+        (0.01, 7), (0.1, 3)
+    )
+    assert of((0.01, 3), (0.2, 3)) == of((0.2, 3)) == "A figure is the median of 3 runs or more."
+    assert report.runs_behind([race("a", a=side(1))]) == ""
+
+
+def test_inference_that_failed_is_named_where_scoring_is_compared_with_it():
+    failed = race("auto", auto=side(0.002), inference={"failed": "out of memory"})
+    cpu = document(**{"score/gen-cls": {"group": "score", "result": failed}})
+    assert "| 2.00 | out of memory |" in readme.speed(cpu, None)
 
 
 def test_the_readmes_gpu_column_is_empty_before_a_gpu_was_measured():
