@@ -6,6 +6,7 @@ import sys
 import time
 import weakref
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,6 +239,26 @@ def test_the_cpus_networks_are_checked_in_training_on_all_ways(store, way, kerne
     monkeypatch.setattr(kind, "forward", wrong)
     with pytest.raises(WrongAnswer):
         check()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_where_there_is_a_core_for_it_pygs_loader_has_a_worker(store, threads, monkeypatch):
+    pytest.importorskip("torch_geometric")
+    from benchmarks import cpu
+    from benchmarks.report import PYGS
+
+    dataset = store.dataset("ogbg-molhiv")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(cpu, "REST", 0.0)
+    monkeypatch.setattr(cpu.native, "build", lambda: None)  # no stages
+    small = replace(cpu.MOLHIV, batch_size=20)
+    found = cpu.run(small, dataset.graphs, dataset.task, rounds=1)
+    for what in ("train", "score"):
+        times = [found[key] for name in PYGS if (key := f"{what} {name}, ms") in found]
+        assert len(times) == threads
+        ratio = min(times) / found[f"{what} FlexGCN, packed, ms"]
+        assert found[f"{what} FlexGCN, packed, ratio"] == pytest.approx(ratio)
+        assert found[f"{what} PyG, spread"] >= 0
 
 
 def test_an_epoch_must_see_every_graph_once(store, monkeypatch):
