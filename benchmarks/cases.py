@@ -20,6 +20,8 @@ _CPU_SECONDS = {9: 1.2, 27: 1.4, 64: 2.5, 128: 5.0, 300: 11.0}
 
 SCORED = ("ogbg-molhiv", "gen-cls", "ogbg-molpcba")  # the last has 350,343 training graphs
 CHECK, RUN = "check", "run"  # groups that give numbers, but no race
+#: Groups whose cases have the Triton kernels on some sides only, and so make sense without them.
+MIXED = ("layer", "memory", "step", "infer", "epoch")
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,9 @@ def run(options: Options) -> dict[str, Any]:
         tempfile.TemporaryDirectory() as folder,
         _preparing(kept, options, Path(folder)) as preparing,
     ):
-        workers = Workers(_arguments(options, folder), Path(folder), until)
+        workers = Workers(
+            _arguments(options, folder), Path(folder), until, kernels=device.type == "cuda"
+        )
         checks = [case for case in kept if case.group == CHECK]
         races = [case for case in kept if case.group != CHECK]
         if device.type == "cuda":
@@ -101,7 +103,6 @@ def run(options: Options) -> dict[str, Any]:
             document["sets"] = written = dict[str, str]()
             for share in _as_written(races, preparing, until, written):
                 late += workers.run(share, outcome)
-            workers.run_again(races, outcome)
         else:
             late = workers.run([*checks, *races], outcome)
     document["dropped"] = late + document["dropped"]

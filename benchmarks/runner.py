@@ -2,7 +2,7 @@
 
 A worker is pytest on `test_suite.py`. It writes a line before and after each case; whatever was
 begun and not ended when it dies, hangs or loses its device is that case's failure, and a new worker
-goes on with the next.
+goes on with the next, once another has tried that case without the Triton kernels.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from .cases import CHECK, Case
+from .cases import CHECK, MIXED, Case
 from .conftest import EXIT_LATE
 from .measure import DEVICE_ERRORS
 
@@ -57,7 +57,7 @@ class Outcome:
     def lost(self, name: str) -> bool:
         """Whether the case took its process or its device down."""
         error = self.cases.get(name, {}).get("error", "")
-        return any(words in error for words in (*DEVICE_ERRORS, "process died"))
+        return any(words in error for words in (*DEVICE_ERRORS, "process died", "stopped after"))
 
     def add(self, name: str, values: dict[str, Any]) -> None:
         """Note how a case ended: {"result": …}, or {"error": …} and maybe its "trace"."""
@@ -76,6 +76,7 @@ class Workers:
         until: when the last case has to be over, in seconds of the Unix clock.
         command: what a worker runs.
         threads: of the CPU, for each worker; None leaves it to torch.
+        kernels: whether the Triton kernels take part, and may be to blame for a case that is lost.
     """
 
     arguments: tuple[str, ...]
@@ -83,6 +84,7 @@ class Workers:
     until: float
     command: tuple[str, ...] = SUITE
     threads: int | None = None
+    kernels: bool = False
 
     def run(self, cases: Sequence[Case], outcome: Outcome, jobs: int = 1) -> list[str]:
         """Run the cases in order, or `jobs` of them side by side.
@@ -99,28 +101,18 @@ class Workers:
             ]
             return [name for future in futures for name in future.result()]
 
-    def run_again(self, cases: Sequence[Case], outcome: Outcome) -> None:
-        """Give those that took the device down another chance, without the Triton kernels.
-
-        What went wrong the first time stays beside the new result.
-        """
-        lost = {c.name: outcome.cases[c.name] for c in cases if outcome.lost(c.name)}
-        if not lost:
-            return
-        again = replace(self, arguments=(*self.arguments, "--no-kernels"))
-        again.run([case for case in cases if case.name in lost], outcome)
-        for name, first in lost.items():
-            kept = {key: first[key] for key in ("trace",) if key in first}
-            kept["with the kernels"] = first["error"]
-            outcome.add(name, {**outcome.cases[name], **kept})
-
     def _run_share(self, number: int, cases: Sequence[Case], outcome: Outcome) -> list[str]:
         todo = {case.name: case for case in cases}
         stem = f"{cases[0].group}-{number}"
         idle = 0
         while todo and time.time() < self.until:
             before = len(todo)
-            code, tail = _Worker(self, stem, todo, outcome).watch()
+            worker = _Worker(self, stem, todo, outcome)
+            code, tail = worker.watch()
+            # At once: if one kernel is faulty, the most important figures are not the first to go.
+            for case in worker.ended if self.kernels else ():
+                if case.group in MIXED and outcome.lost(case.name):
+                    self._try_without_kernels(case, outcome)
             if code == EXIT_LATE:
                 break
             idle = idle + 1 if len(todo) == before else 0
@@ -129,6 +121,18 @@ class Workers:
                     outcome.add(name, {"error": f"no worker could be started: {tail}"})
                 return []
         return list(todo)
+
+    def _try_without_kernels(self, case: Case, outcome: Outcome) -> None:
+        """Give a lost case another chance, if there is time for it.
+
+        What went wrong the first time stays beside the new result.
+        """
+        first = outcome.cases[case.name]
+        again = replace(self, kernels=False, arguments=(*self.arguments, "--no-kernels"))
+        if not again.run([case], outcome):
+            kept = {key: first[key] for key in ("trace",) if key in first}
+            kept["with the kernels"] = first["error"]
+            outcome.add(case.name, {**outcome.cases[case.name], **kept})
 
 
 class _Worker:
@@ -144,6 +148,7 @@ class _Worker:
         names.write_text("\n".join(todo), encoding="utf-8")
         self.records.write_text("")
         self.read = 0
+        self.ended: list[Case] = []
         self.current: tuple[str, float] | None = None
         command = [*workers.command, "--only", str(names), "--records", str(self.records)]
         # Whoever calls may interpret kernels, or be a test itself, beside which pytest-benchmark
@@ -220,4 +225,5 @@ class _Worker:
         self.current = None
         if name in self.todo:
             case = self.todo.pop(name)
+            self.ended.append(case)
             self.outcome.add(name, {"group": case.group, **took, **values})

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import device, machine, runner
-from benchmarks.cases import CHECK, Case, suite
+from benchmarks.cases import CHECK, RUN, Case, suite
 from benchmarks.device import Options
 from benchmarks.runner import Outcome, Workers
 
@@ -31,7 +31,7 @@ for name in open(given.only).read().splitlines():
     write("begin", name=name)
     if name == "dies":
         os._exit(139)
-    if name == "hangs":
+    if name == "hangs" or name == "slow kernel" and not given.no_kernels:
         time.sleep(60)
     if name == "kernel" and not given.no_kernels:
         error = "AcceleratorError: CUDA error: an illegal memory access"
@@ -83,18 +83,31 @@ def test_side_by_side_none_is_lost_either(workers):
     assert late == [] and set(outcome.cases) == {"a", "dies", "b", "c"}
 
 
-def test_what_lost_the_device_is_tried_again_without_the_kernels(workers):
+def test_what_lost_the_device_is_tried_again_at_once_without_the_kernels(workers):
     outcome = Outcome(lambda: None)
-    plan, team = cases("kernel", "a"), workers(time.time() + 60)
-    team.run(plan, outcome)
-    assert "CUDA error" in outcome.cases["kernel"]["error"] and "result" in outcome.cases["a"]
-    team.run_again(plan, outcome)
-    assert outcome.cases["kernel"]["result"] == {"value": 1}
+    team = replace(workers(time.time() + 60), kernels=True)
+    assert team.run(cases("kernel", "a", "slow kernel", "b"), outcome) == []
+    assert list(outcome.cases) == ["kernel", "a", "slow kernel", "b"]  # as they were added first
+    assert all(case["result"] == {"value": 1} for case in outcome.cases.values())
     assert "illegal memory access" in outcome.cases["kernel"]["with the kernels"]
     assert outcome.cases["kernel"]["trace"] == "in a kernel"
+    assert "stopped after" in outcome.cases["slow kernel"]["with the kernels"]
 
 
-@pytest.mark.parametrize("error", ["HIP error: …", "Triton Error [CUDA]: …", "the process died"])
+@pytest.mark.parametrize(
+    ("name", "group", "kernels", "seconds"),
+    [("dies", RUN, True, 60), ("dies", "layer", False, 60), ("hangs", "layer", True, 0.3)],
+)
+def test_without_other_sides_or_time_nothing_is_tried_again(workers, name, group, kernels, seconds):
+    outcome, (case,) = Outcome(lambda: None), cases(name)
+    team = replace(workers(time.time() + seconds), kernels=kernels)
+    team.run([replace(case, group=group)], outcome)
+    assert "error" in outcome.cases[name] and "with the kernels" not in outcome.cases[name]
+
+
+@pytest.mark.parametrize(
+    "error", ["HIP error: …", "Triton Error [CUDA]: …", "the process died", "stopped after 75 s"]
+)
 def test_who_took_the_device_down_is_known_by_the_error(error):
     outcome = Outcome(lambda: None, {"a": {"error": error}, "b": {"error": "WrongAnswer: off"}})
     assert outcome.lost("a") and not outcome.lost("b") and not outcome.lost("c")
