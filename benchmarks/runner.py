@@ -39,6 +39,9 @@ SUITE = (
 PATIENCE, LEAST_PATIENCE = 6.0, 75.0
 #: A check may first have to compile a hundred kernels, while others compile theirs.
 CHECK_PATIENCE = 180.0
+#: Seconds in which a worker without a case must be heard of: it imports, starts CUDA, measures the
+#: ceilings; and seconds that it may take to end.
+SILENCE, LEAST_SILENCE = 120.0, 15.0
 
 
 @dataclass
@@ -150,6 +153,7 @@ class _Worker:
         self.read = 0
         self.ended: list[Case] = []
         self.current: tuple[str, float] | None = None
+        self.heard = time.time()
         command = [*workers.command, "--only", str(names), "--records", str(self.records)]
         # Whoever calls may interpret kernels, or be a test itself, beside which pytest-benchmark
         # would measure nothing.
@@ -182,7 +186,7 @@ class _Worker:
             self.process.kill()
             code = self.process.wait()
         self._read()
-        tail = self.log.read_text(errors="replace").strip()[-300:]
+        tail = f"{stopped} {self.log.read_text(errors='replace').strip()[-300:]}".strip()
         if self.current is not None:
             name = self.current[0]
             error = stopped or f"the process died, exit code {code}: {tail}"
@@ -191,8 +195,10 @@ class _Worker:
 
     def _reason_to_stop(self) -> str:
         if self.current is None:
-            late = time.time() - self.until
-            return "the time was up" if late > LEAST_PATIENCE / 2 else ""
+            if time.time() - self.until > LEAST_PATIENCE / 2:
+                return "the time was up"
+            limit = SILENCE if self.todo else LEAST_SILENCE
+            return f"no word for {limit:g} s" if time.time() - self.heard > limit else ""
         name, began = self.current
         case = self.todo[name]
         least = CHECK_PATIENCE if case.group == CHECK else LEAST_PATIENCE
@@ -211,6 +217,7 @@ class _Worker:
                 self._take(json.loads(line))
 
     def _take(self, event: dict[str, Any]) -> None:
+        self.heard = time.time()
         if event["event"] == "ceilings":
             self.outcome.ceilings.update(event["values"])
         elif event["event"] == "begin":

@@ -24,8 +24,11 @@ records = open(given.records, "a")
 def write(event, **values):
     records.write(json.dumps({"event": event, "at": time.time(), **values}) + "\\n")
     records.flush()
+names = open(given.only).read().splitlines()
+if names == ["never begins"]:
+    time.sleep(60)
 write("ceilings", values={"copy bytes/s": 1e10})
-for name in open(given.only).read().splitlines():
+for name in names:
     if time.time() > float(given.until):
         sys.exit(87)
     write("begin", name=name)
@@ -38,6 +41,8 @@ for name in open(given.only).read().splitlines():
         write("end", name=name, error=error, trace="in a kernel")
         os._exit(86)
     write("end", name=name, result={"value": 1})
+if name == "never ends":
+    time.sleep(60)
 """
 
 
@@ -75,6 +80,17 @@ def test_a_check_that_compiles_is_waited_for(workers, monkeypatch):
         assert "stopped after" in outcome.cases["hangs"]["error"]
         waited.append(time.time() - began)
     assert waited[1] > 3 > waited[0] > 1
+
+
+def test_a_worker_that_hangs_between_its_cases_is_stopped(workers, monkeypatch):
+    monkeypatch.setattr(runner, "SILENCE", 1.0)
+    monkeypatch.setattr(runner, "LEAST_SILENCE", 0.5)
+    outcome, began = Outcome(lambda: None), time.time()
+    for name in ("never begins", "never ends"):
+        workers(time.time() + 60).run(cases(name), outcome)
+    assert time.time() - began < 30
+    assert "could be started: no word for 1 s" in outcome.cases["never begins"]["error"]
+    assert outcome.cases["never ends"]["result"] == {"value": 1}
 
 
 def test_side_by_side_none_is_lost_either(workers):
