@@ -1,6 +1,6 @@
 """The suite: what is measured, on what, and in which order of importance."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -62,16 +62,6 @@ def suite(scale: str) -> list[Case]:
     out = [case for case in out if case.group != CHECK or scale != "cpu"]
     times = 0.1 if scale == "tiny" else 1
     return [replace(case, seconds=times * case.seconds) for case in out]
-
-
-def fit(cases: Sequence[Case], seconds: float) -> tuple[list[Case], list[Case]]:
-    """(kept, dropped): as many from the top as are thought to fit into `seconds`."""
-    total = 0.0
-    for index, case in enumerate(cases):
-        total += case.seconds
-        if total > seconds:
-            return list(cases[:index]), list(cases[index:])
-    return list(cases), []
 
 
 def _star() -> Iterator[tuple[str, int, int]]:
@@ -190,7 +180,14 @@ def _checks() -> Iterator[Case]:
 
     for check in checks():
         build = partial(_build_check, check)
-        yield Case(f"check/{check.name}", CHECK, build, (), 0.7)  # many at a time
+        yield Case(f"check/{check.name}", CHECK, build, (), _check_seconds(check.name))
+
+
+def _check_seconds(name: str) -> float:
+    """About what compiling for sm_90 takes, most of it for the many kernels of a network."""
+    if not name.startswith("triton"):
+        return 1.0
+    return 120.0 if name.startswith("triton network") else 15.0
 
 
 def _build_check(check: Any, store: Store) -> Any:

@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--budget", type=float, default=1.0, help="seconds of rounds a case")
     group.addoption("--only", type=Path, help="a file with the names of the cases to run")
     group.addoption("--records", type=Path, help="where every event is written, a line each")
+    group.addoption("--claims", type=Path, help="a folder where others say what they have begun")
     group.addoption("--no-kernels", action="store_true", help="leave the Triton kernels out")
     group.addoption("--until", type=float, help="when to stop, in seconds of the Unix clock")
 
@@ -43,11 +45,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("case", found.values(), ids=list(found))
 
 
-class Records:
-    """The suite's diary: one JSON object a line, on disk before the next thing happens."""
+def claim(folder: Path, name: str) -> Path:
+    """The file that says that somebody has begun a case."""
+    return folder / f"{quote(name, safe='')}.begun"
 
-    def __init__(self, path: Path | None) -> None:
+
+class Records:
+    """The suite's diary: one JSON object a line, on disk before the next thing happens.
+
+    Args:
+        path: of the diary, if one is wanted.
+        claims: a folder that several processes share which go through the same cases.
+    """
+
+    def __init__(self, path: Path | None, claims: Path | None = None) -> None:
         self._file = None if path is None else path.open("a", encoding="utf-8")
+        self._claims = claims
+
+    def begin(self, name: str) -> bool:
+        """Note that a case begins; False where another process has begun it."""
+        if self._claims is not None:
+            try:
+                claim(self._claims, name).touch(exist_ok=False)
+            except FileExistsError:
+                return False
+        self.write("begin", name=name)
+        return True
 
     def write(self, event: str, **values: Any) -> None:
         if self._file is not None:
@@ -63,7 +86,7 @@ class Records:
 
 @pytest.fixture(scope="session")
 def records(pytestconfig: pytest.Config) -> Records:
-    return Records(pytestconfig.getoption("records"))
+    return Records(pytestconfig.getoption("records"), pytestconfig.getoption("claims"))
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,9 @@
 writes DIR/results.json, DIR/table.md and DIR/ratio.png, and results.json anew after every case, so
 that nothing is lost whatever happens. Every kernel is checked against float64 first; then the
 suite runs, the most important cases first. What does not fit into N minutes is dropped from the
-bottom of that list, and named. Data comes from the repository: shape twins where the real sets
-cannot be had, and the real molecules where a file of them is given.
+bottom of that list, and named. On a GPU, compute-sanitizer comes last where there is one. Data
+comes from the repository: shape twins where the real sets cannot be had, and the real molecules
+where a file of them is given.
 """
 
 import argparse
@@ -28,13 +29,12 @@ import torch
 from grant_fast.files import atomic_write_text
 
 from . import machine, report
-from .cases import CHECK, Case, fit, suite
+from .cases import CHECK, Case, suite
 from .runner import Outcome, Workers
 
 #: Seconds of rounds a case, on each scale.
 BUDGET = {"tiny": 0.02, "cpu": 0.7, "gpu": 0.6}
-_PREPARING = 60.0  # thought to go to data and checks on a GPU machine, before the first race
-_SANITIZING = 75.0
+_SANITIZING = 75.0  # seconds that compute-sanitizer takes, or so
 
 
 @dataclass(frozen=True)
@@ -65,50 +65,58 @@ def run(options: Options) -> dict[str, Any]:
     options.out.mkdir(parents=True, exist_ok=True)
     cases = [case for case in suite(options.scale) if re.search(options.only, case.name)]
     device = torch.device(options.device)
-    kept, dropped = cases, list[Case]()
-    if options.minutes:
-        before = _PREPARING if options.scale == "gpu" else 0.0
-        kept, dropped = fit(cases, 60 * options.minutes - before)
     document: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.device", *_shown(options)]),
         "scale": options.scale,
         "device": machine.describe(device),
         "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start)),
-        "dropped": [case.name for case in dropped],
     }
 
     def save() -> None:
         document["minutes taken"] = round((time.time() - start) / 60, 2)
         document["ceilings"], document["cases"] = outcome.ceilings, outcome.cases
+        document["dropped"] = [case.name for case in cases if case.name not in outcome.cases]
         write(options.out, document)
 
     outcome = Outcome(save)
     with (
         tempfile.TemporaryDirectory() as folder,
-        _preparing(kept, options, Path(folder)) as preparing,
+        _preparing(cases, options, Path(folder)) as preparing,
     ):
-        workers = Workers(
-            _arguments(options, folder), Path(folder), until, kernels=device.type == "cuda"
-        )
-        checks = [case for case in kept if case.group == CHECK]
-        races = [case for case in kept if case.group != CHECK]
+        workers = Workers(_arguments(options, folder), Path(folder), until)
         if device.type == "cuda":
-            # Compiling is most of a check: side by side, and the races find it done.
-            jobs = max(1, min(15, (os.cpu_count() or 1) - 1))
-            late = replace(workers, threads=1).run(checks, outcome, jobs)
-            limit = max(1.0, min(_SANITIZING, (until - time.time()) / 4))
-            document["compute-sanitizer"] = machine.sanitize(limit)
-            save()
-            document["sets"] = written = dict[str, str]()
-            for share in _as_written(races, preparing, until, written):
-                late += workers.run(share, outcome)
+            document |= _on_gpu(cases, replace(workers, kernels=True), outcome, preparing)
         else:
-            late = workers.run([*checks, *races], outcome)
-    document["dropped"] = late + document["dropped"]
+            workers.run(cases, outcome)
     save()
     report.plot(options.out / "ratio.png", document)
     return document
+
+
+def _on_gpu(
+    cases: Sequence[Case],
+    workers: Workers,
+    outcome: Outcome,
+    preparing: dict[str, tuple[subprocess.Popen[bytes], float]],
+) -> dict[str, Any]:
+    """Checks, races, compute-sanitizer; what there is to say of the data sets and of the last."""
+    until, left = workers.until, workers.until - time.time()
+    checks = [case for case in cases if case.group == CHECK]
+    races = [case for case in cases if case.group != CHECK]
+    # Compiling is most of a check: side by side, and the races find it done. Those that take
+    # longest go first, and none may hang for so long that no time is left for the races.
+    checks.sort(key=lambda case: -case.seconds)
+    checking = replace(workers, threads=1, until=until - left / 2)
+    checking.run(checks, outcome, jobs=max(1, min(15, (os.cpu_count() or 1) - 1)))
+    # What it finds is worth more than the last races, and they would leave it no time.
+    kept = min(_SANITIZING, left / 7) if machine.sanitizer() else 0.0
+    racing = replace(workers, until=until - kept)
+    written = dict[str, str]()
+    for share in _as_written(races, preparing, racing.until, written):
+        racing.run(share, outcome)
+    found = machine.sanitize(max(1.0, min(4 * _SANITIZING, until - time.time())))
+    return {"sets": written, "compute-sanitizer": found}
 
 
 def write(out: Path, document: dict[str, Any]) -> None:

@@ -58,14 +58,20 @@ def _smi() -> str | None:
     return text.strip() if code == 0 else None
 
 
+def sanitizer() -> str | None:
+    """Where compute-sanitizer is, if the machine has it."""
+    name = "compute-sanitizer"
+    return shutil.which(name) or shutil.which(f"/usr/local/cuda/bin/{name}")
+
+
 def sanitize(limit: float) -> dict[str, Any]:
     """Run a few checks under compute-sanitizer's memcheck, where the machine has it.
 
     Returns:
         "found": whether the tool is there; then "exit code" (None: out of time) and its last words.
     """
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).exists():
+    tool = sanitizer()
+    if tool is None:
         return {"found": False}
     command = [tool, "--tool", "memcheck", "--error-exitcode", "9", sys.executable]
     # Without PyTorch's cache of memory every tensor has bounds that the tool knows.

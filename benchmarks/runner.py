@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from threading import Lock
 from typing import Any
 
 from .cases import CHECK, MIXED, Case
-from .conftest import EXIT_LATE
+from .conftest import EXIT_LATE, claim
 from .measure import DEVICE_ERRORS
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ SUITE = (
 #: A case may take so many times its estimate, and so many seconds at least, before it is stopped.
 PATIENCE, LEAST_PATIENCE = 6.0, 75.0
 #: A check may first have to compile a hundred kernels, while others compile theirs.
-CHECK_PATIENCE = 180.0
+CHECK_PATIENCE = 400.0
 #: Seconds in which a worker without a case must be heard of: it imports, starts CUDA, measures the
 #: ceilings; and seconds that it may take to end.
 SILENCE, LEAST_SILENCE = 120.0, 15.0
@@ -89,41 +90,36 @@ class Workers:
     threads: int | None = None
     kernels: bool = False
 
-    def run(self, cases: Sequence[Case], outcome: Outcome, jobs: int = 1) -> list[str]:
-        """Run the cases in order, or `jobs` of them side by side.
+    def run(self, cases: Sequence[Case], outcome: Outcome, jobs: int = 1) -> None:
+        """Run the cases in order, `jobs` side by side: each worker takes the next that is left.
 
-        Returns:
-            The names of those that there was no time for.
+        Those that there is no time for are not in `outcome` afterwards.
         """
-        shares = [list(cases[start::jobs]) for start in range(jobs)]
+        jobs = max(1, min(jobs, len(cases)))
+        plan = _Plan(Path(tempfile.mkdtemp(dir=self.folder)), {case.name: case for case in cases})
         with ThreadPoolExecutor(jobs) as pool:
-            futures = [
-                pool.submit(self._run_share, number, share, outcome)
-                for number, share in enumerate(shares)
-                if share
-            ]
-            return [name for future in futures for name in future.result()]
+            numbers = range(jobs)
+            reasons = list(pool.map(lambda number: self._work(number, plan, outcome), numbers))
+        if all(reasons):
+            for name in plan.left():
+                outcome.add(name, {"error": f"no worker could be started: {reasons[0]}"})
 
-    def _run_share(self, number: int, cases: Sequence[Case], outcome: Outcome) -> list[str]:
-        todo = {case.name: case for case in cases}
-        stem = f"{cases[0].group}-{number}"
+    def _work(self, number: int, plan: "_Plan", outcome: Outcome) -> str:
+        """Start one worker after another until nothing is left; why none can be, else ""."""
         idle = 0
-        while todo and time.time() < self.until:
-            before = len(todo)
-            worker = _Worker(self, stem, todo, outcome)
+        while plan.left() and time.time() < self.until:
+            worker = _Worker(self, number, plan, outcome)
             code, tail = worker.watch()
             # At once: if one kernel is faulty, the most important figures are not the first to go.
             for case in worker.ended if self.kernels else ():
                 if case.group in MIXED and outcome.lost(case.name):
                     self._try_without_kernels(case, outcome)
-            if code == EXIT_LATE:
-                break
-            idle = idle + 1 if len(todo) == before else 0
-            if idle == 2:  # it cannot even start
-                for name in todo:
-                    outcome.add(name, {"error": f"no worker could be started: {tail}"})
-                return []
-        return list(todo)
+            if code in (0, EXIT_LATE):
+                break  # it went through the list, as far as there was time
+            idle = 0 if worker.ended else idle + 1
+            if idle == 2:
+                return tail or f"exit code {code}"
+        return ""
 
     def _try_without_kernels(self, case: Case, outcome: Outcome) -> None:
         """Give a lost case another chance, if there is time for it.
@@ -132,29 +128,46 @@ class Workers:
         """
         first = outcome.cases[case.name]
         again = replace(self, kernels=False, arguments=(*self.arguments, "--no-kernels"))
-        if not again.run([case], outcome):
+        again.run([case], outcome)
+        if outcome.cases[case.name] is not first:
             kept = {key: first[key] for key in ("trace",) if key in first}
             kept["with the kernels"] = first["error"]
             outcome.add(case.name, {**outcome.cases[case.name], **kept})
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What the workers of one run share.
+
+    Args:
+        folder: for what they write; a case's file in it says that one of them has begun it.
+        todo: the cases that have not ended.
+    """
+
+    folder: Path
+    todo: dict[str, Case]
+
+    def left(self) -> list[str]:
+        """Those that nobody has begun."""
+        return [name for name in list(self.todo) if not claim(self.folder, name).exists()]
+
+
 class _Worker:
     """One process, and what it has told so far."""
 
-    def __init__(
-        self, workers: Workers, stem: str, todo: dict[str, Case], outcome: Outcome
-    ) -> None:
-        self.todo, self.outcome, self.until = todo, outcome, workers.until
-        self.records = workers.folder / f"{stem}.jsonl"
-        self.log = workers.folder / f"{stem}.log"
-        names = workers.folder / f"{stem}.txt"
-        names.write_text("\n".join(todo), encoding="utf-8")
+    def __init__(self, workers: Workers, number: int, plan: _Plan, outcome: Outcome) -> None:
+        self.plan, self.outcome, self.until = plan, outcome, workers.until
+        self.records = plan.folder / f"{number}.jsonl"
+        self.log = plan.folder / f"{number}.log"
+        names = plan.folder / f"{number}.txt"
+        names.write_text("\n".join(plan.left()), encoding="utf-8")
         self.records.write_text("")
         self.read = 0
         self.ended: list[Case] = []
         self.current: tuple[str, float] | None = None
         self.heard = time.time()
         command = [*workers.command, "--only", str(names), "--records", str(self.records)]
+        command += ["--claims", str(plan.folder)]
         # Whoever calls may interpret kernels, or be a test itself, beside which pytest-benchmark
         # would measure nothing.
         foreign = ("TRITON_INTERPRET", "PYTEST_")
@@ -197,12 +210,12 @@ class _Worker:
         if self.current is None:
             if time.time() - self.until > LEAST_PATIENCE / 2:
                 return "the time was up"
-            limit = SILENCE if self.todo else LEAST_SILENCE
+            limit = SILENCE if self.plan.left() else LEAST_SILENCE
             return f"no word for {limit:g} s" if time.time() - self.heard > limit else ""
         name, began = self.current
-        case = self.todo[name]
-        least = CHECK_PATIENCE if case.group == CHECK else LEAST_PATIENCE
-        limit = max(least, PATIENCE * case.seconds)
+        case = self.plan.todo[name]
+        patience = max(LEAST_PATIENCE, PATIENCE * case.seconds)
+        limit = CHECK_PATIENCE if case.group == CHECK else patience
         if time.time() > min(began + limit, self.until + LEAST_PATIENCE / 4):
             return f"stopped after {time.time() - began:.0f} s"
         return ""
@@ -230,7 +243,7 @@ class _Worker:
     def _end(self, name: str, values: dict[str, Any], at: float) -> None:
         took = {} if self.current is None else {"took": round(at - self.current[1], 2)}
         self.current = None
-        if name in self.todo:
-            case = self.todo.pop(name)
+        case = self.plan.todo.pop(name, None)
+        if case is not None:
             self.ended.append(case)
             self.outcome.add(name, {"group": case.group, **took, **values})

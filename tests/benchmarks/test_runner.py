@@ -5,18 +5,20 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import device, machine, runner
+from benchmarks import device, machine, runner, test_suite
 from benchmarks.cases import CHECK, RUN, Case, suite
+from benchmarks.conftest import Records, claim
 from benchmarks.device import Options
 from benchmarks.runner import Outcome, Workers
 
 FAKE = """
 import argparse, json, os, sys, time
 parser = argparse.ArgumentParser()
-for name in ("--only", "--records", "--until"):
+for name in ("--only", "--records", "--claims", "--until"):
     parser.add_argument(name)
 parser.add_argument("--no-kernels", action="store_true")
 given = parser.parse_args()
@@ -31,11 +33,17 @@ write("ceilings", values={"copy bytes/s": 1e10})
 for name in names:
     if time.time() > float(given.until):
         sys.exit(87)
+    try:
+        open(os.path.join(given.claims, name + ".begun"), "x")
+    except FileExistsError:
+        continue
     write("begin", name=name)
     if name == "dies":
         os._exit(139)
     if name == "hangs" or name == "slow kernel" and not given.no_kernels:
         time.sleep(60)
+    if name == "long":
+        time.sleep(3)
     if name == "kernel" and not given.no_kernels:
         error = "AcceleratorError: CUDA error: an illegal memory access"
         write("end", name=name, error=error, trace="in a kernel")
@@ -61,8 +69,7 @@ def cases(*names: str) -> list[Case]:
 def test_what_dies_or_hangs_is_noted_and_the_rest_goes_on(workers):
     saved = []
     outcome = Outcome(lambda: saved.append(len(outcome.cases)))
-    late = workers(time.time() + 60).run(cases("a", "dies", "b", "hangs", "c"), outcome)
-    assert late == []
+    workers(time.time() + 60).run(cases("a", "dies", "b", "hangs", "c"), outcome)
     assert [name for name, case in outcome.cases.items() if "result" in case] == ["a", "b", "c"]
     assert "exit code 139" in outcome.cases["dies"]["error"]
     assert "stopped after" in outcome.cases["hangs"]["error"]
@@ -95,14 +102,40 @@ def test_a_worker_that_hangs_between_its_cases_is_stopped(workers, monkeypatch):
 
 def test_side_by_side_none_is_lost_either(workers):
     outcome = Outcome(lambda: None)
-    late = workers(time.time() + 60).run(cases("a", "dies", "b", "c"), outcome, jobs=3)
-    assert late == [] and set(outcome.cases) == {"a", "dies", "b", "c"}
+    workers(time.time() + 60).run(cases("a", "dies", "b", "c"), outcome, jobs=3)
+    assert set(outcome.cases) == {"a", "dies", "b", "c"}
+
+
+def test_side_by_side_each_takes_the_next_that_is_left(workers, monkeypatch):
+    monkeypatch.setattr(runner, "LEAST_PATIENCE", 30.0)
+    saved = []
+    outcome = Outcome(lambda: saved.append(1))
+    names = ["long", *"abcd"]
+    workers(time.time() + 60).run(cases(*names), outcome, jobs=2)
+    assert list(outcome.cases) == [*"abcd", "long"] and len(saved) == len(names)
+    assert all("result" in case for case in outcome.cases.values())
+
+
+def test_a_case_is_begun_by_one_process_only(tmp_path):
+    first, second = Records(None, tmp_path), Records(None, tmp_path)
+    assert first.begin("check/triton 9→9 κ=3") and not second.begin("check/triton 9→9 κ=3")
+    assert second.begin("check/another") and not first.begin("check/another")
+    assert claim(tmp_path, "check/another").exists() and not claim(tmp_path, "check").exists()
+
+
+def test_a_check_that_no_time_is_left_for_is_passed_over_but_a_race_ends_all(tmp_path):
+    options = SimpleNamespace(getoption={"until": time.time() + 9}.get)
+    (case,) = cases("a")
+    for group, ending in ((CHECK, pytest.skip.Exception), ("layer", pytest.exit.Exception)):
+        late = replace(case, group=group, seconds=60)
+        with pytest.raises(ending, match="time"):
+            test_suite.test_case(late, None, Records(None), options, None)
 
 
 def test_what_lost_the_device_is_tried_again_at_once_without_the_kernels(workers):
     outcome = Outcome(lambda: None)
     team = replace(workers(time.time() + 60), kernels=True)
-    assert team.run(cases("kernel", "a", "slow kernel", "b"), outcome) == []
+    team.run(cases("kernel", "a", "slow kernel", "b"), outcome)
     assert list(outcome.cases) == ["kernel", "a", "slow kernel", "b"]  # as they were added first
     assert all(case["result"] == {"value": 1} for case in outcome.cases.values())
     assert "illegal memory access" in outcome.cases["kernel"]["with the kernels"]
@@ -137,9 +170,9 @@ def test_a_command_out_of_time_ends_with_all_that_it_started():
     assert machine.output(["sh", "-c", "echo done; exit 3"], 20) == (3, "done\n")
 
 
-def test_what_there_is_no_time_for_is_named(workers):
+def test_what_there_is_no_time_for_is_left(workers):
     outcome = Outcome(lambda: None)
-    assert workers(time.time() - 1).run(cases("a", "b"), outcome) == ["a", "b"]
+    workers(time.time() - 1).run(cases("a", "b"), outcome)
     assert outcome.cases == {}
 
 
@@ -157,6 +190,20 @@ def test_cases_run_in_order_as_soon_as_their_data_are_written():
     assert next(shares) == plan[2:4] and written["b"] == "exit 3"
     assert next(shares) == plan[4:] and written["never"] == "not ready in time"
     assert list(shares) == []
+
+
+def test_checks_that_hang_leave_time_for_the_races_and_the_sanitizer(workers, monkeypatch):
+    monkeypatch.setattr(device.os, "cpu_count", lambda: 2)  # one check at a time
+    monkeypatch.setattr(machine, "sanitizer", lambda: "compute-sanitizer")
+    limits = []
+    monkeypatch.setattr(machine, "sanitize", lambda limit: limits.append(limit) or {"found": True})
+    light, heavy, race = cases("light", "hangs", "a")
+    light, heavy = (replace(c, group=CHECK) for c in (light, replace(heavy, seconds=0.02)))
+    outcome, began = Outcome(lambda: None), time.time()
+    found = device._on_gpu([light, heavy, race], workers(began + 10), outcome, {})
+    assert list(outcome.cases) == ["hangs", "a"]  # the heaviest check first, for half of the time
+    assert "stopped after" in outcome.cases["hangs"]["error"] and "result" in outcome.cases["a"]
+    assert limits and 1 < limits[0] < 5 and found["compute-sanitizer"] == {"found": True}
 
 
 def test_no_data_are_written_any_more_once_the_command_ends(tmp_path, monkeypatch):
@@ -178,7 +225,7 @@ def test_no_data_are_written_any_more_once_the_command_ends(tmp_path, monkeypatc
 def test_a_worker_that_cannot_start_says_why(tmp_path):
     broken = Workers((), tmp_path, time.time() + 60, (sys.executable, "-c", "raise OSError('no')"))
     outcome = Outcome(lambda: None)
-    assert broken.run(cases("a"), outcome) == []
+    broken.run(cases("a"), outcome, jobs=2)
     assert "no worker could be started" in outcome.cases["a"]["error"]
     assert "OSError: no" in outcome.cases["a"]["error"]
 
