@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from .runner import Outcome, Workers
 
 #: Seconds of rounds a case, on each scale.
 BUDGET = {"tiny": 0.02, "cpu": 0.7, "gpu": 0.6}
+_MEANWHILE = 3  # cases that are run while a more important one waits for its data set
 _SANITIZING = 75.0  # seconds that compute-sanitizer takes, or so
 
 
@@ -82,11 +84,11 @@ def run(options: Options) -> dict[str, Any]:
     outcome = Outcome(save)
     with (
         tempfile.TemporaryDirectory() as folder,
-        _preparing(cases, options, Path(folder)) as preparing,
+        _preparing(cases, options, Path(folder)) as writers,
     ):
         workers = Workers(_arguments(options, folder), Path(folder), until)
         if device.type == "cuda":
-            document |= _on_gpu(cases, replace(workers, kernels=True), outcome, preparing)
+            document |= _on_gpu(cases, replace(workers, kernels=True), outcome, writers)
         else:
             workers.run(cases, outcome)
     save()
@@ -95,10 +97,7 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def _on_gpu(
-    cases: Sequence[Case],
-    workers: Workers,
-    outcome: Outcome,
-    preparing: dict[str, tuple[subprocess.Popen[bytes], float]],
+    cases: Sequence[Case], workers: Workers, outcome: Outcome, writers: dict[str, "Writer"]
 ) -> dict[str, Any]:
     """Checks, races, compute-sanitizer; what there is to say of the data sets and of the last."""
     until, left = workers.until, workers.until - time.time()
@@ -112,11 +111,11 @@ def _on_gpu(
     # What it finds is worth more than the last races, and they would leave it no time.
     kept = min(_SANITIZING, left / 7) if machine.sanitizer() else 0.0
     racing = replace(workers, until=until - kept)
-    written = dict[str, str]()
-    for share in _as_written(races, preparing, racing.until, written):
-        racing.run(share, outcome)
+    for share in _as_written(races, writers, racing.until):
+        _run_share(share, racing, outcome, writers)
     found = machine.sanitize(max(1.0, min(4 * _SANITIZING, until - time.time())))
-    return {"sets": written, "compute-sanitizer": found}
+    sets = {name: writer.told for name, writer in writers.items()}
+    return {"sets": sets, "compute-sanitizer": found}
 
 
 def write(out: Path, document: dict[str, Any]) -> None:
@@ -140,62 +139,96 @@ def _arguments(options: Options, folder: str) -> tuple[str, ...]:
     return (*out, "--hiv", str(options.hiv.resolve())) if options.hiv else tuple(out)
 
 
+@dataclass(frozen=True)
+class Writer:
+    """A process that writes a data set.
+
+    Args:
+        name: of the set.
+        file: what it writes; its own words go beside it.
+    """
+
+    name: str
+    file: Path
+    process: subprocess.Popen[bytes]
+    began: float
+
+    @classmethod
+    def of(cls, name: str, options: Options, folder: Path) -> "Writer":
+        """Start it."""
+        file = folder / f"{name}.gfast"
+        command = [sys.executable, "-m", "benchmarks.data", name, options.scale, str(file)]
+        command += [str(options.hiv.resolve())] if options.hiv else []
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # many at once: more would only wait
+        root = Path(__file__).parents[1]
+        with file.with_suffix(".log").open("w") as log:
+            process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, env=alone)
+        return cls(name, file, process, time.time())
+
+    @property
+    def failure(self) -> str:
+        """Why there will be no such set; "" where it is written, or may be yet."""
+        code = self.process.poll()
+        if not code:
+            return ""
+        last = self.file.with_suffix(".log").read_text(errors="replace").strip().splitlines()[-1:]
+        return ": ".join([f"{self.name} could not be written, exit code {code}", *last])
+
+    @property
+    def told(self) -> str:
+        """How it went so far."""
+        if self.process.poll() is None:
+            return "not ready in time"
+        return self.failure or f"ready after {self.file.stat().st_mtime - self.began:.0f} s"
+
+
 @contextmanager
 def _preparing(
     cases: Sequence[Case], options: Options, folder: Path
-) -> Iterator[dict[str, tuple[subprocess.Popen[bytes], float]]]:
+) -> Iterator[dict[str, Writer]]:
     """Start writing the data sets, all at once: they need the CPU while the checks do not. What is
     not written by the end of the block never will be."""
     big = options.scale == "gpu"  # small ones are made by whoever asks first
-    names = dict.fromkeys(name for case in cases for name in case.sets if big)
-    hiv = [str(options.hiv.resolve())] if options.hiv else []
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # many at once: more would only wait
-    out: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+    out: dict[str, Writer] = {}
     try:
-        for name in names:
-            command = [sys.executable, "-m", "benchmarks.data", name, options.scale]
-            command += [str(folder / f"{name}.gfast"), *hiv]
-            root = Path(__file__).parents[1]
-            with (folder / f"{name}.log").open("w") as log:
-                process = subprocess.Popen(command, cwd=root, stdout=log, stderr=log, env=alone)
-            out[name] = (process, time.time())
+        for name in dict.fromkeys(name for case in cases for name in case.sets if big):
+            out[name] = Writer.of(name, options, folder)
         yield out
     finally:
-        for process, _ in out.values():
-            process.kill()
-            process.wait()
+        for writer in out.values():
+            writer.process.kill()
+            writer.process.wait()
 
 
 def _as_written(
-    cases: Sequence[Case],
-    preparing: dict[str, tuple[subprocess.Popen[bytes], float]],
-    until: float,
-    written: dict[str, str],
+    cases: Sequence[Case], writers: dict[str, Writer], until: float
 ) -> Iterator[list[Case]]:
-    """The cases in order, as many at a time as have their data sets; `written` gets to know how the
-    writing of each set ended."""
-    start = 0
-    while start < len(cases):
-        end = start
-        while end < len(cases):
-            missing = [name for name in cases[end].sets if name in preparing.keys() - written]
-            if end > start and any(preparing[name][0].poll() is None for name in missing):
-                break
-            written |= {name: _written(*preparing[name], until) for name in missing}
-            end += 1
-        yield list(cases[start:end])
-        start = end
+    """The cases in order, as many at a time as have their data sets, or will never have them.
+
+    While the first of those that are left waits for its set, a few of the others go before it.
+    """
+    waiting = list(cases)
+    while waiting and time.time() < until:
+        absent = {name for name, writer in writers.items() if writer.process.poll() is None}
+        ready = [absent.isdisjoint(case.sets) for case in waiting]
+        first = ready.index(False) if False in ready else len(ready)
+        share = waiting[:first] or list(compress(waiting, ready))[:_MEANWHILE]
+        if share:
+            yield share
+        else:
+            time.sleep(0.1)
+        waiting = [case for case in waiting if case not in share]
 
 
-def _written(process: subprocess.Popen[bytes], began: float, until: float) -> str:
-    """Wait for the writing of a data set, and say how it ended."""
-    try:
-        code = process.wait(max(1.0, until - time.time()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return "not ready in time"
-    return f"exit {code}" if code else f"ready after {time.time() - began:.0f} s"
+def _run_share(
+    share: Sequence[Case], workers: Workers, outcome: Outcome, writers: dict[str, Writer]
+) -> None:
+    """Run these cases, but none whose data set could not be written: it would try that itself."""
+    for case in share:
+        failures = [writers[name].failure for name in case.sets if name in writers]
+        if why := "; ".join(filter(None, failures)):
+            outcome.add(case.name, {"group": case.group, "error": why})
+    workers.run([case for case in share if case.name not in outcome.cases], outcome)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

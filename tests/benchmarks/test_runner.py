@@ -12,7 +12,7 @@ import pytest
 from benchmarks import device, machine, runner, test_suite
 from benchmarks.cases import CHECK, RUN, Case, suite
 from benchmarks.conftest import Records, claim
-from benchmarks.device import Options
+from benchmarks.device import Options, Writer
 from benchmarks.runner import Outcome, Workers
 
 FAKE = """
@@ -176,20 +176,54 @@ def test_what_there_is_no_time_for_is_left(workers):
     assert outcome.cases == {}
 
 
-def test_cases_run_in_order_as_soon_as_their_data_are_written():
-    def writing(seconds: float, code: int = 0) -> tuple[subprocess.Popen, float]:
-        program = f"import sys, time; time.sleep({seconds}); sys.exit({code})"
-        return subprocess.Popen([sys.executable, "-c", program]), time.time()
+@pytest.fixture
+def writer(tmp_path):
+    """Starts the writing of a set that takes so long and ends so; what is begun ends with it."""
+    begun = []
 
-    preparing = {"a": writing(0), "b": writing(0, 3), "late": writing(3), "never": writing(60)}
-    wanted = [("a",), (), ("late",), ("b", "a"), ("never",)]
-    plan = [Case(str(sets), "layer", lambda store: None, sets) for sets in wanted]
-    written: dict[str, str] = {}
-    shares = device._as_written(plan, preparing, time.time() + 5, written)
-    assert next(shares) == plan[:2] and list(written) == ["a"]
-    assert next(shares) == plan[2:4] and written["b"] == "exit 3"
-    assert next(shares) == plan[4:] and written["never"] == "not ready in time"
-    assert list(shares) == []
+    def start(name: str, seconds: float, code: int = 0) -> Writer:
+        program = f"import sys, time; time.sleep({seconds}); open(sys.argv[1], 'w')"
+        program += f"; print('no room'); sys.exit({code})"
+        file = tmp_path / f"{name}.gfast"
+        with file.with_suffix(".log").open("w") as log:
+            begun.append(subprocess.Popen([sys.executable, "-c", program, file], stdout=log))
+        return Writer(name, file, begun[-1], time.time())
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+def with_sets(*sets: tuple[str, ...]) -> list[Case]:
+    return [Case(f"{i}{names}", "layer", lambda store: None, names) for i, names in enumerate(sets)]
+
+
+def test_cases_run_in_order_as_soon_as_their_data_are_written(writer):
+    writers = {"a": writer("a", 0), "late": writer("late", 4), "never": writer("never", 60)}
+    writers["a"].process.wait()
+    plan = with_sets(("a",), (), ("late",), ("never",), *5 * [("a",)], ("late", "a"))
+    shares = device._as_written(plan, writers, time.time() + 8)
+    assert next(shares) == plan[:2]
+    assert next(shares) == plan[4:7]  # meanwhile; no more, for what waits is more important
+    writers["late"].process.wait()
+    assert next(shares) == plan[2:3]
+    assert next(shares) == plan[7:]
+    assert list(shares) == []  # the time is up
+    told = {name: writer.told for name, writer in writers.items()}
+    assert told["a"].startswith("ready after 0 s") and told["never"] == "not ready in time"
+    assert told["late"].startswith("ready after 4 s") or told["late"].startswith("ready after 5 s")
+
+
+def test_a_set_that_cannot_be_written_is_the_error_of_its_cases(workers, writer):
+    writers = {"good": writer("good", 0), "bad": writer("bad", 0, 3)}
+    outcome, until = Outcome(lambda: None), time.time() + 60
+    plan = with_sets(("bad", "good"), ("good",))
+    for share in device._as_written(plan, writers, until):
+        device._run_share(share, workers(until), outcome, writers)
+    first, second = (outcome.cases[case.name] for case in plan)
+    assert first["error"] == "bad could not be written, exit code 3: no room"
+    assert second["result"] == {"value": 1}
 
 
 def test_checks_that_hang_leave_time_for_the_races_and_the_sanitizer(workers, monkeypatch):
@@ -216,8 +250,8 @@ def test_no_data_are_written_any_more_once_the_command_ends(tmp_path, monkeypatc
     monkeypatch.setattr(subprocess, "Popen", sleeping)
     options = Options(tmp_path, device="cpu", scale="gpu")
     plan = [Case("a", "layer", lambda store: None, ("one", "two"))]
-    with pytest.raises(KeyError), device._preparing(plan, options, tmp_path) as preparing:
-        assert [*preparing] == ["one", "two"] and all(p.poll() is None for p in begun)
+    with pytest.raises(KeyError), device._preparing(plan, options, tmp_path) as writers:
+        assert [*writers] == ["one", "two"] and all(p.poll() is None for p in begun)
         raise KeyError
     assert len(begun) == 2 and all(process.poll() is not None for process in begun)
 
