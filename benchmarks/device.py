@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,16 +83,18 @@ def run(options: Options) -> dict[str, Any]:
         write(options.out, document)
 
     outcome = Outcome(save)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        _preparing(cases, options, Path(folder)) as writers,
-    ):
-        workers = Workers(_arguments(options, folder), Path(folder), until)
-        if device.type == "cuda":
-            document |= _on_gpu(cases, replace(workers, kernels=True), outcome, writers)
-        else:
-            workers.run(cases, outcome)
-    save()
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            _preparing(cases, options, Path(folder)) as writers,
+        ):
+            workers = Workers(_arguments(options, folder), Path(folder), until)
+            if device.type == "cuda":
+                document |= _on_gpu(cases, replace(workers, kernels=True), outcome, writers)
+            else:
+                workers.run(cases, outcome)
+    finally:  # also of an interrupt: what was done until then
+        save()
     report.plot(options.out / "ratio.png", document)
     return document
 
@@ -232,7 +235,7 @@ def _run_share(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 where a check or one of our own sides failed."""
+    """The command; 1 where a check or one of our own sides failed, 130 after an interrupt."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -250,7 +253,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.hiv is not None and not given.hiv.exists():
         parser.error(f"there is no file {given.hiv}")
     options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
-    document = run(options)
+    # So that a command that is ended ends what it started, like one that is interrupted.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        document = run(options)
+    except KeyboardInterrupt:
+        print(f"Interrupted; {options.out / 'table.md'} has what was done until then.")
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
     print((options.out / "table.md").read_text(encoding="utf-8"))
     return int(any(report.failures(document["cases"], peers=False)))
 

@@ -80,6 +80,13 @@ def sanitize(limit: float) -> dict[str, Any]:
     return {"found": True, "exit code": code, "output": text.strip()[-1500:]}
 
 
+def end(process: subprocess.Popen[bytes]) -> int:
+    """End a process that leads a session of its own, with whatever it started; its exit code."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
 def output(
     command: list[str], limit: float, environment: dict[str, str] | None = None
 ) -> tuple[int | None, str]:
@@ -100,7 +107,7 @@ def output(
         text, _ = process.communicate(timeout=limit)
         code = process.returncode
     except BaseException as error:  # out of time, or an interrupt, which does not reach it
-        os.killpg(process.pid, signal.SIGKILL)
+        end(process)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         text, _ = process.communicate()

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from .cases import CHECK, MIXED, Case
 from .conftest import EXIT_LATE, claim
+from .machine import end
 from .measure import DEVICE_ERRORS
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +82,7 @@ class Workers:
         command: what a worker runs.
         threads: of the CPU, for each worker; None leaves it to torch.
         kernels: whether the Triton kernels take part, and may be to blame for a case that is lost.
+        stop: set when all of it is interrupted; what runs then has no outcome.
     """
 
     arguments: tuple[str, ...]
@@ -89,6 +91,7 @@ class Workers:
     command: tuple[str, ...] = SUITE
     threads: int | None = None
     kernels: bool = False
+    stop: Event = field(default_factory=Event)
 
     def run(self, cases: Sequence[Case], outcome: Outcome, jobs: int = 1) -> None:
         """Run the cases in order, `jobs` side by side: each worker takes the next that is left.
@@ -99,7 +102,11 @@ class Workers:
         plan = _Plan(Path(tempfile.mkdtemp(dir=self.folder)), {case.name: case for case in cases})
         with ThreadPoolExecutor(jobs) as pool:
             numbers = range(jobs)
-            reasons = list(pool.map(lambda number: self._work(number, plan, outcome), numbers))
+            try:
+                reasons = list(pool.map(lambda number: self._work(number, plan, outcome), numbers))
+            except BaseException:
+                self.stop.set()  # else the pool would wait for all that is left
+                raise
         if all(reasons):
             for name in plan.left():
                 outcome.add(name, {"error": f"no worker could be started: {reasons[0]}"})
@@ -107,7 +114,7 @@ class Workers:
     def _work(self, number: int, plan: "_Plan", outcome: Outcome) -> str:
         """Start one worker after another until nothing is left; why none can be, else ""."""
         idle = 0
-        while plan.left() and time.time() < self.until:
+        while plan.left() and time.time() < self.until and not self.stop.is_set():
             worker = _Worker(self, number, plan, outcome)
             code, tail = worker.watch()
             # At once: if one kernel is faulty, the most important figures are not the first to go.
@@ -157,6 +164,7 @@ class _Worker:
 
     def __init__(self, workers: Workers, number: int, plan: _Plan, outcome: Outcome) -> None:
         self.plan, self.outcome, self.until = plan, outcome, workers.until
+        self.stop = workers.stop
         self.records = plan.folder / f"{number}.jsonl"
         self.log = plan.folder / f"{number}.log"
         names = plan.folder / f"{number}.txt"
@@ -183,24 +191,24 @@ class _Worker:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                start_new_session=True,  # Ctrl-C is for us alone: its case has not failed
             )
 
     def watch(self) -> tuple[int, str]:
         """Wait for its end, or stop it where a case takes too long; (exit code, last words)."""
         stopped = ""
         try:
-            while self.process.poll() is None:
+            while self.process.poll() is None and not self.stop.is_set():
                 time.sleep(0.1)
                 self._read()
                 stopped = self._reason_to_stop()
                 if stopped:
                     break
         finally:
-            self.process.kill()
-            code = self.process.wait()
+            code = end(self.process)
         self._read()
         tail = f"{stopped} {self.log.read_text(errors='replace').strip()[-300:]}".strip()
-        if self.current is not None:
+        if self.current is not None and not self.stop.is_set():
             name = self.current[0]
             error = stopped or f"the process died, exit code {code}: {tail}"
             self._end(name, {"error": error}, time.time())

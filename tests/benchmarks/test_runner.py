@@ -1,10 +1,13 @@
 """A crash, a hang or a lost device costs one case and never the rest."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +55,9 @@ for name in names:
 if name == "never ends":
     time.sleep(60)
 """
+
+
+POPEN = subprocess.Popen
 
 
 @pytest.fixture
@@ -168,6 +174,37 @@ def test_a_command_out_of_time_ends_with_all_that_it_started():
     assert machine.output(command, 0.5) == (None, "begun\n")
     assert time.monotonic() - began < 20  # the child, which holds the pipe, is gone, too
     assert machine.output(["sh", "-c", "echo done; exit 3"], 20) == (3, "done\n")
+
+
+def test_an_interrupt_ends_all_and_keeps_what_was_done(workers, tmp_path, monkeypatch):
+    """SIGTERM, while one case hangs; it reaches the command alone."""
+    plan = [replace(case, group=CHECK) for case in cases("a", "hangs", "b")]
+    team = workers(time.time() + 600)
+    begun: list[subprocess.Popen] = []
+
+    def started(*args, **kwargs):
+        begun.append(POPEN(*args, **kwargs))
+        return begun[-1]
+
+    def soon():
+        while not any(tmp_path.glob("*/hangs.begun")):
+            time.sleep(0.05)
+        if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:  # else it ended pytest
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(device, "suite", lambda scale: plan)
+    monkeypatch.setattr(device, "Workers", lambda *args, **kwargs: team)
+    thread, began = Thread(target=soon, daemon=True), time.time()
+    thread.start()
+    out = tmp_path / "out"
+    assert device.main(["--out", str(out), "--device", "cpu", "--scale", "tiny"]) == 130
+    thread.join()
+    assert time.time() - began < 40 and begun and all(p.poll() is not None for p in begun)
+    document = json.loads((out / "results.json").read_text())
+    assert list(document["cases"]) == ["a"] and document["dropped"] == ["hangs", "b"]
+    assert "- hangs" in (out / "table.md").read_text()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_what_there_is_no_time_for_is_left(workers):
