@@ -51,7 +51,7 @@ def markdown(document: Results) -> str:
         parts.append("## Failed\n\n" + "\n".join(failed))
     if document["dropped"]:
         names = "\n".join(f"- {name}" for name in document["dropped"])
-        parts.append(f"## Dropped for lack of time\n\n{names}")
+        parts.append(f"## Dropped: the time was up, or the command was stopped\n\n{names}")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
