@@ -234,6 +234,17 @@ def _run_share(
     workers.run([case for case in share if case.name not in outcome.cases], outcome)
 
 
+_INTERRUPTS = signal.SIGINT, signal.SIGTERM
+
+
+def _interrupt(*_: Any) -> None:
+    """Interrupt, but only once: `timeout` sends a signal twice, and the second would come while
+    what was started is being ended."""
+    for number in _INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 1 where a check or one of our own sides failed, 130 after an interrupt."""
     parser = argparse.ArgumentParser(
@@ -253,15 +264,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.hiv is not None and not given.hiv.exists():
         parser.error(f"there is no file {given.hiv}")
     options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
-    # So that a command that is ended ends what it started, like one that is interrupted.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.signal(number, _interrupt) for number in _INTERRUPTS}
     try:
         document = run(options)
     except KeyboardInterrupt:
         print(f"Interrupted; {options.out / 'table.md'} has what was done until then.")
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     print((options.out / "table.md").read_text(encoding="utf-8"))
     return int(any(report.failures(document["cases"], peers=False)))
 
