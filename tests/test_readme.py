@@ -1,6 +1,7 @@
 """What README and docs/ say: examples run, links lead somewhere, tables are those of results."""
 
 import csv
+import json
 import re
 import shlex
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from grant_fast.studies.report import Spread
 from tests.cli.runs import SMILES, run
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +86,25 @@ def test_links_lead_somewhere(page):
         assert target.exists(), file
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{file}#{anchor}"
+
+
+@pytest.mark.parametrize("name", ["ogbg-molhiv"])
+def test_tables_of_reproductions_are_those_of_the_results(name):
+    """Our arms' rows in docs/reproduce.md, and a row of all arms' metrics in docs/results.md."""
+    document = json.loads((ROOT / f"benchmarks/results/reproduce-{name}.json").read_text())
+    published = []
+    for mark, row in zip(("✗", "random", "B", "S"), document["rows"], strict=True):
+        loss = Spread(**row["loss"])
+        one, other, best = (
+            f"{row[metric]['mean']:.4f} ± {row[metric]['std']:.4f}"
+            for metric in ("published_metric", "true_metric", "best_true_metric")
+        )
+        published.append(one)
+        last = (one, other) if name == "gen-cls" else (other, best)
+        cells = (mark, "here", f"{row['graphs_seen']['mean']:,.0f}", str(loss), *last)
+        assert f"| {' | '.join(cells)} |" in PAGES["docs/reproduce.md"]
+    command = document["command"].removesuffix(" -o out")
+    assert f"| `{command}` | {' | '.join(published)} |" in PAGES["docs/results.md"]
 
 
 @pytest.mark.parametrize("name", ["compare-demo", "compare-hiv"])
