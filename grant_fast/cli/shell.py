@@ -201,10 +201,15 @@ def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
 
 
+def command() -> str:
+    """This command, as one would give it in an empty folder."""
+    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
+    return shlex.join(["grant-fast", *words])
+
+
 def again() -> str:
     """The command that goes on with this one, were it interrupted."""
-    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
-    return shlex.join(["grant-fast", *words, "--resume"])
+    return f"{command()} --resume"
 
 
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:

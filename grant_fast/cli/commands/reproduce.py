@@ -1,8 +1,6 @@
 """`grant-fast reproduce`."""
 
 import dataclasses
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +9,15 @@ import typer
 from ...errors import InputError
 from ..entry import Device, Overwrite, Resume, app
 from ..options import with_settings
-from ..shell import again, holds_comparison, interrupted, load, show_results, use_fitting_threads
+from ..shell import (
+    again,
+    command,
+    holds_comparison,
+    interrupted,
+    load,
+    show_results,
+    use_fitting_threads,
+)
 from ..terminal import readable, stderr
 
 _SEEDS = 3
@@ -118,8 +124,7 @@ def reproduce(
             )
         title = f"{recipe.name}: {title_of(dataset)}"
         differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
-        command = shlex.join(["grant-fast", *sys.argv[1:]])
-        write_reproduction(out, recipe, config, rows, title, differences, command)
+        write_reproduction(out, recipe, config, rows, title, differences, command())
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
         raise interrupted(resume or holds_comparison(out, config), again()) from None
