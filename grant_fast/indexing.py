@@ -30,13 +30,22 @@ def as_index(where: Any) -> Tensor:
     """A list, array or tensor of positions, or a mask, as a tensor; InputError for what is none of
     them, as a set, and for uint8, which may be either."""
     try:
-        index = where if isinstance(where, Tensor) else torch.as_tensor(where, device="cpu")
+        index = where if isinstance(where, Tensor) else tensor_of(where)
     except (TypeError, ValueError, RuntimeError) as error:
         shown = reprlib.repr(where)
         raise InputError(f"{shown} is not a list of graph positions: give integers") from error
     if index.dtype == torch.uint8:
         raise InputError("uint8 is a mask or positions: give mask.bool() or positions.long()")
     return index
+
+
+def tensor_of(value: Any) -> Tensor:
+    """An array, a data frame's column or a list as a CPU tensor; of the first two a copy, as torch
+    takes none with a negative stride (`array[::-1]`) or another machine's byte order."""
+    if hasattr(value, "__array__"):
+        value = np.array(value)
+        value = value.astype(value.dtype.newbyteorder("="), copy=False)
+    return torch.as_tensor(value, device="cpu")
 
 
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:

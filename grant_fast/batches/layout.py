@@ -53,7 +53,7 @@ def carried_places(num_edges: int) -> Tensor:
 def places_of(csr: PackedCSR) -> Tensor:
     """Where each edge was before it was sorted with `carried_places`, [E] int64."""
     assert csr.weight is not None, "the edges were given places"
-    return csr.weight.view(torch.int32).long()
+    return csr.weight.view(torch.int32).long() & 0xFFFFFFFF  # those from 2³¹ on wrapped
 
 
 def joined_ptr(ptrs: list[Tensor]) -> Tensor:

@@ -225,6 +225,8 @@ def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -
     graphs = copy.copy(graphs)
     if graphs.y is None:
         raise InputError(f"{origin} holds no targets: pack it again with targets")
+    if not graphs.num_graphs:
+        raise InputError(f"{origin} holds no graphs: give some")
     meta: dict[str, Any] = graphs.meta
     try:
         stored = meta.get("task")

@@ -6,12 +6,15 @@ import shutil
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
 from ..errors import InputError
+
+_DAMAGED = (zipfile.BadZipFile, zlib.error)
 
 TIMEOUT_SECONDS = 30
 
@@ -43,7 +46,7 @@ def provide(folder: Path, sources: Sequence[Source], progress: bool) -> None:
             continue
         try:
             _fetch(folder, source, missing, progress)
-        except (OSError, HTTPException, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, HTTPException, KeyError, *_DAMAGED) as error:
             words = " and ".join(
                 f"its {member} as {name}" if member else f"it as {name}"
                 for name, member in source.members.items()

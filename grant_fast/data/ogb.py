@@ -9,6 +9,7 @@ three lists of a split, so that reading them is shorter than working around all 
 import os
 import tempfile
 import zipfile
+import zlib
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
@@ -139,7 +140,7 @@ def _read(path: Path, columns: int | None = None) -> np.ndarray:
         return np.empty((0, columns or 0))
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing: unpack the whole of OGB's archive") from error
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(
             f"{path} cannot be read ({error}): delete {path.parents[1]} to download it again"
         ) from error
@@ -156,8 +157,12 @@ def _download(url: str, archive: str, folder: Path, progress: bool) -> None:
             download(url, zipped, SHA256.get(archive), progress)
             with zipfile.ZipFile(zipped) as content:
                 content.extractall(scratch)
-            (Path(scratch) / archive).rename(folder)
-    except (OSError, HTTPException, zipfile.BadZipFile) as error:
+            try:
+                (Path(scratch) / archive).rename(folder)
+            except OSError:
+                if not folder.is_dir():  # which another process may have put there meanwhile
+                    raise
+    except (OSError, HTTPException, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
             f"cannot download {url} ({error}): fetch it elsewhere, unpack it, and rename its "
             f"folder {archive} to {folder}"

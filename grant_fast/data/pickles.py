@@ -9,6 +9,7 @@ again, which may name nothing but the type of the numbers, and the numbers thems
 """
 
 import io
+import math
 import pickle
 from pathlib import Path
 from typing import Any, ClassVar
@@ -88,7 +89,7 @@ class _Tensor(_Maker):
             raise pickle.UnpicklingError("a tensor has an impossible shape")
         if 0 in size:
             return np.zeros(size, storage.dtype)
-        if end >= len(storage):
+        if end >= len(storage) or math.prod(size) > len(storage):  # a stride may be 0
             raise pickle.UnpicklingError("a tensor is larger than its numbers")
         strides = [step * storage.itemsize for step in stride]
         array = np.ndarray(size, storage.dtype, storage, offset * storage.itemsize, strides)

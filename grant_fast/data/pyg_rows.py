@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..adjacency import plain_tensor
 from ..errors import InputError
+from ..indexing import tensor_of
 from ..tasks import has_labels_outside
 
 #: What graphs may have and a packed dataset does not, and what to do about it.
@@ -222,7 +224,8 @@ def _tensors(graphs: Sequence[Mapping[str, Any]], name: str) -> list[Tensor | No
 
 def _tensor(index: int, name: str, value: Any) -> Tensor:
     try:
-        tensor = torch.as_tensor(value).detach().cpu()
+        tensor = plain_tensor(value) if isinstance(value, Tensor) else tensor_of(value)
+        tensor = tensor.detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"graph {index}: {name} is a {type(value).__name__}, not a tensor or array"
@@ -234,7 +237,7 @@ def _tensor(index: int, name: str, value: Any) -> Tensor:
     if tensor.dtype in USUAL:
         return tensor
     if tensor.dtype == torch.bool:
-        return tensor.to(torch.uint8)
+        return tensor.float() if name == "y" else tensor.to(torch.uint8)
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 
 

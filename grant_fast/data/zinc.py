@@ -64,16 +64,16 @@ def _flatten(molecules: list[Any], path: Path) -> GraphArrays:
             if bonds.shape != (size, size) or target.size != 1:
                 raise ValueError(f"shapes {types.shape}, {bonds.shape}, {target.shape}")
             y.append(float(target.reshape(())))
-        except (KeyError, TypeError, ValueError) as error:
+            atoms.append(types.reshape(-1).astype(np.float32))
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"{path}: molecule {number} is not in the form of ZINC ({error}): delete the file "
                 "to fetch it again"
             ) from error
-        atoms.append(types.reshape(-1))
         edges.append(np.stack(np.nonzero(bonds)) + start)
         start += size
     return GraphArrays(
-        x=torch.from_numpy(np.concatenate(atoms).astype(np.float32)[:, None]),
+        x=torch.from_numpy(np.concatenate(atoms)[:, None]),
         edge_index=torch.from_numpy(np.concatenate(edges, axis=1)),
         batch=batch_vector(np.array([len(types) for types in atoms])),
         num_graphs=len(molecules),

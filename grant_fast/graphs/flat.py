@@ -257,7 +257,7 @@ class FlatGraphs:
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise InputError(f"dtype is {dtype}: give torch.float32, float64, float16 or bfloat16")
         unchanged = device is None or indexed(device) == self.device
-        if unchanged and (dtype is None or dtype == self.scale.dtype):
+        if unchanged and (dtype is None or self._is_in(dtype)):
             return self
 
         def move(tensor: Tensor | None) -> Any:
@@ -286,6 +286,15 @@ class FlatGraphs:
         elif dtype is not None and not self.x.is_floating_point():
             moved.scale = moved._scale_in(dtype)
         return moved
+
+    def _is_in(self, dtype: torch.dtype) -> bool:
+        """Whether `to(dtype)` would change nothing."""
+        inputs = [(each, dtype) for each in (self.x, self.edge_attr, self.adj.weight, self.scale)]
+        inputs.append((self.y, torch.promote_types(dtype, torch.float32)))
+        return all(
+            tensor is None or not tensor.is_floating_point() or tensor.dtype == wanted
+            for tensor, wanted in inputs
+        )
 
     @kept_property
     def kinds(self) -> tuple[Tensor, Tensor] | None:

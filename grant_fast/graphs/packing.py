@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ..adjacency import check_edge_index, check_edge_weight, count_to_ptr
+from ..adjacency import check_edge_index, check_edge_weight, count_to_ptr, plain_tensor
 from ..batches.layout import PackedCSR, carried_places, places_of
 from ..errors import InputError, whole_number
 from ..tasks import NOT_MEASURED, Level
@@ -73,7 +73,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
             )
         if value.layout != torch.strided:
             raise InputError(f"{name} is a sparse tensor: give a dense one")
-        return value.cpu()
+        return plain_tensor(value).cpu()
     try:
         return torch.from_numpy(np.array(value, ndmin=1))
     except (TypeError, ValueError, RuntimeError) as error:

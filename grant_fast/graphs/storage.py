@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..batches.layout import PackedCSR
 from ..errors import InputError
-from ..files import atomic_path, likely
+from ..files import atomic_path, cannot_read, likely
 from ..tasks import Level
 
 if TYPE_CHECKING:
@@ -142,6 +142,11 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
             f"there is no packed file {path}, such as `grant-fast pack` makes: {likely(path)}"
         )
     try:
+        with open(path, "rb"):
+            pass  # safetensors calls a file that may not be read missing
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             _check_format(metadata, path)
@@ -198,6 +203,8 @@ def _assemble(
         raise ValueError("y or ids do not fit the graphs")
     meta = json.loads(metadata["meta"])
     adj, adj_t, attr = csrs["adj"], csrs.get("adj_t"), tensors.get("edge_attr")
+    if adj_t is not None and not _have_same_edges(adj, adj_t, ptr):
+        raise ValueError("adj_t is not the transpose of adj")
     if attr is not None and (attr.dim() not in (1, 2) or attr.shape[0] != adj.col.shape[0]):
         raise ValueError("edge_attr does not fit the edges")
     out = cls(x, y, ptr, adj, adj_t, tensors["ids"], cast(Level, level), meta, attr)
@@ -218,6 +225,12 @@ def _within_graphs(csr: PackedCSR, ptr: Tensor) -> bool:
     col = csr.col.numpy().view(np.uint32)
     largest = np.maximum.reduceat(col, edge_ptr[:-1][full].numpy())
     return bool((largest < ptr.diff()[full].numpy()).all())
+
+
+def _have_same_edges(adj: PackedCSR, adj_t: PackedCSR, ptr: Tensor) -> bool:
+    """Whether each graph has as many edges in both, and weights in both or in none."""
+    same = torch.equal(adj.rowptr[ptr], adj_t.rowptr[ptr])
+    return same and (adj.weight is None) == (adj_t.weight is None)
 
 
 def _check_ptr(name: str, ptr: Tensor, total: int) -> None:

@@ -52,7 +52,11 @@ def build() -> str | None:
 
 def pointer(tensor: Tensor | None) -> int | None:
     assert tensor is None or tensor.is_cpu, f"a kernel of the CPU cannot read {tensor.device}"
-    return None if tensor is None else tensor.data_ptr()
+    if tensor is None:
+        return None
+    place = tensor.data_ptr()
+    assert place or not tensor.numel(), f"a {type(tensor).__name__} has no memory of its own"
+    return place
 
 
 def aside(tensor: Tensor) -> Tensor:

@@ -37,6 +37,10 @@ class TestPacked:
         assert load_dataset(packed).task.names == names
         assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, names)
 
+    def test_a_part_without_graphs_is_refused(self, packed: Path) -> None:
+        with pytest.raises(InputError, match="holds no graphs: give some"):
+            load_dataset(load_dataset(packed).graphs.subset(slice(0, 0)))
+
     def test_everything_is_restored(self, packed: Path) -> None:
         original = load_dataset("gen-cls", num_graphs=20, progress=False)
         dataset = load_dataset(packed)

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -101,6 +102,24 @@ def test_download_is_unpacked_once(
     assert [path.name for path in root.iterdir()] == ["ogbg_molhiv"]
     monkeypatch.setattr(ogb, "URL", "file:///gone/{}.zip")
     assert torch.equal(load_ogb("ogbg-molhiv", root).graphs.x, first.graphs.x)
+
+
+def test_what_another_process_fetched_meanwhile_is_taken(
+    tmp_path: Path, write_ogb_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ogb_folder(tmp_path / "server" / "hiv")
+    shutil.make_archive(str(tmp_path / "hiv"), "zip", tmp_path / "server")
+    monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+    monkeypatch.delitem(ogb.SHA256, "hiv")
+    fetch, root = ogb.download, tmp_path / "root"
+
+    def slowly(*arguments: Any) -> None:
+        fetch(*arguments)
+        shutil.copytree(tmp_path / "server" / "hiv", root / "ogbg_molhiv")
+
+    monkeypatch.setattr(ogb, "download", slowly)
+    assert load_ogb("ogbg-molhiv", root).graphs.num_graphs > 0
+    assert [path.name for path in root.iterdir()] == ["ogbg_molhiv"]
 
 
 def test_a_split_ascends_whatever_the_order_in_its_file(
@@ -201,3 +220,16 @@ def test_a_truncated_file_is_named(molhiv: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"edge.csv.gz cannot be read .*delete .*ogbg_molhiv"):
         load_ogb("ogbg-molhiv", molhiv.parent)
+
+
+def test_no_other_byte_ends_in_a_traceback(molhiv: Path) -> None:
+    path = molhiv / "raw" / "node-feat.csv.gz"
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 65]) + whole[place + 1 :])
+        try:
+            load_ogb("ogbg-molhiv", molhiv.parent)
+        except InputError:
+            refused += 1
+    assert refused > 0.8 * len(whole)  # but for the name and the time in its head

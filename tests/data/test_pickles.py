@@ -107,7 +107,14 @@ def test_the_attacks_above_do_work_where_nobody_refuses(tmp_path):
 
 @pytest.mark.parametrize(
     ("size", "stride", "offset"),
-    [((5,), (1,), 0), ((2,), (9,), 0), ((2,), (1,), 3), ((2,), (-1,), 1), ((2,), (1,), -1)],
+    [
+        ((5,), (1,), 0),
+        ((2,), (9,), 0),
+        ((2,), (1,), 3),
+        ((2,), (-1,), 1),
+        ((2,), (1,), -1),
+        ((2**40,), (0,), 0),
+    ],
 )
 def test_a_tensor_beyond_its_numbers_is_refused(tmp_path, write_pickle, size, stride, offset):
     class Tensor:

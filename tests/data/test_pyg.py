@@ -69,7 +69,7 @@ def test_level_can_be_said_where_rows_do_not_tell() -> None:
         (4, torch.int64, (2,)),
         (torch.tensor([[0, 1, 1]]), torch.float32, (2, 3)),
         (np.array([[1.0, np.nan]]), torch.float32, (2, 2)),
-        (torch.tensor([True]), torch.int64, (2,)),
+        (torch.tensor([True]), torch.float32, (2, 1)),
     ],
 )
 def test_forms_of_targets(y: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -107,6 +107,13 @@ def test_graphs_may_differ_in_how_their_numbers_are_stored() -> None:
     classes = (torch.tensor([3], dtype=torch.uint16), torch.tensor([2]))
     packed = from_data_list([graph(2, y=y) for y in classes])
     assert packed.y is not None and packed.y.tolist() == [3, 2]
+
+
+def test_arrays_may_lie_backwards_or_in_another_byte_order() -> None:
+    edges = np.array([[1, 0], [0, 1]])
+    for array in (edges[::-1], edges.astype(">i8")):
+        packed = from_data_list([{**vars(graph(2)), "edge_index": array}])
+        assert packed.edge_index.tolist() == array.tolist()
 
 
 def test_graph_without_edges_may_have_an_untyped_edge_index() -> None:

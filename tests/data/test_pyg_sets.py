@@ -216,6 +216,12 @@ def test_fewer_graphs_are_the_first_of_each_part(zinc_root, monkeypatch, num_gra
         ([], r"does not hold a list of 1 molecules"),
         ([{"atom_type": torch.tensor([1])}], r"molecule 0 is not in the form of ZINC .*bond_type"),
         ([7], r"molecule 0 is not in the form of ZINC"),
+        ([torch.zeros(2)], r"molecule 0 is not in the form of ZINC"),
+        ([{**molecule([1], [], 0.0), "atom_type": ["C"]}], r"molecule 0 is not in the form of"),
+        (
+            [{**molecule([1], [], 0.0), "logP_SA_cycle_normalized": 10**400}],
+            r"molecule 0 is not in",
+        ),
         (
             [{**molecule([1, 2], [], 0.0), "atom_type": torch.tensor([1])}],
             r"molecule 0 is not in the form of ZINC \(shapes",

@@ -47,6 +47,35 @@ def test_every_graph_is_carried_faithfully(symmetric, weighted):
         assert edge_list(one.edge_index, one.edge_weight) == edges_of(case, i)
 
 
+def test_precision_is_that_of_all_tensors_whatever_is_usual():
+    case = Case()
+    torch.set_default_dtype(torch.float64)
+    try:
+        graphs = PackedGraphs.from_arrays(
+            case.x.long(), case.edge_index, case.batch, case.y, num_graphs=len(case.sizes)
+        )
+        double = graphs.to(torch.float64)
+        assert (graphs.y.dtype, double.y.dtype) == (torch.float32, torch.float64)
+        assert double.to(torch.float64) is double
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_positions_may_come_as_any_array():
+    graphs, series = Case().graphs, pytest.importorskip("pandas").Series(range(12))
+    for where in (
+        np.arange(5)[::-1],
+        np.array([4, 3, 2, 1, 0], dtype=">i8"),
+        series[4:8],
+        series[::-1],
+        (series > 5).to_numpy()[::-1],
+        (series > 5)[::-1],
+    ):
+        mask = np.asarray(where).dtype == bool
+        expected = np.flatnonzero(where) if mask else np.asarray(where)
+        assert graphs.batch(where).ids.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("where", [[3, 0, 9, 3], slice(2, 9), slice(None, None, -1), range(4, 4)])
 def test_a_batch_is_its_graphs_one_after_another(where):
     case = Case()

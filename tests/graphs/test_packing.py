@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from grant_fast import FlexConv, InputError, PackedGraphs, native
+from grant_fast.batches.layout import PackedCSR, places_of
 from grant_fast.graphs.packing import all_finite
 
 GOOD = {
@@ -194,6 +195,23 @@ def test_what_is_written_outside_of_a_dataset_does_not_change_it(y):
     graphs.batch([0, 1]).y.zero_()
     graphs[1].y.zero_()
     assert torch.equal(graphs.x, before[0]) and torch.equal(graphs.y, before[1])
+
+
+def test_pygs_own_tensors_are_packed_as_what_they_hold():
+    pyg = pytest.importorskip("torch_geometric")
+    edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
+    plain = pack(edge_index=edges)
+    found = pack(
+        edge_index=pyg.EdgeIndex(edges, sparse_size=(4, 4)),
+        batch=pyg.Index([0, 0, 1, 1], dim_size=2, is_sorted=True),
+    )
+    assert torch.equal(found.adj.col, plain.adj.col) and torch.equal(found.ptr, plain.ptr)
+
+
+def test_places_of_very_many_edges_are_not_negative():
+    places = torch.tensor([2**31 - 1, -(2**31), 1 - 2**31], dtype=torch.int32)  # of 2^31, 2^31 + 1
+    csr = PackedCSR(places, places, places.view(torch.float32))
+    assert places_of(csr).tolist() == [2**31 - 1, 2**31, 2**31 + 1]
 
 
 def test_nothing_at_all_can_be_packed():

@@ -148,6 +148,17 @@ def test_a_file_that_is_not_there_is_named_in_a_sentence(tmp_path):
         PackedGraphs.load(tmp_path)
 
 
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    def refuse(path, mode):
+        raise PermissionError(13, "Permission denied", path)
+
+    path = tmp_path / "set.gfast"
+    Case().graphs.save(path)
+    monkeypatch.setattr("grant_fast.graphs.storage.open", refuse, raising=False)
+    with pytest.raises(InputError, match=r"cannot read .*set\.gfast: Permission denied; check its"):
+        PackedGraphs.load(path)
+
+
 def test_another_version_is_refused(tmp_path):
     metadata = {"format": "grant_fast.PackedGraphs", "version": "99"}
     save_file({"x": torch.ones(1)}, tmp_path / "new.gfast", metadata=metadata)
@@ -175,6 +186,8 @@ def test_another_version_is_refused(tmp_path):
         ("y", lambda t: t[1:].clone(), "y or ids do not fit"),
         ("scale", lambda t: t[1:].clone(), "scale does not fit the nodes"),
         ("scale", lambda t: t.long(), "scale does not fit the nodes"),
+        ("adj_t.rowptr", lambda t: t.index_fill(0, torch.arange(1, len(t) - 1), 0), "adj_t"),
+        ("adj_t.weight", None, "adj_t is not the transpose of adj"),
         ("x", None, "'x'"),
     ],
 )
