@@ -4,10 +4,10 @@ import ctypes
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 #: What `interface` of kernels/cpu/cpu.c must say.
 INTERFACE = 10
@@ -48,6 +48,13 @@ def build() -> str | None:
     """Its name: `_cpu_v4` for AVX-512, `_cpu_v3` for AVX2, `_cpu` for any CPU; or None."""
     found = _found()
     return None if found is None or library() is None else found[0]
+
+
+def is_readable(tensor: Any, *shape: int) -> TypeGuard[Tensor]:
+    """Whether the kernels find float32 in memory, of this shape if one is given: they compare
+    nothing themselves, and of other classes of tensors only torch knows what is where."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.dtype == torch.float32
+    return plain and tensor.is_cpu and (not shape or tensor.shape == shape)
 
 
 def pointer(tensor: Tensor | None) -> int | None:

@@ -88,6 +88,13 @@ class Layer(NamedTuple):
         affine = (None, None) if self.norm is None else (self.norm.weight, self.norm.bias)
         return self.weight, self.bias, *affine
 
+    @property
+    def running(self) -> tuple[Tensor | None, ...]:
+        """The running averages of a batch norm; others have none."""
+        if self.norm is None or isinstance(self.norm, nn.LayerNorm):
+            return ()
+        return self.norm.running_mean, self.norm.running_var
+
 
 class Network(NamedTuple):
     """What the kernels compute in one go for a batch.
@@ -148,13 +155,10 @@ class Network(NamedTuple):
 def _layer(layer: Layer, tensors: Sequence[Tensor | None]) -> _Layer:
     weight = tensors[0]
     assert weight is not None
-    running: tuple[Tensor | None, ...] = (None, None)
     rates = (0.0, 0.0)
-    if isinstance(layer.norm, nn.LayerNorm):
-        rates = (layer.norm.eps, 0.0)
-    elif layer.norm is not None:
-        running = (layer.norm.running_mean, layer.norm.running_var)
-        rates = (layer.norm.eps, layer.norm.momentum or 0.0)
+    if layer.norm is not None:
+        rates = (layer.norm.eps, getattr(layer.norm, "momentum", None) or 0.0)
+    running = layer.running or (None, None)
     return _Layer(*weight.shape, *map(pointer, (*tensors, *running)), *rates)
 
 

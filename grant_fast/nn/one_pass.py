@@ -1,5 +1,6 @@
 """A whole `FlexGCN` in one pass of the compiled CPU kernels, where they take it."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -34,13 +35,15 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
 def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
 
-    y are the int64 classes of the nodes, in range of its outputs, below 0 where missing. One pass,
-    in evaluation mode without gradients; None where that cannot be.
+    y are the int64 classes of the nodes, below 0 where missing. One pass, in evaluation mode
+    without gradients; None where that cannot be, or a class is beyond the outputs.
     """
     if not is_inference(model):
         return None
     found = as_network(model, graphs)
-    return None if found is None else native.evaluate(*found, labels=graphs.graphs.y)
+    if found is None or graphs.graphs.class_range[1] >= found[0].layers[-1].weight.shape[2]:
+        return None
+    return native.evaluate(*found, labels=graphs.graphs.y)
 
 
 def is_inference(model: "FlexGCN") -> bool:
@@ -67,7 +70,9 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
         source = "dataset"
-    if x.dtype != torch.float32 or x.shape[1] != layers[0].weight.shape[1]:
+    if not native.is_readable(x) or x.dim() != 2 or x.shape[1] != layers[0].weight.shape[1]:
+        return None
+    if source == "batch" and len(x) != graphs.num_nodes:
         return None
     weights = None
     if model.pool in ("mean", "sum"):
@@ -94,10 +99,7 @@ def plan(
     if any(map(is_hooked, parts)):
         return None
     layers = _layers(model)
-    if not layers or any(native.is_wide(layer.weight) for layer in layers):
-        return None
-    tensors = [t for layer in layers for t in layer.tensors if t is not None]
-    if not all(map(_is_readable, tensors)):
+    if not layers or not _fit(layers) or any(native.is_wide(layer.weight) for layer in layers):
         return None
     if embeds_kinds(model.encoder) and graphs.graphs.kinds is not None:
         return layers, "kinds", act
@@ -113,10 +115,25 @@ def plan(
     return layers, source, act
 
 
-def _is_readable(weight: Tensor) -> bool:
-    """Whether the kernels find float32 in memory: of other classes of tensors only torch knows."""
-    plain = type(weight) in (Tensor, nn.Parameter)
-    return plain and weight.dtype == torch.float32 and weight.device.type == "cpu"
+def _fit(layers: Sequence[native.Layer]) -> bool:
+    """Whether each layer takes what the one before it gives, and bias and norm are as wide as what
+    it gives itself; PyTorch says what is wrong where they are not."""
+    width = None
+    for layer in layers:
+        weight, bias, *affine = layer.tensors
+        if not native.is_readable(weight) or weight.dim() != 3:
+            return False
+        if width not in (None, weight.shape[1]):
+            return False
+        width = weight.shape[2]
+        vectors: list[Tensor | None] = [] if bias is None else [bias]
+        if layer.norm is not None:
+            vectors += *affine, *layer.running
+        if not all(native.is_readable(vector, width) for vector in vectors):
+            return False
+        if getattr(layer.norm, "normalized_shape", (width,)) != (width,):
+            return False
+    return True
 
 
 def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> tuple[Tensor, Tensor | None]:
@@ -157,15 +174,13 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
         return None
     if type(norm) is nn.Identity:
         return native.Layer(conv.weight, conv.bias, None, p)
-    if type(norm) is nn.LayerNorm and norm.normalized_shape == (conv.out_channels,):
-        # Its two parameters may be left out, of which the kernels know nothing.
-        known = norm.weight is not None and norm.bias is not None
-        return native.Layer(conv.weight, conv.bias, norm, p) if known else None
-    if type(norm) is not BatchNorm or norm.momentum is None or not norm.affine:
+    if type(norm) is nn.LayerNorm:
+        return native.Layer(conv.weight, conv.bias, norm, p)
+    if type(norm) is not BatchNorm or norm.momentum is None:
         return None
     if norm.training and not norm.track_running_stats:  # switched off after it was made
         return None
     running = (norm.running_mean, norm.running_var)  # which the kernels move in place
-    if any(t is None or t.dtype != torch.float32 or not t.is_contiguous() for t in running):
+    if any(t is None or not t.is_contiguous() for t in running):
         return None
     return native.Layer(conv.weight, conv.bias, norm, p)

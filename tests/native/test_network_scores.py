@@ -18,12 +18,16 @@ def test_class_scores_of_a_network(build):
     case.graphs.y, case.graphs.y_level = torch.randint(0, 4, (case.num_nodes,)), "node"
     case.graphs.y[::5] = -100
     model = FlexGCN(case.graphs.num_features, [17], 4, [3, 2], pool=None)
+    model.convs[-1].bias = None
     batch = case.graphs.batch([3, 0, 9, 9, 5])
     with torch.no_grad():
         want = native.class_scores(model.eval()(batch), batch.y, batch.ptr)
         got = one_pass.class_scores(model, batch)
     torch.testing.assert_close(got, want)
     assert one_pass.class_scores(model.train(), batch) is None
+    model.eval().convs[-1].weight = nn.Parameter(torch.ones(2, 17, 3))  # none for the last class
+    with torch.no_grad():
+        assert one_pass.class_scores(model, batch) is None
 
 
 def test_nodes_are_scored_in_one_pass_and_graphs_are_not(monkeypatch):
