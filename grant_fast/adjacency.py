@@ -26,6 +26,9 @@ class Adjacency:
         rowptr: [rows + 1], int32 or int64.  col: [nnz], the same dtype.  value: [nnz], floating.
         num_cols: columns of the matrix.
         transposed: the CSR of the transpose, if at hand. Its values carry no gradient.
+
+    Raises:
+        InputError: rowptr and col are of two dtypes.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class Adjacency:
         num_cols: int,
         transposed: CSRTensors | None = None,
     ) -> None:
+        if rowptr.dtype != col.dtype:  # whoever multiplies reads both as one of them
+            raise InputError(f"rowptr is {rowptr.dtype} but col is {col.dtype}: make both the same")
         self.csr: CSRTensors = (rowptr, col, value)
         self.num_cols = num_cols
         self._transposed = transposed

@@ -148,6 +148,7 @@ def flex_conv(
         InputError: shapes or dtypes that do not fit, or a backend that cannot compute this.
     """
     check_features(x, weight)
+    _check_bias(bias, weight)
     if adjacency.num_nodes != x.shape[0]:
         raise InputError(f"x has {x.shape[0]} nodes, but the adjacency has {adjacency.num_nodes}")
     if not autocasts(x):
@@ -173,6 +174,21 @@ def check_features(x: Tensor, weight: Tensor) -> None:
         raise InputError(f"x is {x.dtype} but the weights are {weight.dtype}: cast one of them")
 
 
+def _check_bias(bias: Tensor | None, weight: Tensor) -> None:
+    if bias is None:
+        return
+    if bias.shape != weight.shape[2:]:
+        raise InputError(
+            f"the bias has shape {tuple(bias.shape)}, but this layer needs [{weight.shape[2]}]: "
+            "give one number for each channel of its output"
+        )
+    _check_device("the bias is", bias, weight)
+    if bias.dtype != weight.dtype and not autocasts(weight):
+        raise InputError(
+            f"the bias is {bias.dtype} but the weights are {weight.dtype}: cast one of them"
+        )
+
+
 def _check_device(name: str, x: Tensor, weight: Tensor) -> None:
     if x.device != weight.device:
         raise InputError(
@@ -193,7 +209,7 @@ def _flex_conv_by(
         out = reference.smooth_flex_conv(x, weight, bias, *adjacency.csr)
         return out.relu() if relu else out
     if not dispatch.takes_kernels(x, backend):
-        if dispatch.takes_native(x, adjacency, weight, backend):
+        if _is_readable(bias) and dispatch.takes_native(x, adjacency, weight, backend):
             return native.flex_conv(x, weight, bias, adjacency, relu)
         matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
         out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, compiled, *matrix)
@@ -201,6 +217,11 @@ def _flex_conv_by(
     if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
         return flex_conv_tiles(x, weight, bias, adjacency, relu)
     return flex_conv_csr(x, weight, bias, adjacency, relu)
+
+
+def _is_readable(bias: Tensor | None) -> bool:
+    """Whether the CPU kernels could add it, where they take the weights."""
+    return bias is None or native.is_readable(bias)
 
 
 def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> bool:
@@ -211,7 +232,10 @@ def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> boo
 
 
 def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
-    """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix)."""
+    """A @ x, [rows, h], differentiable in x; A may be rectangular (a pooling matrix). InputError
+    where x has not one row for each column."""
+    if x.shape[0] != adjacency.num_cols:
+        raise InputError(f"x has {x.shape[0]} nodes, but the matrix is for {adjacency.num_cols}")
     if dispatch.is_reference(backend):
         return reference.smooth_spmm(*adjacency.csr, x)
     matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
@@ -250,11 +274,12 @@ def hops_product(
         a gradient, or where the kernel needs X cast.
 
     Raises:
-        InputError: the dataset's features are not h_in wide, or not of the weights' dtype, or
-            device.
+        InputError: the dataset's features are not h_in wide, or they or the bias not of the
+            weights' dtype, or device.
     """
     order, h_in, _ = weight.shape
     adjacency, x = batch.adjacency(normalize), batch.graphs.x
+    _check_bias(bias, weight)
     if x.requires_grad and torch.is_grad_enabled():
         return None
     if is_one_kernel(weight, batch, backend):
@@ -273,7 +298,8 @@ def hops_product(
             "with graphs.to(dtype=…), or the model"
         )
     flat = weight.flatten(0, 1)
-    if not autocasts(hops) and dispatch.takes_native(hops, adjacency, weight, backend):
+    readable = _is_readable(bias) and not autocasts(hops)
+    if readable and dispatch.takes_native(hops, adjacency, weight, backend):
         return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)
     out = torch.nn.functional.linear(take(hops, batch.nodes), flat.T, bias)
     return out.relu_() if relu else out
@@ -302,6 +328,7 @@ def embedded_flex_conv(
         return None
     x = encode(batch.graphs)
     check_features(x, weight)
+    _check_bias(bias, weight)
     return flex_conv_in_dataset(x, kinds[1], weight, bias, adjacency, relu)
 
 
@@ -319,7 +346,12 @@ def readout(
         x: [n, h], the batch's nodes; differentiable in it.
         mean: ρ is the mean over each graph instead of the sum; an empty graph gives 0.
         backend: as for `flex_conv`.
+
+    Raises:
+        InputError: x has not one row for each node.
     """
+    if x.shape[0] != batch.num_nodes:
+        raise InputError(f"x has {x.shape[0]} nodes, but the batch has {batch.num_nodes}")
     if dispatch.takes_kernels(x, backend):
         return pooled.readout(x, batch, order, normalize, mean)
     return torch.cat([spmm(x, rho, backend) for rho in batch.readout(order, normalize, mean)], 1)

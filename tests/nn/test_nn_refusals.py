@@ -1,13 +1,16 @@
 """What FlexConv and FlexGCN refuse, and that the message names it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from grant_fast import FlexConv, FlexGCN, InputError
+from grant_fast import FlexConv, FlexGCN, InputError, native
 from grant_fast.adjacency import Adjacency, inverse_sqrt
+from grant_fast.nn import BatchNorm
 from tests.cases import Case
 
 
@@ -96,6 +99,106 @@ def test_weights_on_another_device_are_refused_before_a_kernel_reads_them():
         fake = FlexGCN(5, 4, 1, orders=[2, 2])
     with pytest.raises(AssertionError, match="FakeTensor"):
         fake(case.graphs[0])
+
+
+def misfit(part: str) -> FlexGCN:
+    """A network of width 8 one part of which is of another."""
+    norm = {"norm": "batch_norm", "average": "batch_norm"}.get(part, "layer_norm")
+    pool = None if part == "last" else "mean"
+    model = FlexGCN(5, 8, 1, orders=[2, 2, 2], norm=norm, pool=pool)
+    if part in ("conv", "last"):
+        layer = 1 if part == "conv" else 2
+        model.convs[layer] = FlexConv(64, model.convs[layer].out_channels, order=2)
+    elif part == "norm":
+        model.norms[0] = BatchNorm(2)
+    elif part == "average":
+        model.norms[0].running_mean = torch.zeros(2)
+    elif part == "layer norm":
+        model.norms[0] = nn.LayerNorm(4)
+    else:
+        setattr(model.norms[0], part, nn.Parameter(torch.ones(4)))
+    return model
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "part", ["conv", "last", "norm", "average", "layer norm", "weight", "bias"]
+)
+def test_parts_of_other_widths_are_refused_before_a_kernel_reads_them(part, training, backend):
+    model, batch = misfit(part).train(training), Case().graphs.batch(slice(None))
+    model.backend = backend
+    with torch.set_grad_enabled(training), pytest.raises((InputError, RuntimeError)) as caught:
+        model(batch)
+    words = r"takes \[num_nodes, 64\]" if part in ("conv", "last") else "2|4"
+    assert re.search(words, str(caught.value))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("pool", ["mean", "max", None])
+@pytest.mark.parametrize("orders", [[2], [2, 2]])
+def test_an_encoder_gives_a_row_for_every_node(orders, pool, backend):
+    class Mean(nn.Module):
+        def forward(self, x):
+            return x.mean(0, keepdim=True)
+
+    case = Case(sizes=(3, 2))
+    model = FlexGCN(5, 4, 1, orders=orders, encoder=Mean(), pool=pool, backend=backend)
+    for given in ((case.graphs.batch([0, 1]),), (case.x, case.edge_index, None, case.batch)):
+        with pytest.raises(InputError, match=r"x has 1 nodes, but the (adjacency|batch) has 5"):
+            model(*given)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("pool", ["mean", "max", None])
+def test_hidden_layers_of_a_subclass_give_a_row_for_every_node(pool, backend):
+    class First(FlexGCN):
+        def hidden(self, graphs):
+            return super().hidden(graphs)[:1]
+
+    model = First(5, 4, 1, orders=[2, 2], pool=pool, backend=backend)
+    with pytest.raises(InputError, match=r"x has 1 nodes, but the (adjacency|batch) has 5"):
+        model(Case(sizes=(3, 2)).graphs.batch([0, 1]))
+
+
+def test_a_hook_may_not_leave_out_nodes_before_they_are_pooled():
+    model = FlexGCN(5, 4, 1, orders=[2, 2])
+    model.convs[-1].register_forward_hook(lambda module, inputs, out: out[:1])
+    with pytest.raises(InputError, match="x has 1 nodes, but the matrix is for 5"):
+        model(Case(sizes=(3, 2)).graphs.batch([0, 1]))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_bias_that_does_not_fit_the_weights_is_refused(packed, backend):
+    case = Case(sizes=(3, 2))
+    batch = case.graphs.batch([0, 1])
+    conv = FlexConv(5, 8, order=2, backend=backend)
+    model = FlexGCN(5, 8, 1, orders=[2, 2], backend=backend)
+    edges = batch if packed else case.edge_index
+    whole = (batch,) if packed else (case.x, case.edge_index)
+    for dtype in (torch.float64, torch.bfloat16, torch.int64):
+        ones = torch.ones(8, dtype=dtype)
+        conv.bias = model.convs[0].bias = nn.Parameter(ones, requires_grad=False)
+        for call in (lambda: conv(case.x, edges), lambda: model(*whole)):
+            with pytest.raises(InputError, match=f"the bias is {dtype} but the weights are"):
+                call()
+    conv.bias = model.convs[0].bias = nn.Parameter(torch.zeros(2))
+    for call in (lambda: conv(case.x, edges), lambda: model(*whole)):
+        with pytest.raises(InputError, match=r"the bias has shape \(2,\), .* needs \[8\]: give"):
+            call()
+
+
+def test_a_bias_of_another_class_of_tensor_is_left_to_torch(monkeypatch):
+    class Own(torch.Tensor):
+        pass
+
+    case, conv = Case(), FlexConv(5, 8, order=2)
+    conv.bias = nn.Parameter(torch.ones(8).as_subclass(Own))
+    monkeypatch.setattr(native, "flex_conv", lambda *_, **__: pytest.fail("it was read"))
+    got = conv(case.x, case.edge_index)
+    conv.backend = "torch"
+    torch.testing.assert_close(got, conv(case.x, case.edge_index))
 
 
 def test_a_batch_comes_alone_and_as_it_was():
@@ -209,6 +312,12 @@ def test_edges_that_are_none_are_refused_in_each_form():
         with pytest.raises(InputError, match=says):
             Adjacency.from_any(edges, weight, n, dtype)
     assert Adjacency.from_any(sparse.double(), None, n, dtype).csr[2].dtype == dtype
+
+
+def test_a_matrix_has_indices_of_one_dtype():
+    rowptr, col = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([1, 0])
+    with pytest.raises(InputError, match=r"rowptr is torch.int32 but col is torch.int64: make"):
+        Adjacency(rowptr, col, torch.ones(2), 2)
 
 
 def test_a_transpose_has_the_other_sides_and_a_root_of_nothing_a_finite_gradient():
