@@ -76,6 +76,8 @@ class GraphBatch:
     node_count: Tensor | None = None
     #: X as a model was given it, where that is not a dataset's. See `graphs.on_the_fly`.
     _given: Tensor | None = None
+    #: The same graphs without that X, which whoever keeps the edges would keep with them.
+    _bare: "GraphBatch | None" = None
 
     def __init__(self, graphs: "FlatGraphs", positions: Tensor | slice) -> None:
         self.graphs = graphs
@@ -337,7 +339,7 @@ class GraphBatch:
 
     def adjacency(self, normalize: bool) -> BatchAdjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
-        return BatchAdjacency(self, normalize)
+        return BatchAdjacency(self if self._bare is None else self._bare, normalize)
 
     @kept_property
     def tiles(self) -> Tiles | None:

@@ -85,6 +85,8 @@ def _with_features(made: GraphBatch, x: Tensor) -> GraphBatch:
     out.graphs.x = x
     # An encoder sees what it was given, where a dataset's integers become int64.
     out._given = x
+    # A layer keeps its edges for the backward pass, and X only as autograd is told to.
+    out._bare = made
     return out
 
 
@@ -133,9 +135,8 @@ class LearnedGraphs(LooseGraphs):
         of_place[place] = torch.arange(len(place), device="cpu")
         adj = by_target._replace(weight=value.detach())
         adj_t = by_source._replace(weight=value.detach()[of_place[place_t]])
-        return LearnedAdjacency(
-            FlatGraphs(self.x, None, self._ptr, adj, adj_t).batch(slice(None)), value
-        )
+        bare = FlatGraphs(self.x.new_empty(len(self.x), 0), None, self._ptr, adj, adj_t)
+        return LearnedAdjacency(bare.batch(slice(None)), value)
 
 
 def _learned(graphs: LooseGraphs, edges: Tensor, weight: Tensor) -> LooseGraphs:

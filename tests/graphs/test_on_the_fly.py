@@ -2,10 +2,12 @@
 
 import copy
 import threading
+import weakref
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native
 from grant_fast.batches import GraphBatch
@@ -405,3 +407,24 @@ def test_a_thread_leaves_no_memory_behind():
 
     # kB; each took megabytes, in every round, where something else may grow the process in one.
     assert any(-run(10) + run(50) < 50_000 for _ in range(3))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("network", [False, True])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_a_layer_was_given_is_not_kept_beyond_its_use(checkpointed, network, learned):
+    case, inputs = Case(), []
+    weight = torch.rand(case.edge_index.shape[1], requires_grad=learned)
+    first, last = FlexConv(5, 8, order=3), FlexConv(8, 1, order=3)
+    last = FlexGCN(8, 4, 1, orders=[3, 2]) if network else last
+
+    def block(x):
+        h = first(x, case.edge_index, weight).sigmoid()
+        inputs.append(weakref.ref(h))
+        return last(h, case.edge_index, weight)
+
+    x = case.x.clone().requires_grad_()
+    out = checkpoint(block, x, use_reentrant=False) if checkpointed else block(x)
+    assert inputs[0]() is None or not checkpointed
+    out.sum().backward()
+    assert all(given() is None for given in inputs) and x.grad is not None
