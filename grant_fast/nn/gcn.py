@@ -149,16 +149,21 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        check_layers(self)
-        if isinstance(graphs, GraphBatch):
-            graphs.check_unchanged()
-        else:
+        self._check(graphs)
+        if isinstance(graphs, LooseGraphs):
             graphs = self._packed(graphs)
         if isinstance(graphs, GraphBatch) and (out := one_pass.run(self, graphs)) is not None:
             if self.pool in ("mean", "sum"):
                 return self._product(out, self._conv(-1).weight, graphs)
             return self._pool(out, graphs)
-        return self._last_layer(self.hidden(graphs), graphs)
+        hidden = self.hidden if self._overrides("hidden") else self._hidden_layers
+        return self._last_layer(hidden(graphs), graphs)
+
+    def _check(self, graphs: GraphBatch | LooseGraphs) -> None:
+        """Refuse layers or graphs that are no longer what they were made as."""
+        check_layers(self)
+        if isinstance(graphs, GraphBatch):
+            graphs.check_unchanged()
 
     def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
         first = self._conv(0)
@@ -180,6 +185,10 @@ class FlexGCN(nn.Module):
         if not isinstance(graphs, GraphBatch | LooseGraphs):
             kind = type(graphs).__name__
             raise InputError(f"hidden takes a GraphBatch of packed graphs, not a {kind}")
+        self._check(graphs)
+        return self._hidden_layers(graphs)
+
+    def _hidden_layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         h = None
         for layer in range(len(self.norms)):
             h = self._hidden_layer(layer, h, graphs)

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 
 from grant_fast import FlexConv, FlexGCN, InputError, native
 from grant_fast.adjacency import Adjacency, inverse_sqrt
-from grant_fast.nn import BatchNorm
+from grant_fast.nn import AtomEncoder, BatchNorm
 from tests.cases import Case
 
 
@@ -208,6 +208,23 @@ def test_a_batch_comes_alone_and_as_it_was():
     batch.x.requires_grad_()
     with pytest.raises(InputError, match=r"read-only.*reads x from"):
         model(batch)
+
+
+def test_hidden_layers_alone_refuse_and_forget_what_the_network_does():
+    case = Case(sizes=(30, 20))
+    case.graphs.x = torch.arange(250).view(50, 5) // 100
+    model = FlexGCN(5, 4, 1, orders=[2, 2], encoder=AtomEncoder(5, [3] * 5))
+    batch = case.graphs.batch([0, 1])
+    before = model.hidden(batch)
+    case.graphs.x[:] = case.graphs.x.flip(0)
+    torch.testing.assert_close(model.hidden(batch), model.hidden(case.graphs[[0, 1]].batch([0, 1])))
+    assert not torch.equal(model.hidden(batch), before)
+    batch.edge_index[:] = 0
+    with pytest.raises(InputError, match=r"read-only.*reads edge_index from"):
+        model.hidden(batch)
+    model.convs[0] = FlexConv(5, 4, order=2, normalize=False)
+    with pytest.raises(InputError, match=r"convs\.0 has normalize=False in a FlexGCN with"):
+        model.hidden(case.graphs.batch([0, 1]))
 
 
 def test_wrong_inputs_name_themselves():
