@@ -93,7 +93,8 @@ def plan(
     if not graphs.graphs.num_nodes:
         return None
     first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
-    if not ops.takes_network(first.any_parameter, adjacency, model.backend):
+    backends = {cast(FlexConv, conv).backend for conv in model.convs}
+    if not all(ops.takes_network(first.any_parameter, adjacency, each) for each in backends):
         return None
     parts = (model.act, *model.convs, *model.norms, *model.dropouts)
     if any(map(is_hooked, parts)):

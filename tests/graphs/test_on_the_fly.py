@@ -299,12 +299,12 @@ def test_what_is_hung_on_a_part_of_a_network_is_called(part):
     torch.testing.assert_close(model(*given), model.convs[1].bias.expand(case.num_nodes, 2))
 
 
-def test_explain_asks_nobody_who_does_not_compute():
+def test_explain_says_who_pools():
     model, batch = FlexGCN(5, [7], 2, [3, 2]).eval(), Case().graphs.batch(slice(None))
-    model.convs[1].backend = "triton"  # of a layer that is pooled within the one pass
     with torch.no_grad():
-        model(batch)
         assert "(CPU kernels)" in explain(model, batch)[1]
+        model.convs[1].backend = "torch"  # which the one pass would not ask
+        assert "(PyTorch)" in explain(model, batch)[1]
 
 
 def test_explain_says_so():

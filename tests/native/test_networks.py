@@ -312,3 +312,14 @@ def test_hidden_layers_that_a_subclass_changes_are_its_own():
     close(got, model(batch).double())
     with torch.no_grad():
         close(model(batch), got.double())
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_each_layer_has_a_backend_of_its_own(layer):
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(5, [8, 8], 2, [2, 2, 2])
+    want = model(batch)
+    model.convs[layer].backend = "reference"
+    assert one_pass.as_network(model, batch) is None
+    assert "one pass" not in "".join(explain(model, batch))
+    close(model(batch), want.double())
