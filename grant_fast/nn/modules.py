@@ -143,11 +143,8 @@ class AtomEncoder(nn.Module):
 
         With `smooth` it has all derivatives, as `FlexGCN`'s backend "reference" wants.
         """
-        if x.dim() != 2 or x.shape[1] != len(self.cardinalities) or x.is_floating_point():
-            raise InputError(
-                f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
-                f"not {x.dtype} of shape {tuple(x.shape)}"
-            )
+        weight = self.weight  # once: something may compute it
+        self._check_shape(x)
         watched = native.is_watched()
         seen = x.device.type == "cpu" and not watched and not torch.compiler.is_compiling()
         smooth = smooth or watched
@@ -155,14 +152,14 @@ class AtomEncoder(nn.Module):
         if learns and len(x) >= FEW_NODES:
             found = few_rows(x)
             if found is not None and len(found[0]) <= MOST_KINDS:
-                return (self._count(found[0]) @ self.weight).index_select(0, found[1])
+                return (self._count(found[0], weight) @ weight).index_select(0, found[1])
         if seen and x.numel():
             self._check_categories(x)
         row = x.long() + self.offset
         if smooth or (learns and len(x) < FEW_NODES):
-            return F.embedding(row, self.weight).sum(1)
+            return F.embedding(row, weight).sum(1)
         # In a third of the memory traffic; but it has no second derivative, and a slow first one.
-        return F.embedding_bag(row, self.weight, mode="sum")
+        return F.embedding_bag(row, weight, mode="sum")
 
     def of_kinds(self, graphs: FlatGraphs) -> Tensor:
         """The rows of a dataset's kinds of nodes, [m, out_channels], as `self(graphs.kinds[0])`.
@@ -174,21 +171,31 @@ class AtomEncoder(nn.Module):
         x, transformed = graphs.kinds[0], torch._C._are_functorch_transforms_active()
         if transformed or len(x) > MOST_KINDS or autocasts(x):
             return self(x)
-        made, key = _counts.setdefault(graphs, {}), (self.cardinalities, self.weight.dtype)
+        weight = self.weight  # once: something may compute it
+        made, key = _counts.setdefault(graphs, {}), (self.cardinalities, weight.dtype)
         of, count = made.get(key, (None, None))
         if count is None or of is not x:  # they are other kinds where X was written to
-            count = self._count(x)
+            count = self._count(x, weight)
             made[key] = x, count
-        return count @ self.weight
+        return count @ weight
 
     @kept
     @torch.no_grad()
-    def _count(self, x: Tensor) -> Tensor:
+    def _count(self, x: Tensor, weight: Tensor) -> Tensor:
         """How often each row of the table is in each row of x, [m, sum(cardinalities)]."""
-        self.forward(x)  # for what it refuses
+        self._check_shape(x)
+        if x.device.type == "cpu" and x.numel() and not native.is_watched():
+            self._check_categories(x)
         rows = x.long() + self.offset
-        out = self.weight.new_zeros(len(x), len(self.weight))
+        out = weight.new_zeros(len(x), len(weight))
         return out.scatter_add_(1, rows, torch.ones_like(rows, dtype=out.dtype))
+
+    def _check_shape(self, x: Tensor) -> None:
+        if x.dim() != 2 or x.shape[1] != len(self.cardinalities) or x.is_floating_point():
+            raise InputError(
+                f"the encoder takes integers [num_nodes, {len(self.cardinalities)}], "
+                f"not {x.dtype} of shape {tuple(x.shape)}"
+            )
 
     def _check_categories(self, x: Tensor) -> None:
         low, high = x.amin(0).tolist(), x.amax(0).tolist()

@@ -9,6 +9,7 @@ from torch.nn.utils import prune
 from torch.testing._internal.two_tensor import TwoTensor
 
 from grant_fast import FlexGCN
+from grant_fast.nn import AtomEncoder
 from tests.cases import Case
 
 BACKENDS = ["auto", "torch", "reference"]
@@ -45,6 +46,26 @@ def test_a_parametrized_weight_is_computed_once_a_pass(backend, pool):
             rule.count = 0
         torch.testing.assert_close(call(model), call(plain))
         assert rules[0].count == 1 and rules[1].count <= 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parametrized_encoder_is_computed_once_a_pass(backend):
+    case = Case(sizes=(200, 200))
+    case.graphs.x = (case.x > 0).long()
+    rule, encoder = Twice(), AtomEncoder(4, [2] * 5)
+    nn.utils.parametrize.register_parametrization(encoder, "weight", rule)
+    model = FlexGCN(4, 4, 2, orders=[3, 2], encoder=encoder, backend=backend)
+    batch = case.graphs.batch(slice(None))
+    calls = [
+        lambda: model(batch),
+        lambda: model(batch.x, batch.edge_index, batch.edge_weight, batch.batch),
+        lambda: encoder(batch.x),
+        lambda: encoder(batch.x[:9]),
+    ]
+    for call in (*calls, torch.no_grad()(calls[0])):
+        rule.count = 0
+        call()
+        assert rule.count == 1
 
 
 @pytest.mark.parametrize("packed", [True, False])
