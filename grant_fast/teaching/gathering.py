@@ -38,7 +38,9 @@ def gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if collate is None and isinstance(graphs, PackedGraphs):
         return graphs.batch(chunk)
     if type(graphs) is Subset:  # of a `PackedGraphs`, for one; others may do more
-        return gather(graphs.dataset, torch.as_tensor(graphs.indices, device="cpu")[chunk], collate)
+        own = graphs.indices  # a long list as a tensor would cost more than most batches
+        part = own[chunk] if isinstance(chunk, slice) else [own[i] for i in chunk.tolist()]
+        return gather(graphs.dataset, torch.as_tensor(part, device="cpu"), collate)
     # Graphs that are Python objects can only be fetched one by one.
     where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
     items = [graphs[position] for position in where]
