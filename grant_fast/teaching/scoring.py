@@ -13,7 +13,7 @@ from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_positions, count_graphs, take
 from ..nn import FlexGCN, is_plain, one_pass
-from ..nn.checks import check_layers
+from ..nn.checks import check_layers, is_hooked
 from ..nn.evaluating import device_of, evaluating
 from ..ops.dispatch import takes_kernels
 from ..tasks import Task, check_task, has_labels_outside
@@ -183,7 +183,9 @@ class ScoringPass:
         # Only of a model of ours is it known that its outputs are nobody else's.
         unshared = self.predict is None and not return_predictions
         mine = model if unshared and is_plain(model) else None
-        scores, outputs = _Scores(total, self.task, self.residual, mine is not None), []
+        # A hook may keep what it was shown, or give something of its own.
+        ours = mine is not None and not any(map(is_hooked, mine.modules()))
+        scores, outputs = _Scores(total, self.task, self.residual, ours), []
         counts = None
         if self._takes_kernels(mine) and fused.tail_fits(mine, self.graphs, self.task):
             counts = fused.empty_counts(self.graphs.device)
@@ -198,7 +200,7 @@ class ScoringPass:
             if mine is not None and scores.add_in_one_pass(mine, batch):
                 continue
             pred = _called(model, batch) if self.predict is None else self.predict(model, batch)
-            if mine is None and isinstance(pred, Tensor):
+            if not ours and isinstance(pred, Tensor):
                 pred = pred.clone()  # a model may write all its outputs into the same memory
             scores.add(pred, batch, chunk.stop - chunk.start)
             if return_predictions:
@@ -310,6 +312,8 @@ class _Scores:
                 f"a batch of {size} graphs gave {found} predictions: a graph-level task needs "
                 "one for each graph, so pool the nodes, or set the task's level to 'node'"
             )
+        if isinstance(y, Tensor) and not isinstance(batch, GraphBatch):
+            y = y.clone()  # so may a collate function with its batches
         self._parts.append((pred, y))
         self._waiting += size
         if self._waiting >= self.ENOUGH:

@@ -1,6 +1,7 @@
 import copy
 import math
 import warnings
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -291,6 +292,30 @@ def test_a_subset_of_packed_graphs_is_scored_by_its_own_positions(make_graphs) -
     torch.testing.assert_close(wide, 2 * ones.abs())
 
 
+def test_scoring_reads_the_positions_of_a_subset_once(make_graphs) -> None:
+    class Counted(Sequence):
+        read = 0
+
+        def __len__(self) -> int:
+            return 300
+
+        def __getitem__(self, where: Any) -> Any:
+            if isinstance(where, slice):
+                return [self[i] for i in range(*where.indices(300))]
+            self.read += 1
+            return range(300)[where] % 12
+
+    graphs, model, own = PackedGraphs.from_data_list(make_graphs(12)), FlexGCN(3, 4, 1), Counted()
+    want = score_graphs(model, graphs, REGRESSION).repeat(25)
+    part = Subset(graphs, own)
+    torch.testing.assert_close(score_graphs(model, part, REGRESSION, batch_size=3), want)
+    assert own.read == 300
+    ids = torch.randperm(300)
+    got = score_graphs(model, part, REGRESSION, ids=ids, batch_size=3)
+    torch.testing.assert_close(got, want[ids])
+    assert own.read == 600
+
+
 def test_nan_predictions_name_the_graph(make_graphs) -> None:
     graphs = make_graphs(9)
     graphs[6].x[0, 0] = math.nan
@@ -329,6 +354,38 @@ def test_a_model_may_give_all_its_outputs_in_the_same_memory(make_graphs, model)
     )
     for ours, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_collate_function_may_give_all_its_batches_in_the_same_memory() -> None:
+    x, y = torch.zeros(2, 1), torch.zeros(2, 1)
+
+    def refill(values: list[float]) -> Any:
+        x.copy_(torch.tensor(values)[:, None])
+        return SimpleNamespace(x=x, y=y.copy_(3 * x))
+
+    values = [1.0, 2.0, 3.0, 4.0]
+    options = {"batch_size": 2, "collate": refill}
+    got = score_graphs(lambda batch: batch.x, values, REGRESSION, **options)
+    assert got.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_hooks_keep_or_give_stays_as_it_was(make_graphs, dtype, gives) -> None:
+    graphs, seen = PackedGraphs.from_data_list(make_graphs(12)).to(dtype), []
+    graphs.y = torch.randint(3, (graphs.num_nodes,), generator=torch.Generator().manual_seed(0))
+    task = Task("multiclass", "node", num_outputs=3)
+    model = FlexGCN(3, 4, 3, [2, 2], pool=None).to(dtype)
+    want = score_graphs(model, graphs, task)
+
+    def keep(module: nn.Module, inputs: Any, out: Tensor) -> Tensor | None:
+        given = out.clone() if gives else out
+        seen.append((given, given.clone()))
+        return given if gives else None
+
+    model.convs[-1].register_forward_hook(keep)
+    torch.testing.assert_close(score_graphs(model, graphs, task, batch_size=4), want)
+    assert len(seen) == 3 and all(torch.equal(*pair) for pair in seen)
 
 
 def test_a_module_that_does_more_than_note_its_mode_is_told_of_it(make_graphs, model) -> None:
