@@ -23,6 +23,13 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def yes_or_no(name: str, value: Any) -> bool:
+    """`value`, True or False or what equals one of them, as a bool; InputError for another."""
+    if isinstance(value, str | None) or value not in (True, False):
+        raise InputError(f"{name}={value!r}: give True or False")
+    return bool(value)
+
+
 def short(text: str, most: int = 80) -> str:
     """The text, or the beginning of a long one, for a message."""
     return text if len(text) <= most else f"{text[:most]}…"

@@ -10,7 +10,7 @@ from .. import ops
 from ..adjacency import Adjacency
 from ..batches import GraphBatch
 from ..batches.loose import LooseGraphs
-from ..errors import InputError, whole_number
+from ..errors import InputError, whole_number, yes_or_no
 from ..graphs.on_the_fly import packed
 from ..ops.dispatch import check_backend
 
@@ -57,10 +57,11 @@ class FlexConv(nn.Module):
         super().__init__()
         self.in_channels = whole_number("in_channels", in_channels)
         self.out_channels = whole_number("out_channels", out_channels)
-        self.order, self.normalize = whole_number("order", order), normalize
+        self.order = whole_number("order", order)
+        self.normalize = yes_or_no("normalize", normalize)
         self.backend = check_backend(backend)
         self.weight = nn.Parameter(torch.empty(order, in_channels, out_channels))
-        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.bias = nn.Parameter(torch.empty(out_channels)) if yes_or_no("bias", bias) else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -1,7 +1,6 @@
 """Networks of flexible graph convolutions."""
 
-from collections.abc import Callable, Sequence
-from numbers import Integral
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
@@ -12,7 +11,7 @@ from torch.utils.data import Dataset
 from .. import ops
 from ..batches import GraphBatch
 from ..batches.loose import LooseGraphs
-from ..errors import InputError, whole_number
+from ..errors import InputError, whole_number, yes_or_no
 from ..graphs.flat import FlatGraphs
 from ..graphs.on_the_fly import packed
 from ..ops.dispatch import check_backend, is_reference
@@ -74,7 +73,8 @@ class FlexGCN(nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(orders, Integral) or not len(orders):
+        orders = list(orders) if isinstance(orders, Iterable) else []
+        if not orders:
             raise InputError(
                 "orders must be a list: give one order for each layer, as orders=[3, 2]"
             )
@@ -87,7 +87,7 @@ class FlexGCN(nn.Module):
         for name, widths in (("in_channels", [in_channels]), ("hidden_channels", hidden)):
             for width in widths:
                 whole_number(name, width)
-        self.pool, self.normalize = pool, normalize
+        self.pool, self.normalize = pool, yes_or_no("normalize", normalize)
         if encoder == "atom":
             encoder = AtomEncoder(in_channels)
         if not isinstance(encoder, nn.Module | None):

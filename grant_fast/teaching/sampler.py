@@ -20,7 +20,7 @@ from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Model, Positions, Predict, ScoringPass, check_numbers
+from .scoring import Model, Positions, Predict, ScoringPass, check_functions, check_numbers
 from .selection import sample_graphs, select_graphs
 from .watch import Watch
 
@@ -140,8 +140,7 @@ class GraNTSampler(Sampler[list[int]]):
         self.seed = whole_number("seed", seed, least=0)
         check_task(task)
         check_residual(residual)
-        if not (predict is None or callable(predict)):
-            raise InputError(f"predict={predict!r}: give a function of (model, batch), or None")
+        check_functions(predict, collate)
         interval = int(interval) if isinstance(interval, Integral) else interval
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)

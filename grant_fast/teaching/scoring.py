@@ -109,7 +109,7 @@ def score_graphs(
             it, or a model that does not take a batch, without a `predict` that says how to call it.
     """
     size = count_graphs(graphs)
-    positions = None if ids is None else _positions(ids, size)
+    positions = None if ids is None else checked_positions(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
     pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
@@ -146,6 +146,7 @@ class ScoringPass:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         check_task(task)
         check_residual(residual)
+        check_functions(predict, collate)
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate
         self.batch_size, self._whole = batch_size, whole
@@ -370,7 +371,15 @@ def _is_of_the_model(error: TypeError) -> bool:
     return any(f.f_globals.get("__name__", "").partition(".")[0] != "torch" for f, _ in frames)
 
 
-def _positions(ids: Positions, total: int) -> Tensor:
+def check_functions(predict: Predict | None, collate: Collate | None) -> None:
+    """Refuse what cannot be called (InputError)."""
+    given = {"predict": (predict, "(model, batch)"), "collate": (collate, "a list of graphs")}
+    for name, (function, of) in given.items():
+        if not (function is None or callable(function)):
+            raise InputError(f"{name}={function!r}: give a function of {of}, or None")
+
+
+def checked_positions(ids: Positions, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
     where = as_positions(ids.cpu() if isinstance(ids, Tensor) else ids, total)
     if isinstance(where, slice):

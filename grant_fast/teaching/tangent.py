@@ -22,7 +22,7 @@ from ..nn.evaluating import evaluating
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
-from .scoring import Positions
+from .scoring import Positions, checked_positions
 
 # The largest second derivative in f of a graph's loss, of which `residual` is the first one.
 SMOOTHNESS: dict[Kind, float] = {
@@ -51,7 +51,8 @@ def output_jacobian(
         Over the P parameters that require gradients, in the order of `model.parameters()`.
 
     Raises:
-        InputError: no graphs, another model, one that gives a row a node, or `chunk_size` below 1.
+        InputError: no graphs, or one that is not there; another model, one that gives a row a
+            node, or `chunk_size` below 1.
     """
     if not isinstance(model, FlexGCN):
         raise InputError(
@@ -67,7 +68,7 @@ def output_jacobian(
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
     whole_number("chunk_size", chunk_size)
-    positions = torch.as_tensor(ids, device="cpu")
+    positions = checked_positions(ids, graphs.num_graphs)
     if not len(positions):
         raise InputError("there are no graphs to differentiate at: give some ids")
     dense = _Dense(model)
@@ -143,16 +144,16 @@ def tangent_kernel(
     Args:
         model: with pooling; used in evaluation mode.
         graphs: where the graphs are.
-        ids: positions of the G graphs.
-        others: positions of the H graphs; `ids` again if None.
+        ids: positions of the G graphs, or a mask.
+        others: those of the H graphs; `ids` again if None.
         chunk_size: graphs whose derivatives are held at a time, twice; each takes C·P numbers.
 
     Raises:
         InputError: as `output_jacobian`, or `chunk_size` below 1.
     """
     whole_number("chunk_size", chunk_size)
-    left = torch.as_tensor(ids, device="cpu")
-    right = left if others is None else torch.as_tensor(others, device="cpu")
+    left = checked_positions(ids, graphs.num_graphs)
+    right = left if others is None else checked_positions(others, graphs.num_graphs)
     blocks = []
     for part in left.split(chunk_size):
         ours = output_jacobian(model, graphs, part)

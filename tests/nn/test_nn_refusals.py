@@ -31,11 +31,18 @@ def test_nonsense_arguments_name_themselves():
         ({"dropout": 1.5}, "dropout is 1.5"),
         ({"dropout": "0.5"}, "dropout='0.5': give a number, or one for each hidden layer"),
         ({"encoder": "bond"}, "unknown encoder 'bond'"),
+        ({"orders": 3}, "orders must be a list"),
+        ({"orders": None}, "orders must be a list"),
+        ({"normalize": "sym"}, "normalize='sym': give True or False"),
+        ({"bias": None}, "bias=None: give True or False"),
         ({"in_channels": 0, "encoder": "atom"}, "in_channels=0: give a whole number of at least 1"),
     ]
     for arguments, message in cases:
         with pytest.raises(InputError, match=message):
             FlexGCN(**{"in_channels": 5, "hidden_channels": 4, "out_channels": 1, **arguments})
+    for name in ("normalize", "bias"):
+        with pytest.raises(InputError, match=f"{name}='sym': give True or False"):
+            FlexConv(5, 4, **{name: "sym"})
 
 
 def test_what_a_last_layer_takes_is_of_packed_graphs():
@@ -47,6 +54,13 @@ def test_numpys_numbers_are_numbers():
     two = np.array([2, 3])
     model = FlexGCN(np.int64(5), np.int64(4), 1, orders=two, dropout=np.float32(0.5))
     assert [conv.order for conv in model.convs] == [2, 3] and type(model.convs[0].order) is int
+    conv = FlexConv(5, 4, normalize=np.bool_(False), bias=np.bool_(False))
+    assert conv.normalize is False and conv.bias is None
+
+
+def test_orders_may_come_one_by_one():
+    model = FlexGCN(5, 4, 1, orders=(order for order in (2, 3)))
+    assert [conv.order for conv in model.convs] == [2, 3]
 
 
 def test_what_a_network_would_never_call_is_refused():
@@ -259,6 +273,10 @@ def test_wrong_inputs_name_themselves():
         model(case.x, case.edge_index, None, case.batch, 1)
     with pytest.raises(InputError, match="batch_size is -2"):
         model(case.x, case.edge_index, None, case.batch, -2)
+    for size in (2.0, "2"):
+        with pytest.raises(InputError, match=f"batch_size is {size!r}: give the number of graphs"):
+            model(case.x, case.edge_index, None, case.batch, size)
+    assert len(model(case.x, case.edge_index, None, case.batch, np.int64(2))) == 2
     with pytest.raises(InputError, match=r"batch_size is a tensor, .* did you mean batch=…"):
         model(case.x, case.edge_index, None, None, case.batch)
     with pytest.raises(InputError, match="batch is a list: give a tensor"):

@@ -34,6 +34,7 @@ REGRESSION = Task("regression")
         ({"ids": {4, 2}}, r"\{2, 4\} is not a list of graph positions"),
         ({"ids": torch.ones(8, dtype=torch.bool)}, "a mask has one bool for each of the 9 graphs"),
         ({"ids": [False] * 9}, "no graphs to train on"),
+        ({"collate": "list"}, "collate='list': give a function of a list of graphs, or None"),
         ({"predict": "logits"}, r"predict='logits': give a function of \(model, batch\)"),
     ],
 )

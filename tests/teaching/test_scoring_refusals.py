@@ -39,6 +39,10 @@ def test_wrong_input_is_named(make_graphs, model) -> None:
         InputError, match=r"predict is the model: .*leave it out if the model takes"
     ):
         score_graphs(model, graphs, REGRESSION, predict=model)
+    with pytest.raises(InputError, match="predict='x': give a function of"):
+        score_graphs(model, graphs, REGRESSION, predict="x")  # type: ignore[call-overload]
+    with pytest.raises(InputError, match="collate='x': give a function of a list of graphs"):
+        score_graphs(model, graphs, REGRESSION, collate="x")  # type: ignore[call-overload]
     with pytest.raises(InputError, match="no graphs to score"):
         score_graphs(model, graphs, REGRESSION, ids=[])
     with pytest.raises(

@@ -14,6 +14,7 @@ from grant_fast.teaching.tangent import (
     tangent_kernel,
 )
 from grant_fast.training.initial import factor_last_layer
+from tests.cases import dense_graphs
 
 NUM_GRAPHS = 7
 
@@ -180,6 +181,16 @@ def test_a_step_too_long_is_seen_to_break_the_promise():
     largest = check_loss_reduction(model, graphs, Task("regression"), ids).largest_lr
     far = check_loss_reduction(model, graphs, Task("regression"), ids, lr=1e3 * largest)
     assert not far.keeps_first_order
+
+
+@pytest.mark.parametrize("count", [8, 100])
+def test_graphs_may_be_chosen_by_a_mask(count):
+    graphs, model = dense_graphs((3,) * count, 3).to(torch.float64), make_model()
+    mask, ids = torch.arange(count) % 3 == 1, range(1, count, 3)
+    for tangent in (output_jacobian, tangent_kernel):
+        torch.testing.assert_close(tangent(model, graphs, mask), tangent(model, graphs, ids))
+    with pytest.raises(InputError, match=f"give one bool for each of the {count} graphs"):
+        tangent_kernel(model, graphs, [0], mask[:-1])
 
 
 def test_what_cannot_be_compared_is_refused():
