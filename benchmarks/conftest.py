@@ -19,6 +19,7 @@ from .measure import Bench, is_fatal, short, trace
 EXIT_FATAL = 86
 #: How one ends that has no time for the next case.
 EXIT_LATE = 87
+EXIT_FAILED = 1  # pytest's own, where a case has failed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

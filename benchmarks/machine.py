@@ -83,7 +83,10 @@ def sanitize(limit: float) -> dict[str, Any]:
 def end(process: subprocess.Popen[bytes]) -> int:
     """End a process that leads a session of its own, with whatever it started; its exit code."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        if sys.platform == "win32":  # which knows no sessions
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
 
 

@@ -19,7 +19,7 @@ from threading import Event, Lock
 from typing import Any
 
 from .cases import CHECK, MIXED, Case
-from .conftest import EXIT_LATE, claim
+from .conftest import EXIT_FAILED, EXIT_LATE, claim
 from .machine import end
 from .measure import DEVICE_ERRORS
 
@@ -121,7 +121,7 @@ class Workers:
             for case in worker.ended if self.kernels else ():
                 if case.group in MIXED and outcome.lost(case.name):
                     self._try_without_kernels(case, outcome)
-            if code in (0, EXIT_LATE):
+            if code in (0, EXIT_LATE) or (code == EXIT_FAILED and worker.ended):
                 break  # it went through the list, as far as there was time
             idle = 0 if worker.ended else idle + 1
             if idle == 2:

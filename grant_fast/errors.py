@@ -24,8 +24,9 @@ def whole_number(name: str, value: Any, least: int = 1) -> int:
 
 
 def yes_or_no(name: str, value: Any) -> bool:
-    """`value`, True or False or what equals one of them, as a bool; InputError for another."""
-    if isinstance(value, str | None) or value not in (True, False):
+    """`value`, True or False or what equals one of them, as a bool; None as False. InputError for
+    another."""
+    if isinstance(value, str) or value not in (True, False, None):
         raise InputError(f"{name}={value!r}: give True or False")
     return bool(value)
 

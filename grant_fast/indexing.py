@@ -45,6 +45,7 @@ def tensor_of(value: Any) -> Tensor:
     if hasattr(value, "__array__"):
         value = np.array(value)
         value = value.astype(value.dtype.newbyteorder("="), copy=False)
+        value = value.tolist() if value.dtype == object else value
     return torch.as_tensor(value, device="cpu")
 
 

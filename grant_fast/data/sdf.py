@@ -50,7 +50,8 @@ def read_sdf(
         raise InputError(f"{path} is empty: give an SDF with molecules")
     names = tuple(text.split("\n", 1)[0].strip() for text in texts)
     for number, text in enumerate(texts, 1):
-        if len(_END_OF_STRUCTURE.findall(text)) > 1:  # whose are the fields in it?
+        # A field may quote a structure; two outside of fields are two molecules: whose are those?
+        if len(_END_OF_STRUCTURE.findall(_FIELD.sub("", text))) > 1:
             name = f" ({short(names[number - 1])!r})" if names[number - 1] else ""
             raise InputError(f"{path} molecule {number}{name} is not ended by $$$$: add that line")
     pieces = [texts[start : start + CHUNK] for start in range(0, len(texts), CHUNK)]
@@ -77,7 +78,7 @@ def read_sdf(
 
 def _breaks_off(text: str) -> bool:
     """Whether a molecule without a $$$$ at its end is not whole: its structure or last field."""
-    _, *data = _END_OF_STRUCTURE.split(text)
+    _, *data = _END_OF_STRUCTURE.split(text, maxsplit=1)
     return not data or (bool(data[-1].strip()) and not _END_OF_FIELD.search(data[-1]))
 
 
@@ -89,7 +90,7 @@ def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
         for text in texts:
             molecule = chem.MolFromMolBlock(text)
             smiles = "" if molecule is None else chem.MolToSmiles(molecule)
-            data = _END_OF_STRUCTURE.split(text)[-1]
+            data = _END_OF_STRUCTURE.split(text, maxsplit=1)[-1]
             fields = {name.strip(): value.strip() for name, value in _FIELD.findall(data)}
             found.append((smiles, fields))
     return found

@@ -21,6 +21,7 @@ class _FlexConv(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, adjacency, relu, packed, value):  # type: ignore[no-untyped-def]
+        x = x.resolve_neg()
         x, weight = x.detach() if x.stride(1) == 1 else x.contiguous(), aside(weight)
         bias = None if bias is None else bias.contiguous()
         order, h_in, h_out = weight.shape

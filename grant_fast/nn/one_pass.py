@@ -179,8 +179,8 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
         return native.Layer(conv.weight, conv.bias, norm, p)
     if type(norm) is not BatchNorm or norm.momentum is None:
         return None
-    if norm.training and not norm.track_running_stats:  # switched off after it was made
-        return None
+    if norm.training and not (norm.track_running_stats and norm.eps > 0):
+        return None  # switched off after it was made; PyTorch refuses such an eps
     running = (norm.running_mean, norm.running_var)  # which the kernels move in place
     if any(t is None or not t.is_contiguous() for t in running):
         return None

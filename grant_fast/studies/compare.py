@@ -174,7 +174,8 @@ def planned_visits(config: RunConfig, num_train: int) -> int:
 
 
 def _clear(folders: Sequence[Path]) -> None:
-    """Remove earlier comparisons, of whatever arms and seeds, and nothing else.
+    """Remove an earlier comparison and those in parts of its folder, of whatever arms and seeds,
+    and nothing else.
 
     All of it at once: a later --resume must not take an old result for one of this comparison.
 
@@ -187,8 +188,7 @@ def _clear(folders: Sequence[Path]) -> None:
     for run_dir in runs:
         with alone_in(run_dir):
             pass
-    for out in folders:
-        remove_files(out, REPORT_FILES)  # first: without runs they would be anybody's
+    remove_files(folders[0], REPORT_FILES)  # first: without runs they would be anybody's
     for run_dir in runs:
         clear_folder(run_dir)
     for path in (*runs, *arms, *folders[1:]):

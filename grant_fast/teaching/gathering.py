@@ -10,7 +10,7 @@ from torch.utils.data import Subset, default_collate
 from ..batches import GraphBatch
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
-from ..indexing import sizes_to_ptr
+from ..indexing import sizes_to_ptr, tensor_of
 
 Collate = Callable[[list[Any]], Any]
 
@@ -40,7 +40,7 @@ def gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:
     if type(graphs) is Subset:  # of a `PackedGraphs`, for one; others may do more
         own = graphs.indices  # a long list as a tensor would cost more than most batches
         part = own[chunk] if isinstance(chunk, slice) else [own[i] for i in chunk.tolist()]
-        return gather(graphs.dataset, torch.as_tensor(part, device="cpu"), collate)
+        return gather(graphs.dataset, tensor_of(part), collate)
     # Graphs that are Python objects can only be fetched one by one.
     where = range(chunk.start, chunk.stop) if isinstance(chunk, slice) else chunk.tolist()
     items = [graphs[position] for position in where]

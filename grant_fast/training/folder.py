@@ -108,12 +108,19 @@ def check_free(
             f"{out} is no folder of {kind}, and its {few(foreign)} would be lost: give another "
             "folder with -o"
         )
-    read = Path(os.path.realpath(source))
-    if read.name in (*_FILES, *REPORT_FILES) and Path(os.path.realpath(out)) in read.parents:
+    if _is_within(Path(os.path.realpath(source)), Path(os.path.realpath(out)), kind):
         raise InputError(
             f"{source}, the source of the data, would be lost: give a folder with -o that it is "
             "not in"
         )
+
+
+def _is_within(path: Path, out: Path, kind: str) -> bool:
+    """Whether a file is one of a run's or a comparison's own."""
+    if kind == RUN:
+        return path.parent == out and path.name in _FILES
+    of_run = path.match("*/seed-*/*") and out in path.parents and path.name in _FILES
+    return of_run or (path.parent == out and path.name in REPORT_FILES)
 
 
 def check_whole(run_dir: Path) -> None:

@@ -398,15 +398,17 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
     free(norms);
 }
 
-/* dtable[code[i]] += dx[i], node by node in the order of the batch. */
+/* dtable[code[i]] += dx[i], node by node in the order of the batch; in double, as there may be a
+ * million nodes of a kind. */
 static void add_to_table(const graphs *g, const network *n, i64 h, const float *dx) {
-    memset(n->dx, 0, sizeof(float) * (size_t)(n->kinds * h));
+    double *sums = calloc((size_t)(n->kinds * h), sizeof(double));
     for (i64 b = 0; b < g->count; b++)
         for (i64 i = g->ptr[b]; i < g->ptr[b + 1]; i++, dx += h) {
-            float *row = n->dx + n->code[g->first[b] + i - g->ptr[b]] * h;
-            for (i64 c = 0; c < h; c += VL)
-                store_part(row + c, load_part(row + c, h - c) + load_part(dx + c, h - c), h - c);
+            double *row = sums + n->code[g->first[b] + i - g->ptr[b]] * h;
+            for (i64 c = 0; c < h; c++) row[c] += (double)dx[c];
         }
+    for (i64 i = 0; i < n->kinds * h; i++) n->dx[i] = (float)sums[i];
+    free(sums);
 }
 
 static void train_backward(const graphs *g, i64 parts, int threads, const network *n) {

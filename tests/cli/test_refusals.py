@@ -253,6 +253,16 @@ def test_a_run_is_not_replaced_by_one_that_learns_from_its_files(of_molecules):
     assert table.read_bytes() == before
 
 
+def test_a_table_that_only_has_such_a_name_is_learned_from(molecules, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = Path("data/test.csv")
+    table.parent.mkdir()
+    table.write_bytes(molecules.read_bytes())
+    for more in ("--overwrite", "--resume"):
+        assert run("train", table, *SIZE, "-o", "data/..", more).exit_code == 0
+    assert table.read_bytes() == molecules.read_bytes()
+
+
 def test_among_other_files_there_is_nothing_to_continue(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
     line = fails("train", *SMALL, "--resume", "-o", tmp_path)

@@ -183,3 +183,16 @@ def test_commas_are_no_decimal_ones(tmp_path: Path, chem) -> None:
     path = write(tmp_path, records(chem, [("", "CCO", {"rings": "5,6"})]))
     with pytest.raises(InputError, match="row 1, column 'rings': '5,6' is not a number"):
         read_table(path)
+
+
+def test_a_field_may_quote_a_structure(tmp_path: Path, chem) -> None:
+    texts = records(chem)
+    quoted = ">  <fragment>\n  1  0  0\nM  END\n\n$$$$\n"
+    plain, found = (
+        [dict(zip(sheet.header, cells, strict=True)) for _, cells in sheet.body]
+        for sheet in (
+            read_sdf(write(tmp_path, texts))[0],
+            read_sdf(write(tmp_path, [text.replace("$$$$\n", quoted) for text in texts]))[0],
+        )
+    )
+    assert found == [{**row, "fragment": "1  0  0\nM  END"} for row in plain]

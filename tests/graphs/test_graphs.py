@@ -67,6 +67,7 @@ def test_positions_may_come_as_any_array():
         np.arange(5)[::-1],
         np.array([4, 3, 2, 1, 0], dtype=">i8"),
         series[4:8],
+        series.astype(object),
         series[::-1],
         (series > 5).to_numpy()[::-1],
         (series > 5)[::-1],

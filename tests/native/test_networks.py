@@ -254,7 +254,8 @@ def test_gradient_of_the_input(build):
 
 @pytest.mark.parametrize("openmp", [False, True])
 def test_threads_do_not_change_a_step(build, openmp):
-    """Parts are summed in order: results are equal bit by bit, whatever the threads are."""
+    """Parts are summed in order: results are equal bit by bit, whatever the threads are. (One graph
+    that is most of a batch goes to PyTorch where threads outnumber what it leaves to share.)"""
     native.loading.library().use_openmp(native.loading._openmp() if openmp else None)
     case = Case(sizes=(90,) * 60)
     results, threads = [], torch.get_num_threads()
@@ -270,6 +271,26 @@ def test_threads_do_not_change_a_step(build, openmp):
             native.loading.library().use_openmp(None)
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
+
+
+def test_the_gradient_of_a_table_that_many_equal_nodes_share(build):
+    count = 100_000
+    edges = torch.stack([torch.arange(count), torch.arange(count) ^ 1])
+    x = torch.zeros(count, 9, dtype=torch.long)
+    graphs = PackedGraphs.from_arrays(x, edges, torch.arange(count) // 20)
+    model = FlexGCN(4, 64, 1, [2, 2], encoder="atom")
+    exact = in_double(model)
+    model(graphs.batch(slice(None))).sum().backward()
+    exact(graphs.to(dtype=torch.float64).batch(slice(None))).sum().backward()
+    true = exact.encoder.weight.grad
+    assert (model.encoder.weight.grad - true).abs().max() < 1e-5 * true.abs().max()
+
+
+def test_a_batch_norm_that_pytorch_refuses_is_refused(build):
+    model = FlexGCN(5, 8, 1, [2, 2], norm="batch_norm")
+    model.norms[0].eps = 0.0
+    with pytest.raises(ValueError, match="eps must be positive"):
+        model(Case().graphs.batch(slice(None)))
 
 
 def test_sums_over_many_equal_nodes(build):

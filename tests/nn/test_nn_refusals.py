@@ -34,7 +34,6 @@ def test_nonsense_arguments_name_themselves():
         ({"orders": 3}, "orders must be a list"),
         ({"orders": None}, "orders must be a list"),
         ({"normalize": "sym"}, "normalize='sym': give True or False"),
-        ({"bias": None}, "bias=None: give True or False"),
         ({"in_channels": 0, "encoder": "atom"}, "in_channels=0: give a whole number of at least 1"),
     ]
     for arguments, message in cases:
