@@ -81,9 +81,9 @@ def sanitize(limit: float) -> dict[str, Any]:
 
 
 def end(process: subprocess.Popen[bytes]) -> int:
-    """End a process that leads a session of its own, with whatever it started; its exit code."""
+    """End a process that leads a group of its own, with all that it started; its exit code."""
     if process.poll() is None:
-        if sys.platform == "win32":  # which knows no sessions
+        if sys.platform == "win32":  # which has no such groups
             process.kill()
         else:
             os.killpg(process.pid, signal.SIGKILL)

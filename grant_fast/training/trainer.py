@@ -19,7 +19,7 @@ from ..devices import clock
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..indexing import upload
-from ..tasks import Task, fits, measured
+from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
@@ -27,6 +27,7 @@ from .checkpoints import load_weights
 from .config import INFOBATCH, ON_REQUEST, PROPORTIONAL, RunConfig
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, make_folder, prepare_folder, save_state
+from .learnable import check_learnable
 from .metrics import check_metric, higher_is_better
 from .model import ModelSpec, build_model, resolve_device
 from .observers import Observer
@@ -34,7 +35,7 @@ from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
-from .targets import Scaling, has_one_value, targets_of, with_targets
+from .targets import Scaling, targets_of, with_targets
 
 #: Share of a metric that rounding may add: a mean of the same values in another order differs so.
 _ROUNDING = 1e-12
@@ -102,7 +103,7 @@ class Trainer:
         self._higher_is_better = higher_is_better(self.metric)
         self._device = resolve_device(config.device)
         dataset = dataset.grouped()
-        _check_learnable(dataset)
+        check_learnable(dataset)
         self._checksum = dataset.checksum
         split = {name: ids.cpu() for name, ids in dataset.split.items()}
         self._train_ids = split["train"]
@@ -280,7 +281,7 @@ class Trainer:
     def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> Sums:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
-        assert y is not None  # `_check_learnable` has seen to that
+        assert y is not None  # `check_learnable` has seen to that
         if self.config.arm not in ON_REQUEST:
             return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
         losses, labels = graph_losses(pred, y, self.task, batch.ptr)
@@ -427,25 +428,3 @@ def _sampler(
         ids=ids,
         seed=config.seed,
     )
-
-
-def _check_learnable(dataset: Dataset) -> None:
-    if dataset.graphs.y is None:
-        raise InputError(f"{dataset.name} has no targets to learn: name a target column")
-    if not fits(dataset.graphs.y, dataset.graphs.y_level, dataset.task):
-        y = dataset.graphs.y
-        raise InputError(
-            f"y of {dataset.name} is {y.dtype} {list(y.shape)}, one row for each "
-            f"{dataset.graphs.y_level}, which is not what {dataset.task} asks for: "
-            "load_dataset(graphs) poses the task anew"
-        )
-    y = targets_of(dataset.graphs, dataset.split["train"])
-    if not measured(y, dataset.task).any():
-        raise InputError(f"{dataset.name} has no labels in its training split: check the target")
-    if dataset.task.kind != "regression" and has_one_value(y, dataset.task):
-        one, names = y[measured(y, dataset.task)][0], dataset.task.class_names
-        which = names[int(one)] if names else f"{one:g}"
-        raise InputError(
-            f"{dataset.name} has labels of only one class in its training split, {which}, so there "
-            "is nothing to learn: choose another target or split, or add data"
-        )

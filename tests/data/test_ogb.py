@@ -25,6 +25,20 @@ def molhiv(tmp_path: Path, write_ogb_folder: Callable[..., Path], no_network: No
     return write_ogb_folder(tmp_path / "ogbg_molhiv")
 
 
+@pytest.fixture
+def serve(
+    tmp_path: Path, write_ogb_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], None]:
+    """Puts an archive of a set where sets are fetched from; its content is in server/NAME."""
+
+    def archive(name: str) -> None:
+        write_ogb_folder(tmp_path / "server" / name)
+        shutil.make_archive(str(tmp_path / name), "zip", tmp_path / "server")
+        monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+
+    return archive
+
+
 def test_sets_are_ogbs_own() -> None:
     package = pytest.importorskip("ogb")
     master = pandas.read_csv(
@@ -88,14 +102,9 @@ def test_molecules_without_any_bond(tmp_path: Path, write_ogb_folder: Callable[.
 
 @pytest.mark.parametrize("progress", [False, True])
 def test_download_is_unpacked_once(
-    tmp_path: Path,
-    write_ogb_folder: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    progress: bool,
+    tmp_path: Path, serve: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, progress: bool
 ) -> None:
-    write_ogb_folder(tmp_path / "server" / "hiv")
-    shutil.make_archive(str(tmp_path / "hiv"), "zip", tmp_path / "server")
-    monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+    serve("hiv")
     monkeypatch.delitem(ogb.SHA256, "hiv")
     root = tmp_path / "not" / "there yet"
     first = load_ogb("ogbg-molhiv", root, progress=progress)
@@ -105,11 +114,9 @@ def test_download_is_unpacked_once(
 
 
 def test_what_another_process_fetched_meanwhile_is_taken(
-    tmp_path: Path, write_ogb_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_ogb_folder(tmp_path / "server" / "hiv")
-    shutil.make_archive(str(tmp_path / "hiv"), "zip", tmp_path / "server")
-    monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+    serve("hiv")
     monkeypatch.delitem(ogb.SHA256, "hiv")
     fetch, root = ogb.download, tmp_path / "root"
 
@@ -171,11 +178,9 @@ def test_a_broken_archive_leaves_nothing_behind(
 
 
 def test_an_archive_of_other_content_is_refused_and_leaves_nothing_behind(
-    tmp_path: Path, write_ogb_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_ogb_folder(tmp_path / "server" / "pcba")
-    shutil.make_archive(str(tmp_path / "pcba"), "zip", tmp_path / "server")
-    monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+    serve("pcba")
     with pytest.raises(InputError, match=r"pcba\.zip is damaged.*instead of 0bb12da2f3ec"):
         load_ogb("ogbg-molpcba", tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []

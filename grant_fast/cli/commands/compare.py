@@ -96,9 +96,8 @@ def compare(
     config = saved or config_of(given)  # nonsense is refused before data are read
     check_free(out, resume, overwrite, COMPARISON, config.source)
     dataset = load(config, out if source is None else None)
-    check_free(
-        out, resume, overwrite, COMPARISON, config.source
-    )  # another process may have been quicker
+    # Another process may have been quicker.
+    check_free(out, resume, overwrite, COMPARISON, config.source)
     config = saved or config_of(given, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []

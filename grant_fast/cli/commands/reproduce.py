@@ -105,9 +105,8 @@ def reproduce(
             f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
             f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
         )
-    check_free(
-        out, resume, overwrite, COMPARISON, config.source
-    )  # another process may have been quicker
+    # Another process may have been quicker.
+    check_free(out, resume, overwrite, COMPARISON, config.source)
     baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)

@@ -64,9 +64,8 @@ def train(
     config = saved or config_of(changes)  # nonsense is refused before data are read
     check_free(out, resume, overwrite, source=config.source)
     dataset = load(config, out / CONFIG_FILE if source is None else None)
-    check_free(
-        out, resume, overwrite, source=config.source
-    )  # another process may have been quicker
+    # Another process may have been quicker.
+    check_free(out, resume, overwrite, source=config.source)
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
