@@ -40,6 +40,7 @@ SOURCES = (
     "gen-reg, gen-cls, a *.csv or *.tsv of SMILES and targets, a *.sdf, a *.smi (the target is "
     "the penalised logP), any of these as *.gz, a *.gfast, QM9, ZINC or ogbg-mol*."
 )
+SEEDS = 3  # of each arm, where neither the user nor a folder says
 Source = Annotated[str, typer.Argument(help=SOURCES)]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue an interrupted run where it stopped.")

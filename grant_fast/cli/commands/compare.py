@@ -10,7 +10,7 @@ from ...errors import InputError
 from ...files import unzipped_name
 from ...training.config import ARMS, ON_REQUEST
 from ...training.defaults import config_of
-from ..entry import SOURCES, Board, Overwrite, Resume, app
+from ..entry import SEEDS, SOURCES, Board, Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
     again,
@@ -27,7 +27,6 @@ from ..terminal import readable, stderr
 if TYPE_CHECKING:
     from ...training.records import Run
 
-_SEEDS = 3
 _TEACHERS = [name for name in ARMS if name != "random"]
 
 
@@ -58,7 +57,7 @@ def compare(
     seeds: Annotated[
         int | None,
         typer.Option(
-            help=f"How many seeds for each arm. Default: with --resume the folder's, else {_SEEDS}."
+            help=f"How many seeds for each arm. Default: with --resume the folder's, else {SEEDS}."
         ),
     ] = None,
     resume: Resume = False,
@@ -77,7 +76,7 @@ def compare(
 
     chosen = [name for text in arms or () for name in text.replace(" ", "").split(",")]
     with_controls(chosen)
-    check_seeds(_SEEDS if seeds is None else seeds)
+    check_seeds(SEEDS if seeds is None else seeds)
     check_flags(resume, overwrite)
     if source is not None:
         given["source"] = source
@@ -92,7 +91,7 @@ def compare(
         there = begun(out)
         chosen = chosen or list(dict.fromkeys(arm for arm, _ in there))
         seeds = seeds or num_seeds(there, saved.seed)
-    chosen, seeds = chosen or list(ARMS), seeds or _SEEDS
+    chosen, seeds = chosen or list(ARMS), seeds or SEEDS
     config = saved or config_of(given)  # nonsense is refused before data are read
     check_free(out, resume, overwrite, COMPARISON, config.source)
     dataset = load(config, out if source is None else None)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InputError
-from ..entry import Device, Overwrite, Resume, app
+from ..entry import SEEDS, Device, Overwrite, Resume, app
 from ..options import with_settings
 from ..shell import (
     again,
@@ -19,8 +19,6 @@ from ..shell import (
     use_fitting_threads,
 )
 from ..terminal import readable, stderr
-
-_SEEDS = 3
 
 
 @app.command()
@@ -44,7 +42,7 @@ def reproduce(
     seeds: Annotated[
         int | None,
         typer.Option(
-            help=f"Seeds for each arm. Default: with --resume the folder's, else {_SEEDS}."
+            help=f"Seeds for each arm. Default: with --resume the folder's, else {SEEDS}."
         ),
     ] = None,
     baselines: Annotated[
@@ -83,7 +81,7 @@ def reproduce(
     from ...training.model import resolve_device
 
     recipe = load_recipe(name)
-    check_seeds(_SEEDS if seeds is None else seeds)
+    check_seeds(SEEDS if seeds is None else seeds)
     out = out or Path("runs") / f"reproduce-{recipe.name}"
     config = dataclasses.replace(
         recipe.config,
@@ -96,7 +94,7 @@ def reproduce(
     )
     if resume and seeds is None:
         seeds = num_seeds(begun(out), config.seed) or None
-    seeds = seeds or _SEEDS
+    seeds = seeds or SEEDS
     use_fitting_threads(config)
     check_free(out, resume, overwrite, COMPARISON, config.source)
     dataset = load(config)
