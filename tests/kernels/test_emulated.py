@@ -12,7 +12,7 @@ pytestmark = pytest.mark.interpreted
 ROOT = Path(__file__).parents[2]
 PART = (
     "tests/emulator",
-    "tests/benchmarks/test_measure.py::test_the_checks_run_every_kernel_and_find_it_right",
+    "tests/benchmarks/test_checks.py::test_the_checks_run_every_kernel_and_find_it_right",
 )
 
 
