@@ -55,6 +55,11 @@ def is_before_ampere(device: torch.device) -> bool:
     return 0 < nvidia_major(device) < 8
 
 
+def has_tensor_memory(device: torch.device) -> bool:
+    """Whether matrix units keep their sums in a memory of their own (B200, B300)."""
+    return nvidia_major(device) == 10
+
+
 def has_nvidia_units(device: torch.device) -> bool:
     """Whether matrix units take bfloat16 and TF32, but no float32."""
     return nvidia_major(device) >= 8

@@ -272,7 +272,11 @@ def weight_grad_tiles(
         for k in tl.static_range(ORDER):
             if k > 0:
                 b_g = hop(b_g, b_a, b_scale, NORMALIZE, PRECISION)
-            b_next = b_next + (add_split_product(b_dw[k], b_g, b_x, 3, PARTS, PRECISION),)
+            # NVIDIA's matrix units cut what they add up: a sum of many tiles would lose a little
+            # with each of them, always towards zero. So one tile is theirs, the sum is not.
+            b_tile = tl.zeros([BO, BI], tl.float32)
+            b_tile = add_split_product(b_tile, b_g, b_x, 3, PARTS, PRECISION)
+            b_next = b_next + (b_dw[k] + b_tile,)
             if k < ORDER - 1:
                 tl.debug_barrier()  # else the compiler mixes the orders: registers spill
         b_dw = b_next

@@ -32,7 +32,8 @@ BY_THREADS = ("spmm_rows", "value_grad_rows")
 #: `most_registers` of kernels for which it does not depend on the shape.
 REGISTERS = {
     "horner_tiles": 144,
-    **dict.fromkeys(("weight_grad_blocks", "score_tiles", "find_digit"), 255),
+    **dict.fromkeys(("weight_grad_tiles", "weight_grad_blocks"), 255),
+    **dict.fromkeys(("score_tiles", "find_digit"), 255),
 }
 
 #: Kernels compiled without fused multiply-adds. They sum products over the lanes of a warp, each
@@ -76,8 +77,6 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
             return 255
         widens = constants["RELU_IN"] and h_out > h_in and constants["ORDER"] > 1
         return 128 if widens else None
-    if kernel == "weight_grad_tiles":  # some spill at 255 and not at fewer
-        return 253 if hopper else 248 if h_out > 16 and h_out % 2 == 0 else 255
     if kernel in ("horner_blocks", "powers_blocks"):
         return None if hopper else 255
     return REGISTERS.get(kernel)

@@ -345,7 +345,7 @@ class GraphBatch:
     def tiles(self) -> Tiles | None:
         """How the kernels take this batch; None where there are no bits (`bit_rows`)."""
         bits = self.graphs.bits
-        if bits is None or self.num_nodes >= 1 << 30:  # a tile's rows are counted in int32
+        if bits is None or self.num_nodes >= 1 << 29:  # tiles' rows are counted in int32
             return None
         sizes, first_rows = self._node_places.sizes, self._node_places.ptr[:-1]
         return tile_batch(sizes, self.positions, first_rows, bits.fits, self.device)

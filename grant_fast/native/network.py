@@ -68,7 +68,7 @@ class _NetworkStruct(ctypes.Structure):
         ("kinds", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("dx", "weight")),
         *((name, ctypes.c_int64) for name in ("order", "nodes")),
-        *((name, ctypes.c_void_p) for name in ("out", "grad", "label", "seconds")),
+        *((name, ctypes.c_void_p) for name in ("out", "grad", "to", "from", "label", "seconds")),
     )
 
 
@@ -235,7 +235,10 @@ class _Train(torch.autograd.Function):
             layer.dw, layer.db, layer.dgamma, layer.dbeta = pointers
         largest = max(layer.weight.numel() for layer in ctx.net.layers)
         struct, parts = split(ctx.net.adjacency, 4 * largest)
-        network = ctx.net.struct(layers, x, dx=dx, grad=grad.resolve_neg().contiguous())
+        widest = max(layers[0].h_in, *(layer.h_out for layer in layers[: ctx.net.depth]))
+        to, back = x.new_empty(2, padded(ctx.net.adjacency.num_nodes * widest + padded(1)))
+        given = {"dx": dx, "grad": grad.resolve_neg().contiguous(), "to": to, "from": back}
+        network = ctx.net.struct(layers, x, **given)
         call("network_backward", struct, parts, threads(), ctypes.byref(network))
         return None, dx, *grads
 

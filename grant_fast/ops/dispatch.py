@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import native
 from ..adjacency import Adjacency
-from ..devices import is_amd_without_units, is_before_ampere
+from ..devices import has_tensor_memory, is_amd_without_units, is_before_ampere
 from ..errors import InputError
 
 PYTORCH = ("torch", "reference")
@@ -116,6 +116,10 @@ def why_not(x: Tensor) -> str | None:
         return f"torch {torch.__version__} brings a triton that cannot compile them (torch 2.8 can)"
     if is_before_ampere(device):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
+    if has_tensor_memory(device):
+        return (
+            "Triton has miscompiled such products for this GPU (B200, B300: Triton's issue 10821)"
+        )
     if is_amd_without_units(device):
         return "the GPU has no float32 matrix units (of AMD's, Instinct has them since MI100)"
     if x.dtype not in DTYPES:

@@ -9,6 +9,7 @@ that one recording serves all steps.
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from operator import is_not
 from typing import Any, Generic, TypeVar, cast
 
@@ -128,10 +129,16 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
     return PaddedBatch(graphs, ids, size) if in_place else None
 
 
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Where a device's work is recorded; for each stream that it sees, cuBLAS keeps its memory."""
+    return torch.cuda.Stream(device)
+
+
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:
     """A CUDA graph of `work`, and its result, whose tensors only a replay fills."""
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+    pool, stream = torch.cuda.graph_pool_handle(), _stream(device)
     random = torch.cuda.get_rng_state(device)
     try:
         with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=stream):
@@ -149,5 +156,6 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
         generator = torch.cuda.default_generators[before.device_index]
         generator.graphsafe_set_state(torch.Generator(device))
         generator.set_state(random)
+        _stream.cache_clear()
         raise
     return graph, result

@@ -32,6 +32,7 @@ typedef struct {
     i64 order, nodes;
     float *out;              /* [B, order * h], or [n, h] */
     const float *grad;       /* of out */
+    float *to, *from;        /* for the backward pass: [n, widest layer], VL more */
     const i64 *label;        /* [N], or NULL: `out` is then [B], what class_score says of each graph */
     double *seconds;         /* of each of its passes over the graphs in turn, or NULL */
 } network;
@@ -412,11 +413,7 @@ static void add_to_table(const graphs *g, const network *n, i64 h, const float *
 }
 
 static void train_backward(const graphs *g, i64 parts, int threads, const network *n) {
-    i64 rows = g->ptr[g->count], widest = n->layers[0].h_in;
-    for (i64 k = 0; k < n->depth; k++)
-        if (n->layers[k].h_out > widest) widest = n->layers[k].h_out;
-    float *means = zeros(2 * total_width(n));
-    float *to = buffer(rows * widest + VL), *from = buffer(rows * widest + VL);
+    float *means = zeros(2 * total_width(n)), *to = n->to, *from = n->from;
     norm *norms = make_norms(g, n, means);
     kinds known = {0};
     threads = useful(threads, 2 * cycles_of(g, n) / (n->depth + 1));
@@ -464,6 +461,4 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
     free_kinds(&known);
     free(norms);
     free(means);
-    free(to);
-    free(from);
 }

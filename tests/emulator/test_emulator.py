@@ -57,6 +57,16 @@ def test_matrices_are_multiplied(shape, dtype, warps, turned, noticed):
     assert not noticed()
 
 
+@pytest.mark.parametrize("warps", [1, 4])
+def test_sums_of_matrix_units_are_cut_not_rounded(warps):
+    a, b, c = torch.ones(64, 16), torch.zeros(16, 16), torch.empty(64, 16)
+    b[0], b[1] = 1.0, 2**-24 + 2**-26  # the next number above 1 is 2^-23 away
+    b[:2, 1] *= -1
+    multiply[1,](a.bfloat16(), b.bfloat16(), c, 64, 16, 16, False, num_warps=warps, **FUSED)
+    assert c[0, 0] == 1
+    assert c[0, 1] == -1
+
+
 @triton.jit
 def count_up(p_n, p_out, LANES: tl.constexpr):
     o = tl.arange(0, LANES)

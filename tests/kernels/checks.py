@@ -71,6 +71,21 @@ def check_repeats(graphs: PackedGraphs, order: int, h_out: int, device: str = "c
     assert all(map(torch.equal, run(), run()))
 
 
+def check_long_sum(tiles: int, device: str = "cpu") -> None:
+    """What one program sums over so many tiles is as exact as a sum of float32 is elsewhere.
+
+    All terms are positive: numbers cut instead of rounded would each make the sum smaller.
+    """
+    graphs = dense_graphs((20,), 9).to(device)
+    batch = graphs.batch([0] * tiles)
+    x, dy = batch.x.abs(), torch.rand(batch.num_nodes, 7, device=device)
+    got, _ = layer.weight_grad(x, dy, None, 2, kernel_graphs(batch, True), dataset_x=False)
+    dense = to_dense(*(t.cpu() for t in graphs.batch([0]).adjacency(True).csr), 20).double()
+    terms, given = dy.cpu().double().unflatten(0, (tiles, 20)), x[:20].cpu().double()
+    want = torch.stack([given.T @ terms.sum(0), given.T @ dense.T @ terms.sum(0)])
+    close(got, want, 2e-6)
+
+
 def with_repeated_edges(graphs: PackedGraphs) -> PackedGraphs:
     """These graphs, and behind them one of two nodes and repeated edges, which bits cannot hold."""
     edges = torch.tensor([[0, 0, 1], [1, 1, 0]])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
 from grant_fast.cli.doctor import examine
+from grant_fast.kernels import layer
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
 from tests import emulator
@@ -27,6 +28,7 @@ from tests.kernels.checks import (
     SMALL_SIZES,
     check_far_offsets,
     check_layer,
+    check_long_sum,
     check_repeats,
     close,
     with_repeated_edges,
@@ -119,10 +121,10 @@ def test_the_gradient_of_edge_weights(widths, dtype):
     conv, conv.backend, exact.backend = conv.to(DEVICE), "triton", "torch"
     grads = []
     conv = conv.to(dtype)
-    for layer, device, kind in ((conv, DEVICE, dtype), (exact, "cpu", torch.float64)):
+    for module, device, kind in ((conv, DEVICE, dtype), (exact, "cpu", torch.float64)):
         weight = (case.edge_weight + 0.1).double().to(device)
         weight = (weight if kind == torch.float64 else weight.float()).requires_grad_()
-        out = layer(case.x.to(device, kind), case.edge_index.to(device), weight)
+        out = module(case.x.to(device, kind), case.edge_index.to(device), weight)
         grads.append(torch.autograd.grad(out.square().sum(), weight)[0].cpu().double())
     size = grads[1].abs().max().item()
     torch.testing.assert_close(*grads, rtol=0, atol=TOLERANCE[dtype] * size)
@@ -211,6 +213,11 @@ def test_offsets_beyond_31_bits():
             DEVICE,
         )
     torch.cuda.empty_cache()
+
+
+def test_a_sum_over_many_tiles_is_as_exact_as_any(monkeypatch):
+    monkeypatch.setattr(layer, "PROGRAMS", 1)
+    check_long_sum(60 if DEVICE == "cpu" else 1000, DEVICE)
 
 
 def test_two_runs_are_bit_equal():

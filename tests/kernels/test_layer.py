@@ -15,6 +15,7 @@ from tests.kernels.checks import (
     SMALL_SIZES,
     check_far_offsets,
     check_layer,
+    check_long_sum,
     check_repeats,
     with_repeated_edges,
 )
@@ -124,6 +125,11 @@ def test_data_features_are_read_in_place_by_graph_id():
 def test_programs_that_take_several_tiles_or_graphs_add_up(monkeypatch):
     monkeypatch.setattr(layer, "PROGRAMS", 2)
     check_layer(dense_graphs((20, 30, 25, 17, 40, 33, 70, 64, 31), 6), 3, 5, relu=True)
+
+
+def test_a_sum_over_many_tiles_is_as_exact_as_any(monkeypatch):
+    monkeypatch.setattr(layer, "PROGRAMS", 1)
+    check_long_sum(60)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
