@@ -28,17 +28,22 @@ lint: .venv/development
 	$(BIN)/mypy
 
 # constraints.txt pins what a fresh install gets to the versions that were tested together.
-.venv/package: pyproject.toml constraints.txt $(wildcard kernels/cpu/*)
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/*)
+INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
+
+.venv/package: $(SOURCES) | .venv/bin/pip
+	$(INSTALL) .
+	@touch $@
+
+.venv/development: $(SOURCES) | .venv/bin/pip
+	$(INSTALL) '.[dev]'
+	@touch $@ .venv/package
+
+.venv/bin/pip:
 	@test -n "$(PYTHON)" && $(PYTHON) -c '$(IS_NEW)' || { echo \
 		"error: Python 3.10 or newer is needed: install it, or name it, as make demo PYTHON=python3.12" \
 		>&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
-	@touch $@
-
-.venv/development: .venv/package
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $@
 
 clean:
 	rm -rf .venv build dist *.egg-info runs

@@ -183,17 +183,8 @@ def spans(
 
 def distinct_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct rows of an integer matrix, [m, F], and which of them each row is, [N] int32."""
-    key = _row_keys(x)
-    known, start = key[:1], 0
-    while start < len(key):  # parts that double: of most there is nothing new
-        part = key[start : start + max(1 << 16, start)]
-        place = torch.searchsorted(known, part).clamp_(max=len(known) - 1)
-        new = part[known[place] != part]
-        if len(new):
-            known = torch.unique(torch.cat([known, new]))
-        start += len(part)
-    code = torch.searchsorted(known, key)
-    somewhere = torch.arange(len(key), device=x.device)  # of equal rows whichever comes last
+    known, code = torch.unique(_row_keys(x), return_inverse=True)
+    somewhere = torch.arange(len(x), device=x.device)  # of equal rows whichever comes last
     return x[torch.empty_like(known).scatter_(0, code, somewhere)], code.to(torch.int32)
 
 

@@ -111,6 +111,7 @@ def test_the_interpreter_is_no_compiler():
     ids=["pass", "shared", "spills", "error"],
 )
 def test_the_doctor_prints_the_table_and_fails_where_a_kernel_does(row, verdict, monkeypatch):
+    monkeypatch.setattr("grant_fast.cli.doctor.examine", list)
     rows = [
         Compiled(
             "flex_conv_tiles", "Y", "gfx90a", **{"registers": 9, "spills": 0, "shared": 8} | row
@@ -128,6 +129,7 @@ def test_the_doctor_prints_the_table_and_fails_where_a_kernel_does(row, verdict,
 
 
 def test_the_doctor_says_where_triton_is_missing(monkeypatch):
+    monkeypatch.setattr("grant_fast.cli.doctor.examine", list)
     monkeypatch.setattr("grant_fast.cli.doctor.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["doctor", "--compile"])
     assert result.exit_code == 1

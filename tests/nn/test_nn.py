@@ -151,25 +151,6 @@ def test_torch_sparse_matrices_are_read_as_pyg_reads_them():
     torch.testing.assert_close(conv(case.x, unweighted), conv(case.x, case.edge_index))
 
 
-def test_dropout_drops_the_right_share_and_keeps_the_mean():
-    dropout = FlexGCN(5, 4, 1, orders=[2, 2], dropout=0.27).dropouts[0]
-    x = torch.ones(1001, 333, requires_grad=True)
-    out = dropout(x)
-    kept = out != 0
-    assert abs(kept.double().mean() - 0.73) < 0.003
-    assert out[kept].unique().numel() == 1
-    assert abs(out.double().mean() - 1) < 0.004
-    columns = kept.double().mean(0)  # no element of a random word is worth less than another
-    assert columns.min() > 0.65 and columns.max() < 0.81
-    out.sum().backward()
-    assert torch.equal(x.grad, out.detach())
-    torch.manual_seed(3)
-    first = dropout(x)
-    torch.manual_seed(3)
-    assert torch.equal(first, dropout(x))
-    assert dropout.eval()(x) is x
-
-
 @pytest.mark.parametrize("encoder", [None, torch.nn.Identity()], ids=["cached", "convolved"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_batch_norm_folded_into_the_weights_is_batch_norm(bias, encoder):
