@@ -135,8 +135,8 @@ def accumulators(values: np.ndarray) -> np.ndarray:
 def keep(machine: Machine, operand: str, c: np.ndarray, warps: np.ndarray) -> None:
     """Put C, [warps, 16, n], into its registers, cut to float32 as matrix units do."""
     rounded = c.astype(np.float32)
-    larger = np.abs(rounded.astype(float)) > np.abs(c)  # an infinity cut off is the largest number
-    c = np.where(larger, np.nextafter(rounded, np.float32(0)), rounded)
+    larger = np.abs(rounded.astype(float)) > np.abs(c)
+    c = np.where(larger & np.isfinite(rounded), np.nextafter(rounded, np.float32(0)), rounded)
     for r, name in enumerate(names(operand)):
         part = c[:, GROUP + 8 * (r // 2 % 2), 8 * (r // 4) + 2 * PLACE + r % 2]
         machine.register(name).reshape(-1, WARP)[warps] = part.view(np.uint32)
