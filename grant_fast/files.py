@@ -189,6 +189,10 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if content.startswith(b"PK"):
+            raise InputError(
+                f"{path} is a zip archive or a workbook, not text: unzip it, or save it as CSV"
+            ) from error
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path} line {line} is not UTF-8 text: save it in UTF-8") from error
 

@@ -93,7 +93,8 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
             classes += f" ({few([f'{name}: {count:,}' for name, count in each], 5)} in training)"
         words.append(classes)
     if task.kind == "binary":
-        words.append(f"{int((y == 1).sum()):,} positives in training")
+        positives = int((y == 1).sum())
+        words.append(f"{positives:,} positive{'s' * (positives != 1)} in training")
     return [", ".join(words), *doubts(dataset, config)]
 
 
@@ -149,9 +150,7 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     if result.test_metric is None:
         metric = f"not measurable, because {why_unmeasured(dataset, result.metric, 'test')}"
     else:
-        metric = f"{result.test_metric:.4g}"
-        others = {k: v for k, v in result.test_metrics.items() if k != result.metric}
-        metric += "".join(f", {k} {v:.4g}" for k, v in others.items() if v is not None)
+        metric = _listed(result.test_metric, result.metric, result.test_metrics)
     chosen = "best by valid"
     if result.valid_metric is None:
         chosen = f"the last, because {why_unmeasured(dataset, result.metric, 'valid')}"
@@ -162,16 +161,24 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         lines.append(_described_each(result.metric, result.test_metric_each))
     if result.test_metric is not None and result.constant_metric is not None:
         lines.append(_described_constant(result, dataset))
+    if result.valid_metric is not None and result.best_epoch == result.epochs > 1:
+        lines.append("the last epoch was the best by valid: more --epochs may do better")
     return lines
+
+
+def _listed(value: float, name: str, metrics: dict[str, float | None]) -> str:
+    """The value of the metric of this name, and behind it the others with their names."""
+    others = {k: v for k, v in metrics.items() if k != name}
+    return f"{value:.4g}" + "".join(f", {k} {v:.4g}" for k, v in others.items() if v is not None)
 
 
 def _described_constant(result: "RunResult", dataset: Any) -> str:
     """The metric of a prediction that ignores the graph, and whether the run's is better."""
     from ..training.targets import targets_of
 
-    line = (
-        f"the same answer everywhere would have test {result.metric} {result.constant_metric:.4g}"
-    )
+    assert result.constant_metric is not None
+    metrics = _listed(result.constant_metric, result.metric, result.constant_metrics)
+    line = f"the same answer everywhere would have test {result.metric} {metrics}"
     if result.beats_constant(result.test_metric):
         return line
     y = targets_of(dataset.graphs, dataset.split["train"])

@@ -199,7 +199,7 @@ def read_molecules(
     pieces = [smiles[start : start + CHUNK] for start in starts]
     some = max(1, min(workers or 1, len(pieces) // PIECES))
     read = share_out(some, partial(_read_chunk, edge_attr, also), starts, pieces)
-    chunks = track(read, "reading molecules", len(pieces), progress)
+    chunks = track(read, "reading molecules, in thousands", len(pieces), progress)
     parts: list[PackedGraphs] = []
     failures: list[Failure] = []
     found: list[T] = []

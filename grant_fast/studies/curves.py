@@ -80,9 +80,10 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
 def _draw_arm(
     axis: Any, arm: str, histories: Sequence[Sequence[EpochRecord]], x_name: str, y_name: str
 ) -> None:
-    # Seeds are averaged epoch by epoch, in x as in y, as far as all go: grant-b, which rounds to
-    # whole batches, may spend its budget an epoch sooner with one seed than with another.
-    epochs = zip(*histories, strict=False)
+    # Seeds are averaged epoch by epoch, in x as in y. grant-b, which rounds to whole batches, may
+    # spend its budget an epoch sooner with one seed than with another: that one stays where it is.
+    longest = max(map(len, histories))
+    epochs = zip(*([*h, *[h[-1]] * (longest - len(h))] for h in histories), strict=True)
     kept = [records for records in epochs if all(getattr(r, y_name) is not None for r in records)]
     if not kept:
         return

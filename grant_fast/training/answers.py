@@ -27,6 +27,8 @@ def check_new_graphs(source: str) -> None:
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder: give run folders first, the new graphs last")
+    if source == "-":
+        raise InputError("no table is read from standard input: save it, and give the file")
     if not path.suffix and not path.exists():
         raise InputError(
             f"there is no file {source}: give a CSV of SMILES, a *.sdf, a *.smi, or a *.gfast, "

@@ -26,6 +26,8 @@ _MOST_CLASSES = 10
 _NO_CLASS = ("<na>", "none", "n.d.", "nd", "unknown", "not tested")
 #: The share of one class from which on always to guess it is hard to beat by accuracy.
 _MOST_OF_ONE = 0.9
+#: Of a class with fewer graphs the order says little, in a split of at least as many.
+_FEW_OF_A_CLASS = 10
 #: Metrics of a target that has two values or more.
 _OF_TWO = ("r2", "roc_auc", "ap")
 
@@ -63,6 +65,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     lines += _classes_of_no_word(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
+    if task.kind == "binary" and metric in _OF_TWO:
+        lines += _few_of_a_class(dataset, metric)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
         lines.append(f"no label in training, so predictions mean nothing: target {which}")
@@ -118,6 +122,18 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
         f"{100 * most // total}% of the labels in training are of class {which}, so accuracy "
         "says little: --metric roc_auc weighs the classes equally"
     ]
+
+
+def _few_of_a_class(dataset: Dataset, metric: str) -> list[str]:
+    """That the validation or the test split has next to none of a class, a line for each."""
+    lines = []
+    for part in ("valid", "test"):
+        y = targets_of(dataset.graphs, dataset.split[part])
+        count, kind = min((int((y == 1).sum()), "positive"), (int((y == 0).sum()), "negative"))
+        if 0 < count < _FEW_OF_A_CLASS <= len(dataset.split[part]):
+            some = f"{count} {kind}{'s' * (count > 1)}"
+            lines.append(f"{part} has only {some}, so its {metric} says little")
+    return lines
 
 
 def _classes_among(y: Tensor, task: Task, is_table: bool) -> list[str]:

@@ -69,15 +69,22 @@ class Evaluator:
         """
         y, task = self._y[part], self._spec.task
         pred = self._spec.decode(self._outputs(model, part))
-        several = task.kind == "regression" and task.num_outputs > 1
-        names = sorted({self._metric, "r2"}) if several else metrics_for(task)
-        if not several and task.num_outputs > _MANY_CLASSES:
-            names = [name for name in names if name in (self._metric, "accuracy")]
-        metrics = {name: evaluate(name, pred, y, task) for name in names}
+        metrics = {name: evaluate(name, pred, y, task) for name in self._names}
         if task.kind == "multiclass" or task.num_outputs == 1:
             return metrics, {}
         each = evaluate_each(self._metric, pred, y, task)
         return metrics, dict(zip(names_of(task, y.shape[1]), each, strict=True))
+
+    @property
+    def _names(self) -> list[str]:
+        """The metrics that say something of this task, at little cost."""
+        task = self._spec.task
+        if task.kind == "regression" and task.num_outputs > 1:
+            return sorted({self._metric, "r2"})
+        names = metrics_for(task)
+        if task.num_outputs > _MANY_CLASSES:
+            names = [name for name in names if name in (self._metric, "accuracy")]
+        return names
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(model, part)
@@ -104,12 +111,14 @@ class Evaluator:
         guess = constant_prediction(self._spec.encode(self._y["train"]), task)
         return self._loss(guess.expand(len(y), -1), y)
 
-    def constant_metric(self, part: str) -> float:
-        """The metric of the best such prediction for it; NaN where it cannot be measured."""
+    def constant_metrics(self, part: str) -> dict[str, float]:
+        """The metrics of `details` of the best such prediction for each, NaN where unmeasurable."""
         y, task = self._y["train"], self._spec.task
         y, other = y.cpu(), self._y[part].cpu()  # no GPU is sure to find the same median
-        best = y.nanmedian(0).values if self._metric == "mae" else constant_prediction(y, task)
-        return evaluate(self._metric, best.expand(len(other), -1), other, task)
+        mean = constant_prediction(y, task).expand(len(other), -1)
+        median = y.nanmedian(0).values.expand(len(other), -1) if "mae" in self._names else mean
+        each = {name: median if name == "mae" else mean for name in self._names}
+        return {name: evaluate(name, pred, other, task) for name, pred in each.items()}
 
     def _loss(self, pred: Tensor, y: Tensor) -> float:
         return float(loss(pred, self._spec.encode(y), self._spec.task))

@@ -64,6 +64,7 @@ class RunResult:
             is the mean over those that could be measured.
         constant_metric: `test_metric` of the same prediction everywhere: of the training targets
             the median for "mae", else the mean, and for classes their rates.
+        constant_metrics: the same for each of `test_metrics`.
     """
 
     arm: str
@@ -84,6 +85,7 @@ class RunResult:
     test_metrics: dict[str, float | None] = field(default_factory=dict)
     test_metric_each: dict[str, float | None] = field(default_factory=dict)
     constant_metric: float | None = None
+    constant_metrics: dict[str, float | None] = field(default_factory=dict)
 
     def beats_constant(self, test_metric: float | None) -> bool:
         """Whether a value of the metric is better than that of a constant, if both are known."""

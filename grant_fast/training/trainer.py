@@ -319,6 +319,7 @@ class Trainer:
         load_weights(self.model, self._best.weights, BEST_FILE)
         test_loss, test_metric = self._evaluate("test")
         metrics, each = self._evaluator.details(self.model, "test")
+        constants = self._evaluator.constant_metrics("test")
         load_weights(self.model, last, LAST_FILE)
         result = RunResult(
             arm=self.config.label,
@@ -338,7 +339,8 @@ class Trainer:
             constant_loss=known(self._evaluator.constant_loss("valid")),
             test_metrics={name: known(value) for name, value in metrics.items()},
             test_metric_each={name: known(value) for name, value in each.items()},
-            constant_metric=known(self._evaluator.constant_metric("test")),
+            constant_metric=known(constants[self.metric]),
+            constant_metrics={name: known(value) for name, value in constants.items()},
         )
         write_result(self.run_dir, result)
         return result

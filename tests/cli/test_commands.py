@@ -111,12 +111,19 @@ def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
 def test_a_test_metric_stands_beside_that_of_a_guess(tmp_path):
     few = ["--graphs", 60, "--device", "cpu", "--arm", "full", "-o", tmp_path, "--overwrite"]
     taught, untaught = (
-        run("train", "gen-reg", *few, *settings).stdout.splitlines()[1]
+        run("train", "gen-reg", *few, *settings).stdout.splitlines()
         for settings in (["--epochs", 30], ["--epochs", 1, "--lr", 1e-9])
     )
-    guess = json.loads((tmp_path / "result.json").read_text())["constant_metric"]
-    assert taught == f"the same answer everywhere would have test mae {guess:.4g}"
-    assert untaught.startswith(f"{taught}: this network is no better (try a lower --lr or ")
+    result = json.loads((tmp_path / "result.json").read_text())
+    guess = result["constant_metrics"]
+    assert result["constant_metric"] == guess["mae"]
+    assert taught[1] == (
+        f"the same answer everywhere would have test mae {guess['mae']:.4g}, "
+        f"rmse {guess['rmse']:.4g}, r2 {guess['r2']:.4g}"
+    )
+    assert untaught[1].startswith(f"{taught[1]}: this network is no better (try a lower --lr or ")
+    longer = "the last epoch was the best by valid: more --epochs may do better"
+    assert (longer in taught) == (" of epoch 30, " in taught[0]) and longer not in untaught
 
 
 def test_targets_that_never_vary_are_named(tmp_path):

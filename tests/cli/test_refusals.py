@@ -355,6 +355,7 @@ def test_new_graphs_that_cannot_be_read_are_named(trained, monkeypatch):
     monkeypatch.chdir(trained.parent)
     line = fails("predict", "run", "gen-reg", "-o", "out.csv")
     assert "there is no file gen-reg" in line and "grant-fast pack gen-reg -o gen-reg.gfast" in line
+    assert "no table is read from standard input" in fails("predict", "run", "-", "-o", "out.csv")
     assert "there is no packed file b.gfast" in fails("predict", "run", "b.gfast", "-o", "out.csv")
     line = fails("predict", "run", "gen-reg", "-o", "nowhere/out.csv")
     assert "nowhere does not exist: make it first, or give another one" in line

@@ -308,10 +308,13 @@ def test_what_overflowed_is_not_reported(tmp_path):
     assert found["test_metric"]["mean"] is None and found["loss"]["mean"] is None
 
 
-def test_a_seed_that_spends_its_budget_an_epoch_sooner_can_be_drawn(tmp_path):
-    long, short = make_runs({"grant-b": [0.5, 0.6]})
-    draw_curves(tmp_path / "curves.png", [long, Run(short.result, short.history[:1])], "title")
-    assert (tmp_path / "curves.png").exists()
+def test_a_seed_that_spends_its_budget_an_epoch_sooner_stays_where_it_is():
+    """So that an arm's dot is the mean of what its seeds ended with, as in the table."""
+    axis, long, short = Mock(), *(run.history for run in make_runs({"grant-b": [0.5, 0.6]}))
+    curves._draw_arm(axis, "grant-b", [long, short[:1]], "graphs_seen", "valid_loss")
+    dot = axis.plot.call_args.args
+    assert dot[0] == [(long[-1].graphs_seen + short[0].graphs_seen) / 2]
+    assert dot[1] == [(long[-1].valid_loss + short[0].valid_loss) / 2]
 
 
 def test_a_band_is_as_wide_as_the_seeds_differ():

@@ -196,6 +196,24 @@ def test_other_classes_are_the_users_own(tmp_path: Path, kinds: tuple[str, ...])
     assert not any("not measured" in line for line in said(tmp_path, rows))
 
 
+def test_a_split_with_next_to_none_of_a_class_is_named() -> None:
+    dataset, y = make_dataset("binary", num_graphs=60), torch.arange(60.0)[:, None] % 2
+    dataset.graphs.y = y
+    parts = {"train": torch.arange(20), "valid": torch.arange(20, 40), "test": torch.arange(40, 60)}
+    chosen = RunConfig(metric="roc_auc")
+    assert not any("says little" in line for line in doubts(replace(dataset, split=parts), chosen))
+    y[20:40] = 1
+    y[22] = y[25] = 0
+    y[40:] = 0
+    y[47] = 1
+    dataset.graphs.y = y
+    found = [d for d in doubts(replace(dataset, split=parts), chosen) if "says little" in d]
+    assert found == [
+        "valid has only 2 negatives, so its roc_auc says little",
+        "test has only 1 positive, so its roc_auc says little",
+    ]
+
+
 @pytest.mark.parametrize(("rare", "share"), [(2, "90%"), (1, "95%"), (3, None), (0, None)])
 def test_a_share_is_that_of_the_labels_to_the_last_digit(rare: int, share: str | None) -> None:
     dataset = make_dataset("binary")

@@ -400,8 +400,15 @@ def test_the_metric_of_a_constant_is_that_of_the_best_one_in_training(tmp_path, 
 
 
 def test_who_guesses_among_two_classes_has_half_of_the_area(tmp_path, config):
-    result = Trainer(make_dataset("binary"), config(epochs=1), tmp_path).fit()
+    dataset = make_dataset("binary")
+    result = Trainer(dataset, config(epochs=1), tmp_path).fit()
     assert (result.metric, result.constant_metric) == ("roc_auc", 0.5)
+    train, test = (dataset.graphs.y[dataset.split[part]] for part in ("train", "test"))
+    rate = test.nanmean()
+    right = rate if train.nanmean() > 0.5 else 1 - rate
+    assert result.constant_metrics == pytest.approx(
+        {"roc_auc": 0.5, "ap": float(rate), "accuracy": float(right)}
+    )
 
 
 def test_tensorboard_events_are_written(tmp_path, config):
