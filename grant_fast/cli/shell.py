@@ -161,7 +161,8 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         lines.append(_described_each(result.metric, result.test_metric_each))
     if result.test_metric is not None and result.constant_metric is not None:
         lines.append(_described_constant(result, dataset))
-    if result.valid_metric is not None and result.best_epoch == result.epochs > 1:
+    has_learned = result.valid_metric is not None and result.beats_constant(result.test_metric)
+    if has_learned and result.best_epoch == result.epochs > 1:
         lines.append("the last epoch was the best by valid: more --epochs may do better")
     return lines
 
