@@ -76,13 +76,13 @@ class GraNTSampler(Sampler[list[int]]):
             single graph if the batch before it has one to spare.
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
-            the batches with the largest mean score are kept, whole, until the next one. "graph"
-            (S): the largest scores within each such batch. "global": the largest overall.
-            "proportional": the same number, drawn with odds that grow with the score, for losses
-            weighted with `weights`, which preserve the expectation of their sum
-            (`grant_fast.teaching.sample_graphs`; `grant_fast.teaching.graph_losses` gives the loss
-            of each graph). "random": the share, drawn uniformly: the control. "full": every
-            graph, always.
+            the batches with the largest mean score are kept, whole, until the next one (a share of
+            all graphs is dealt anew in every epoch). "graph" (S): the largest scores within each
+            such batch. "global": the largest overall. "proportional": the same number, drawn with
+            odds that grow with the score, for losses weighted with `weights`, which preserve the
+            expectation of their sum (`grant_fast.teaching.sample_graphs`;
+            `grant_fast.teaching.graph_losses` gives the loss of each graph). "random": the share,
+            drawn uniformly: the control. "full": every graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
         ratio_schedule: "step", "linear", "cosine" or "constant"; see
             `grant_fast.teaching.ratio_at`.
