@@ -19,6 +19,7 @@ from typing import Any
 from .errors import InputError, few
 
 _GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
+_ZIP = b"PK\x03\x04"
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
@@ -189,7 +190,7 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if content.startswith(b"PK"):
+        if content.startswith(_ZIP):
             raise InputError(
                 f"{path} is a zip archive or a workbook, not text: unzip it, or save it as CSV"
             ) from error
