@@ -16,7 +16,8 @@ typedef struct {
     float *y;                    /* [rows, width] */
 } csr_product;
 
-#define AHEAD 16 /* entries between asking for a row and reading it */
+#define AHEAD 16  /* entries between asking for a row and reading it */
+#define RUN 1024  /* entries that are summed apart, so that a row of a million keeps its digits */
 
 INLINE vec part_of_row(const int NV, const float *row, int v, i64 tail) {
     return v == NV - 1 ? load_part(row + v * VL, tail) : load(row + v * VL);
@@ -39,22 +40,26 @@ INLINE void csr_strip(const int NV, const csr_product *given, i64 start, i64 end
     const csr_product p = *given; /* what is stored could else change it, as far as the compiler knows */
     i64 ld = p.width, last = p.rowptr[p.rows] - AHEAD;
     for (i64 i = start, e = p.rowptr[start]; i < end; i++) {
-        vec even[4], odd[4];
-        i64 stop = p.rowptr[i + 1];
+        i64 add = p.add;
+        do {
+            vec even[4], odd[4];
+            i64 stop = min64(p.rowptr[i + 1], e + RUN);
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) even[v] = odd[v] = zero();
-        for (; e + 1 < stop; e += 2) {
-            add_entry(NV, &p, e, n, ld, last, tail, even);
-            add_entry(NV, &p, e + 1, n, ld, last, tail, odd);
-        }
-        if (e < stop) add_entry(NV, &p, e++, n, ld, last, tail, even);
-        float *y = p.y + i * ld + n;
+            for (int v = 0; v < NV; v++) even[v] = odd[v] = zero();
+            for (; e + 1 < stop; e += 2) {
+                add_entry(NV, &p, e, n, ld, last, tail, even);
+                add_entry(NV, &p, e + 1, n, ld, last, tail, odd);
+            }
+            if (e < stop) add_entry(NV, &p, e++, n, ld, last, tail, even);
+            float *y = p.y + i * ld + n;
 #pragma GCC unroll 4
-        for (int v = 0; v < NV; v++) {
-            vec sum = even[v] + odd[v];
-            if (p.add) sum += part_of_row(NV, y, v, tail);
-            store_part(y + v * VL, sum, v == NV - 1 ? tail : VL);
-        }
+            for (int v = 0; v < NV; v++) {
+                vec sum = even[v] + odd[v];
+                if (add) sum += part_of_row(NV, y, v, tail);
+                store_part(y + v * VL, sum, v == NV - 1 ? tail : VL);
+            }
+            add = 1;
+        } while (e < p.rowptr[i + 1]);
     }
 }
 
