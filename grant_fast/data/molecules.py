@@ -33,9 +33,12 @@ class Reading(NamedTuple):
 def molecules_of(
     table: Table, also: Callable[[Any], T] | None, reading: Reading
 ) -> tuple[PackedGraphs, list[Failure], list[T]]:
-    """`read_molecules` of a table; the rows that cannot be read by their numbers."""
+    """`read_molecules` of a table: the graphs with their rows as ids, and the rows that cannot be
+    read by their numbers."""
     graphs, failures, found = read_molecules(table.smiles, also, *reading)
-    return graphs, [(table.rows[i], text or table.title(i)) for i, text in failures], found
+    skipped = [(table.rows[i], text or table.title(i)) for i, text in failures]
+    graphs.ids = torch.tensor(table.without(skipped).rows, dtype=torch.int64)
+    return graphs, skipped, found
 
 
 def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[Failure]) -> str:
@@ -97,7 +100,7 @@ def from_table(
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
     elif by_scaffold:
         parts = split_by_scaffold(scaffolds)
-    graphs.y, graphs.ids = y, torch.tensor(table.rows)
+    graphs.y = y
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=graphs,
@@ -131,11 +134,10 @@ def from_smi(
     if skipped and strict:
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
-    table = table.without(skipped)
     scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
     y = torch.tensor(scores)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
-    graphs.y, graphs.ids = y, torch.tensor(table.rows)
+    graphs.y = y
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=graphs,

@@ -11,11 +11,13 @@ from ..data.dataset import Dataset
 from ..data.load import check_kind
 from ..data.molecules import Reading, molecules_of, no_molecules
 from ..data.sheet import one_line
+from ..data.smiles import Failure
 from ..data.table import molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Task, measured
+from .elements import unseen_elements
 from .folder import SPLIT_FILE, TEST_FILE, read_config
 from .predict import Predictor, load_predictor
 from .targets import targets_of
@@ -56,7 +58,7 @@ def predict_table(
     strict: bool,
     workers: int | None,
     progress: bool,
-) -> list[tuple[int, str]]:
+) -> tuple[list[Failure], list[str]]:
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers: of
     several runs their mean, and then NAME_std, their sample standard deviation.
 
@@ -70,7 +72,7 @@ def predict_table(
 
     Returns:
         The unreadable rows: number as in a spreadsheet (the header is row 1; an SDF or a *.smi has
-        none), and text.
+        none), and text. What makes answers doubtful, a line each.
 
     Raises:
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
@@ -104,16 +106,16 @@ def predict_table(
         for row, cells in zip(table.rows, table.cells, strict=True)
     )
     atomic_write_csv(out, [*table.header, *names], lines)
-    return failed
+    return failed, _doubts(predictors, graphs, "row")
 
 
 def predict_packed(
     predictors: Sequence[Predictor], source: str | Path, out: str | Path, *, progress: bool = False
-) -> None:
+) -> list[str]:
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
 
     Ids are the rows of the table that was packed (its header is row 1), or count from 0.
-    Answers are what `predict_table` says.
+    Answers are what `predict_table` says, and so are the doubts that are returned.
 
     Raises:
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
@@ -128,6 +130,7 @@ def predict_packed(
     header += _apart(names, header)
     lines = zip(places, _rows(values), strict=True)
     atomic_write_csv(out, header, ([*place, *answers] for place, answers in lines))
+    return _doubts(predictors, graphs, "graph")
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -160,6 +163,12 @@ def _answers(
         return names, each[0]
     std, mean = torch.std_mean(torch.stack(each), dim=0)
     return names + [f"{name}_std" for name in names], torch.cat([mean, std], dim=1)
+
+
+def _doubts(predictors: Sequence[Predictor], graphs: PackedGraphs, places: str) -> list[str]:
+    """What makes answers doubtful, a line each, though several runs may have the same doubt."""
+    each = [unseen_elements(graphs, predictor.spec.elements, places) for predictor in predictors]
+    return list(dict.fromkeys(line for lines in each for line in lines))
 
 
 def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:

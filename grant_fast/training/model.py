@@ -36,6 +36,7 @@ class ModelSpec:
         task: what is predicted.
         scaling: from the network's scale to the targets' units; None where they are the same.
         targets: the columns that the targets came from, where they were chosen among columns.
+        elements: those of the training molecules, see `elements.py`; empty where not known.
     """
 
     num_features: int
@@ -43,6 +44,7 @@ class ModelSpec:
     task: Task
     scaling: Scaling | None
     targets: tuple[str, ...] = ()
+    elements: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
@@ -57,7 +59,8 @@ class ModelSpec:
             values["encoder"],
             Task(**values["task"]),
             None if scaling is None else Scaling(**scaling),
-            tuple(values.get("targets", ())),  # older runs do not say
+            tuple(values.get("targets", ())),  # older runs say neither
+            tuple(values.get("elements", ())),
         )
 
     def encode(self, y: Tensor) -> Tensor:

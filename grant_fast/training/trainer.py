@@ -25,6 +25,7 @@ from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
 from .config import INFOBATCH, ON_REQUEST, PROPORTIONAL, RunConfig
+from .elements import elements_of
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, make_folder, prepare_folder, save_state
 from .learnable import check_learnable
@@ -110,8 +111,10 @@ class Trainer:
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
+        are_atoms = dataset.encoder == "atom"
+        elements = elements_of(dataset.graphs.subset(self._train_ids)) if are_atoms else ()
         self.spec = ModelSpec(
-            graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets
+            graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets, elements
         )
         self.model = build_model(config, self.spec).to(self._device)
         dtype = next(self.model.parameters()).dtype

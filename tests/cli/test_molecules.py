@@ -33,6 +33,18 @@ def test_molecules_as_pyg_numbers_atoms_are_refused(of_molecules):
         predict(wrong)
 
 
+def test_elements_that_were_not_learned_are_named(of_molecules, tmp_path):
+    new, packed, out = tmp_path / "new.csv", tmp_path / "new.gfast", tmp_path / "out.csv"
+    new.write_text("smiles,size\nCCO,1\nnonsense,1\nC[Se]C,1\nCO,1\n" + "CC,1\n" * 3)
+    told = "1 molecule has an element that no molecule in training had (Se in {} 4), so"
+    result = run("predict", of_molecules, new, "-o", out)
+    assert told.format("row") in result.stderr and lines_of(out)[3][-1]
+    assert run("pack", new, "--split", "random", "-o", packed).exit_code == 0
+    assert told.format("graph") in run("predict", of_molecules, packed, "-o", out).stderr
+    new.write_text("smiles\nCCO\n")
+    assert "element" not in run("predict", of_molecules, new, "-o", out).stderr
+
+
 def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "out.csv"
     result = run("train", of_words, *QUICK, "-o", folder)

@@ -74,9 +74,9 @@ def predict(
         if not is_finished(run):
             say(f"{run} has no result yet: {continued(run, predictor.config)}")
     if packed:
-        predict_packed(predictors, source, out, progress=True)
+        doubts = predict_packed(predictors, source, out, progress=True)
     else:
-        failures = predict_table(
+        failures, doubts = predict_table(
             predictors,
             source,
             out,
@@ -86,4 +86,6 @@ def predict(
             progress=True,
         )
         report_skipped(failures, source, "left empty")
+    for line in doubts:
+        say(line)
     print(f"predictions: {out}")

@@ -1,0 +1,45 @@
+"""Elements that a network has not learned about, among molecules in OGB's numbers."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..errors import few
+from ..graphs import PackedGraphs
+
+#: What OGB's first column of an atom counts: atomic numbers from 1, then atoms of no element.
+_ELEMENTS = (
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se "
+    "Br Kr Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb "
+    "Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm "
+    "Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og *"
+)
+SYMBOLS = _ELEMENTS.split()
+
+
+def elements_of(graphs: PackedGraphs) -> tuple[int, ...]:
+    """The elements of molecules, each once, as OGB counts them."""
+    return tuple(graphs.x[:, 0].long().unique().tolist())
+
+
+def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> list[str]:
+    """That molecules have an element that none in training had, in a line.
+
+    Args:
+        graphs: what is predicted.
+        seen: the elements of training; none where they are not known.
+        places: what the graphs' ids count, such as "row".
+    """
+    element = graphs.x[:, 0].long()
+    new = ~torch.isin(element, torch.tensor(sorted(seen), device=element.device))
+    if not seen or not new.any():
+        return []
+    place = graphs.ids.repeat_interleave(graphs.num_nodes_per_graph)
+    found = torch.stack([place, element], 1)[new].unique(dim=0).tolist()
+    shown = few([f"{SYMBOLS[number]} in {places} {place}" for place, number in found])
+    count = len({place for place, _ in found})
+    have, them = ("molecule has", "it") if count == 1 else ("molecules have", "them")
+    return [
+        f"{count} {have} an element that no molecule in training had ({shown}), so what is "
+        f"predicted for {them} means little"
+    ]

@@ -1,0 +1,51 @@
+"""Molecules with elements that a network has not learned about."""
+
+import pytest
+import torch
+
+from grant_fast.graphs import PackedGraphs
+from grant_fast.training.elements import SYMBOLS, elements_of, unseen_elements
+from grant_fast.training.model import ModelSpec
+from tests.rings import make_dataset
+
+
+def molecules(*of_symbols, first_row=2):
+    """Molecules of these atoms without bonds, whose ids are rows."""
+    atoms = [SYMBOLS.index(symbol) for symbols in of_symbols for symbol in symbols]
+    owner = torch.arange(len(of_symbols)).repeat_interleave(torch.tensor([*map(len, of_symbols)]))
+    x = torch.zeros(len(atoms), 9, dtype=torch.uint8)
+    x[:, 0] = torch.tensor(atoms)
+    graphs = PackedGraphs.from_arrays(x, torch.empty(2, 0), owner)
+    graphs.ids += first_row
+    return graphs
+
+
+def test_symbols_are_numbered_as_by_ogb():
+    features = pytest.importorskip("ogb.utils.features")
+    table = pytest.importorskip("rdkit.Chem").GetPeriodicTable()
+    *numbers, other = features.allowable_features["possible_atomic_num_list"]
+    assert [table.GetElementSymbol(number) for number in numbers] == SYMBOLS[:-1]
+    assert other == "misc" and SYMBOLS[-1] == "*"
+
+
+def test_new_elements_are_named_with_their_molecules():
+    seen = elements_of(molecules("CO", "OCC"))
+    assert seen == (5, 7)
+    assert unseen_elements(molecules("OC", "C"), seen, "row") == []
+    new = molecules("C", ["Se", "C", "Se"], ["C", "*", "Br"])
+    assert unseen_elements(new, seen, "row") == [
+        "2 molecules have an element that no molecule in training had (Se in row 3, Br in row 4, "
+        "* in row 4), so what is predicted for them means little"
+    ]
+    assert unseen_elements(new[:2], seen, "graph") == [
+        "1 molecule has an element that no molecule in training had (Se in graph 3), so what is "
+        "predicted for it means little"
+    ]
+
+
+def test_of_unknown_elements_nothing_is_said():
+    """As of a run that is older, or not of molecules."""
+    assert unseen_elements(molecules("CO"), (), "row") == []
+    spec = ModelSpec(3, None, make_dataset().task, None)
+    older = {name: value for name, value in spec.to_dict().items() if name != "elements"}
+    assert ModelSpec.from_dict(older) == spec
