@@ -15,13 +15,13 @@ from pathlib import Path
 import torch
 
 from grant_fast import PackedGraphs
-from grant_fast.data.arrays import GraphArrays
 from grant_fast.data.dataset import Dataset, save_dataset
 from grant_fast.data.graphon import NUM_GRAPHS, generate_parts
 from grant_fast.data.load import GENERATED_FRACTIONS, load_dataset, twin_dataset
 from grant_fast.data.splits import random_split
 from grant_fast.data.stream import joined
 from grant_fast.data.twin import SHAPES, Shape, generate_twin
+from grant_fast.graphs.arrays import GraphArrays
 
 #: MoleculeNet's HIV, where it lies beside the checkout.
 HIV = Path(__file__).parents[2] / "shared" / "data" / "hiv.csv"

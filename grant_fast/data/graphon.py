@@ -26,8 +26,8 @@ from torch import Tensor
 
 from ..devices import on_cpu
 from ..errors import InputError, whole_number
+from ..graphs.arrays import GraphArrays, batch_vector, concatenate
 from ..workers import share_out
-from .arrays import GraphArrays, batch_vector, concatenate
 from .progress import track
 from .stream import Part, pack_part
 

@@ -10,9 +10,9 @@ from ..devices import on_cpu
 from ..errors import InputError, whole_number
 from ..files import check_local, closest
 from ..graphs import PackedGraphs
+from ..graphs.arrays import GraphArrays
 from ..tasks import Kind, Task
 from . import graphon, twin
-from .arrays import GraphArrays, Published
 from .cache import SMALLEST, cached_graphs
 from .dataset import (
     Dataset,
@@ -25,6 +25,7 @@ from .dataset import (
 from .infer import make_task
 from .molecules import Reading, Split, from_smi, from_table
 from .ogb import SETS, load_ogb
+from .published import Published
 from .pyg_sets import PYG_SETS, load_pyg
 from .splits import FEWEST, draw_valid, random_split
 from .stream import Part

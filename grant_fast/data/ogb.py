@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
+from ..graphs.arrays import GraphArrays, batch_vector
 from ..nn import ATOM_CARDINALITIES
 from ..tasks import Kind
-from .arrays import GraphArrays, Published, batch_vector
 from .fetching import download
+from .published import Published
 from .splits import PARTS
 
 Metric = Literal["roc_auc", "ap", "rmse"]

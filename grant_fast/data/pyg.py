@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..graphs.arrays import GraphArrays, batch_vector
 from ..graphs.packing import all_finite
 from ..indexing import count_graphs
 from ..tasks import Level
-from .arrays import GraphArrays, batch_vector
 from .pyg_rows import LEFT_OUT, GraphRows, Rows, rows_of_graphs
 from .pyg_stored import stored_rows
 

@@ -7,7 +7,7 @@ import torch
 
 from ..errors import InputError
 from . import qm9, zinc
-from .arrays import Published
+from .published import Published
 from .splits import PARTS
 
 PYG_SETS = ("QM9", "ZINC")

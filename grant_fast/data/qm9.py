@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, require
-from .arrays import GraphArrays, batch_vector
+from ..graphs.arrays import GraphArrays, batch_vector
 from .fetching import Source, check_sha256, provide
 from .progress import track
 from .smiles import import_rdkit

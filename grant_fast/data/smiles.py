@@ -11,9 +11,9 @@ import torch
 
 from ..errors import InputError, require, whole_number
 from ..graphs import PackedGraphs
+from ..graphs.arrays import GraphArrays, batch_vector
 from ..nn import ATOM_CARDINALITIES
 from ..workers import share_out
-from .arrays import GraphArrays, batch_vector
 from .progress import track
 
 T = TypeVar("T")

@@ -13,11 +13,11 @@ from torch import Tensor
 from ..batches.layout import PackedCSR
 from ..errors import InputError
 from ..graphs import PackedGraphs
+from ..graphs.arrays import GraphArrays
 from ..graphs.packing import narrowest_integer
 from ..graphs.storage import Spool, save_tensors
 from ..indexing import sizes_to_ptr
 from ..tasks import Level
-from .arrays import GraphArrays
 
 _LARGE = ("x", "y", "col", "col_t")
 _COUNTS = ("nodes", "degree", "degree_t")

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from ..errors import InputError
+from ..graphs.arrays import GraphArrays, batch_vector
 from ..nn import ATOM_CARDINALITIES
 from ..tasks import Kind
-from .arrays import GraphArrays, batch_vector
 
 PREFIX = "twin:"
 _PROBABILITIES = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from .arrays import GraphArrays, batch_vector, concatenate
+from ..graphs.arrays import GraphArrays, batch_vector, concatenate
 from .fetching import Source, provide
 from .pickles import read_pickled_tensors
 from .progress import track

@@ -19,13 +19,12 @@ from ..errors import InputError
 from ..indexing import Positions
 from ..tasks import Level
 from . import storage
+from .arrays import GraphArrays
 from .flat import FlatGraphs
 from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from ..data.arrays import GraphArrays
 
 
 def _check_no_worker() -> None:
@@ -175,7 +174,7 @@ class PackedGraphs(FlatGraphs):
 
     @classmethod
     def from_graph_arrays(
-        cls, arrays: "GraphArrays", *, missing_labels: bool = False
+        cls, arrays: GraphArrays, *, missing_labels: bool = False
     ) -> "PackedGraphs":
         """From the flat form in which every source in `grant_fast.data` returns its graphs.
 

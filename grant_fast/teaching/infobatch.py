@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import InputError, whole_number
 from .order import DEALING, arrange, permutation, serving_order
-from .scoring import Positions
+from .scoring import Ids
 
 PRUNED = 0.5  # r, the share of the well-learned graphs to skip
 ANNEALED = 0.125  # 1 − δ, the share of the epochs at the end in which nothing is skipped
@@ -33,7 +33,7 @@ class InfoBatchSampler:
         InputError: no graphs, no epochs, or batches of none.
     """
 
-    def __init__(self, ids: Positions, batch_size: int, *, epochs: int, seed: int = 0) -> None:
+    def __init__(self, ids: Ids, batch_size: int, *, epochs: int, seed: int = 0) -> None:
         self.ids = torch.as_tensor(ids).cpu().long().sort().values
         if not len(self.ids):
             raise InputError("ids name no graph: give at least 1")
@@ -81,11 +81,11 @@ class InfoBatchSampler:
     def __len__(self) -> int:
         return -(-len(self._kept) // self.batch_size)
 
-    def weights(self, ids: Positions) -> Tensor:
+    def weights(self, ids: Ids) -> Tensor:
         """By how much the losses of the graphs at `ids` count, float32 [len(ids)]."""
         return self._weights[self._places(ids)]
 
-    def observe(self, ids: Positions, losses: Tensor) -> None:
+    def observe(self, ids: Ids, losses: Tensor) -> None:
         """Note the losses [len(ids)] of graphs just trained on; nothing waits for the device."""
         self._seen.append((self._places(ids), losses))
 
@@ -108,7 +108,7 @@ class InfoBatchSampler:
         self.epoch, self.scores = state["epoch"], state["scores"].clone()
         self._seen = []  # losses from before are of what the state replaces
 
-    def _places(self, ids: Positions) -> Tensor:
+    def _places(self, ids: Ids) -> Tensor:
         return torch.searchsorted(self.ids, torch.as_tensor(ids).cpu())
 
     def _take_in(self) -> None:

@@ -20,7 +20,7 @@ from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Model, Positions, Predict, ScoringPass, check_functions, check_numbers
+from .scoring import Ids, Model, Predict, ScoringPass, check_functions, check_numbers
 from .selection import sample_graphs, select_graphs
 from .watch import Watch
 
@@ -119,7 +119,7 @@ class GraNTSampler(Sampler[list[int]]):
         start_ratio: float = 0.1,
         ratio_schedule: RatioSchedule = "step",
         interval: Interval = "curriculum",
-        ids: Positions | None = None,
+        ids: Ids | None = None,
         predict: Predict | None = None,
         residual: ResidualKind = "gradient",
         seed: int = 0,
@@ -260,7 +260,7 @@ class GraNTSampler(Sampler[list[int]]):
         for batch in self._watch.serves(self.replicas.served(batches), self.epoch):
             yield batch.tolist()
 
-    def weights(self, ids: Positions) -> Tensor:
+    def weights(self, ids: Ids) -> Tensor:
         """The loss weights of the selected graphs at `ids`, float32 [len(ids)] on the CPU.
 
         A batch's loss is the weighted mean (w·l).sum() / w.sum(). Over everything selected, the two

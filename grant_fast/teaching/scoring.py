@@ -24,7 +24,7 @@ from .residuals import ResidualKind, check_residual, graph_residuals
 
 Model = Callable[..., Any]
 Predict = Callable[[Any, Any], Tensor]
-Positions = Tensor | Sequence[int]
+Ids = Tensor | Sequence[int]
 
 
 @overload
@@ -33,7 +33,7 @@ def score_graphs(
     graphs: Any,
     task: Task,
     *,
-    ids: Positions | None = ...,
+    ids: Ids | None = ...,
     predict: Predict | None = ...,
     residual: ResidualKind = ...,
     batch_size: int | None = ...,
@@ -48,7 +48,7 @@ def score_graphs(
     graphs: Any,
     task: Task,
     *,
-    ids: Positions | None = ...,
+    ids: Ids | None = ...,
     predict: Predict | None = ...,
     residual: ResidualKind = ...,
     batch_size: int | None = ...,
@@ -62,7 +62,7 @@ def score_graphs(
     graphs: Any,
     task: Task,
     *,
-    ids: Positions | None = None,
+    ids: Ids | None = None,
     predict: Predict | None = None,
     residual: ResidualKind = "gradient",
     batch_size: int | None = None,
@@ -379,7 +379,7 @@ def check_functions(predict: Predict | None, collate: Collate | None) -> None:
             raise InputError(f"{name}={function!r}: give a function of {of}, or None")
 
 
-def checked_positions(ids: Positions, total: int) -> Tensor:
+def checked_positions(ids: Ids, total: int) -> Tensor:
     """Checked positions, int64 on the CPU, in the order given."""
     where = as_positions(ids.cpu() if isinstance(ids, Tensor) else ids, total)
     if isinstance(where, slice):

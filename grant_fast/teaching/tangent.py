@@ -22,7 +22,7 @@ from ..nn.evaluating import evaluating
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
-from .scoring import Positions, checked_positions
+from .scoring import Ids, checked_positions
 
 # The largest second derivative in f of a graph's loss, of which `residual` is the first one.
 SMOOTHNESS: dict[Kind, float] = {
@@ -34,7 +34,7 @@ SMOOTHNESS: dict[Kind, float] = {
 
 
 def output_jacobian(
-    model: FlexGCN, graphs: PackedGraphs, ids: Positions, *, chunk_size: int = 64
+    model: FlexGCN, graphs: PackedGraphs, ids: Ids, *, chunk_size: int = 64
 ) -> Tensor:
     """∂f_θ(G_i)/∂θ of every output of each graph, in evaluation mode: [G, C, P].
 
@@ -134,8 +134,8 @@ def _padded(batch: GraphBatch, normalize: bool) -> tuple[Tensor, Tensor, Tensor]
 def tangent_kernel(
     model: FlexGCN,
     graphs: PackedGraphs,
-    ids: Positions,
-    others: Positions | None = None,
+    ids: Ids,
+    others: Ids | None = None,
     *,
     chunk_size: int = 512,
 ) -> Tensor:
@@ -233,7 +233,7 @@ def check_loss_reduction(
     model: FlexGCN,
     graphs: PackedGraphs,
     task: Task,
-    ids: Positions,
+    ids: Ids,
     lr: float | None = None,
 ) -> LossReduction:
     """Take one step of plain gradient descent on a copy of the weights, and compare.

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import fits
-from ..teaching.scoring import Positions, score_graphs
+from ..teaching.scoring import Ids, score_graphs
 from .checkpoints import load_checkpoint, load_weights
 from .config import MEMORY, RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
@@ -90,7 +90,7 @@ class Predictor:
             )
         return dataset
 
-    def score(self, graphs: PackedGraphs, ids: Positions | None = None) -> Tensor:
+    def score(self, graphs: PackedGraphs, ids: Ids | None = None) -> Tensor:
         """The teacher's score of each graph, float32 [len(ids)] on the CPU: its error, as
         `score_graphs` has it, for the run's own task; of a regression in the target's own units,
         of several targets each in its standard deviations (where the run scaled them).

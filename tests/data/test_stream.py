@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from grant_fast import PackedGraphs
-from grant_fast.data.arrays import GraphArrays
 from grant_fast.data.graphon import generate, generate_parts
 from grant_fast.data.stream import Growing, joined, pack_part, save_parts
 from grant_fast.errors import InputError
+from grant_fast.graphs.arrays import GraphArrays
 
 
 def check_equal(found: PackedGraphs, whole: PackedGraphs) -> None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..tasks import Kind, Level
+from ..tasks import Level
 
 
 @dataclass(frozen=True)
@@ -52,29 +51,6 @@ class GraphArrays:
             edge_weight=None if self.edge_weight is None else self.edge_weight[kept],
             edge_attr=None if self.edge_attr is None else self.edge_attr[kept],
         )
-
-
-@dataclass(frozen=True)
-class Published:
-    """A data set that comes with its split and its task.
-
-    Args:
-        graphs: with y float32 `[G, T]`.
-        split: positions of graphs, under "train", "valid" and "test".
-        kind: of its task.
-        metric: the official one.
-        targets: names of y's columns, where they have any.
-        encoder: "atom" where x holds OGB's nine categorical columns.
-        missing_labels: whether y may hold NaN for "not measured".
-    """
-
-    graphs: GraphArrays
-    split: dict[str, Tensor]
-    kind: Kind
-    metric: str
-    targets: tuple[str, ...] = ()
-    encoder: Literal["atom"] | None = None
-    missing_labels: bool = False
 
 
 def concatenate(parts: Iterable[GraphArrays]) -> GraphArrays:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grant_fast.data.arrays import GraphArrays, batch_vector, concatenate
+from grant_fast.graphs.arrays import GraphArrays, batch_vector, concatenate
 
 
 def example(y_level: str = "graph") -> GraphArrays:
