@@ -71,6 +71,9 @@ class CappedSampler(GraNTSampler):
         return scores.index_fill(0, hardest, -1.0), None
 
 
+#: Of molecules, whatever the size of the set.
+PAPERS_WIDTHS = {"hidden_channels": (27, 18, 18), "embedding": 9}
+
 #: arm -> (sampler, its mode, whether its weights count)
 ARMS: dict[str, tuple[type[GraNTSampler], Any, bool]] = {
     "full": (GraNTSampler, "full", True),
@@ -107,6 +110,8 @@ def load(study: Study, data: Path) -> tuple[Dataset, Tensor]:
 def train(dataset: Dataset, wrong: Tensor, study: Study, arm: str, seed: int) -> dict[str, Any]:
     """One run: its best and last test metric, its cost, and what it picked."""
     settings = defaults_for(study.source, len(dataset.graphs)) | {"epochs": study.epochs}
+    if dataset.encoder == "atom":
+        settings |= PAPERS_WIDTHS
     config = RunConfig(**settings, source=study.source, seed=seed)
     task, ids = dataset.task, dataset.split["train"]
     scaling = Scaling.fit(targets_of(dataset.graphs, ids)) if task.kind == "regression" else None

@@ -11,7 +11,7 @@ import torch
 from grant_fast.errors import InputError
 from grant_fast.files import alone_in
 from grant_fast.training.answers import write_parts
-from grant_fast.training.defaults import config_of
+from grant_fast.training.defaults import config_of, defaults_for
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train
 from tests.rings import make_dataset
@@ -81,6 +81,17 @@ def test_what_suits_data_goes_by_what_they_are_and_not_by_their_name():
     settings = {"source": "gen-reg.csv"}
     assert config_of(settings, data).norm == "layer_norm"
     assert config_of(settings, replace(data, encoder="atom")).norm == "batch_norm"
+
+
+def test_small_sets_get_wider_networks_and_smaller_ones_more_epochs():
+    def suits(num_graphs):
+        settings = defaults_for("molecules", num_graphs)
+        return settings["hidden_channels"], settings["batch_size"], settings["epochs"]
+
+    assert suits(None) == suits(20_000) == ((27, 18, 18), 500, 50)
+    assert suits(19_999) == suits(2000) == ((64,), 32, 100)
+    assert suits(1999) == ((64,), 32, 300)
+    assert defaults_for("molecules", 100, layers=2)["dropout"] == (0.27,)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
