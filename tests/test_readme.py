@@ -110,6 +110,18 @@ def test_tables_of_reproductions_are_those_of_the_results(name):
     assert f"| `{command}` | {' | '.join(published)} |" in PAGES["docs/results.md"]
 
 
+@pytest.mark.parametrize("name", ["esol", "freesolv", "lipo"])
+def test_the_table_of_small_sets_is_that_of_the_results(name):
+    """The constant guess and each arm's metric, in one row of docs/results.md."""
+    document = json.loads((ROOT / f"benchmarks/results/compare-{name}.json").read_text())
+    arms = {row["arm"]: str(Spread(**row["test_metric"])) for row in document["arms"]}
+    assert list(arms) == ["full", "full-equal-budget", "random", "grant-b"]
+    cells = (f"{document['runs'][0]['constant_metric']:.3g}", *arms.values())
+    assert f" | {' | '.join(cells)} |" in PAGES["docs/results.md"]
+    verdict = (ROOT / f"benchmarks/results/compare-{name}.md").read_text()
+    assert "grant-b: no clear difference from random, no clear difference from full" in verdict
+
+
 @pytest.mark.parametrize("name", ["compare-demo", "compare-hiv"])
 def test_tables_of_results_are_those_of_the_results(name):
     """Each arm's row in docs/results.md, and its metric in the README's summary."""
