@@ -352,13 +352,13 @@ def test_version_is_that_of_the_package():
 
 
 def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
-    for orders, widths, rates in (("3,2", [27], [0.27]), ("3", [], []), ("2,2,2", [27, 18], 0)):
+    for orders, rates in (("3,2", [0.27]), ("3", []), ("2,2,2", [0.27, 0.0])):
         out = tmp_path / orders
         result = run("train", molecules, *SIZE, "--orders", orders, "--norm", "none", "-o", out)
         assert result.exit_code == 0, result.output
         config = json.loads((out / "config.json").read_text())
-        assert config["hidden_channels"] == widths and config["norm"] == "none"
-        assert config["dropout"] == (rates or [0.27, 0.0][: len(widths)])
+        assert (config["hidden_channels"], config["dropout"]) == ([64], rates)
+        assert config["norm"] == "none"
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ def test_small_sets_get_wider_networks_and_smaller_ones_more_epochs():
     assert suits(19_999) == suits(2000) == ((64,), 32, 100)
     assert suits(1999) == ((64,), 32, 300)
     assert defaults_for("molecules", 100, layers=2)["dropout"] == (0.27,)
+    assert defaults_for("molecules", layers=3)["hidden_channels"] == (27, 18)
+    assert defaults_for("molecules", layers=6)["hidden_channels"] == (27, 18, 18, 18, 18)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
