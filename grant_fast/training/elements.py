@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ..errors import few
 from ..graphs import PackedGraphs
@@ -17,9 +18,9 @@ _ELEMENTS = (
 SYMBOLS = _ELEMENTS.split()
 
 
-def elements_of(graphs: PackedGraphs) -> tuple[int, ...]:
-    """The elements of molecules, each once, as OGB counts them."""
-    return tuple(graphs.x[:, 0].long().unique().tolist())
+def elements_of(x: Tensor) -> tuple[int, ...]:
+    """The elements of atoms, [n, 9] in OGB's numbers: each once, as OGB counts them."""
+    return tuple(x[:, 0].long().unique().tolist())
 
 
 def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> list[str]:

@@ -112,7 +112,7 @@ class Trainer:
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
         are_atoms = dataset.encoder == "atom"
-        elements = elements_of(dataset.graphs.subset(self._train_ids)) if are_atoms else ()
+        elements = elements_of(graphs.batch(self._train_ids).x) if are_atoms else ()
         self.spec = ModelSpec(
             graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets, elements
         )

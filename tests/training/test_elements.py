@@ -29,7 +29,7 @@ def test_symbols_are_numbered_as_by_ogb():
 
 
 def test_new_elements_are_named_with_their_molecules():
-    seen = elements_of(molecules("CO", "OCC"))
+    seen = elements_of(molecules("CO", "OCC").x)
     assert seen == (5, 7)
     assert unseen_elements(molecules("OC", "C"), seen, "row") == []
     new = molecules("C", ["Se", "C", "Se"], ["C", "*", "Br"])
