@@ -6,7 +6,7 @@ out, as OGB's `Evaluator` does. What cannot be measured at all (no labels; one c
 so that an odd split never ends a run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -60,12 +60,7 @@ def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
         InputError: the metric is unknown or does not fit the kind of task, or shapes do not.
     """
     check_metric(name, task)
-    pred, y = aligned(pred, y, task)
-    if task.kind == "multiclass" and name != "accuracy":
-        # Rounded, so that equal probabilities stay equal whatever the order of the logits.
-        shares = pred.double().log_softmax(dim=1).float()
-        pred, y = shares, _one_against_rest(y, task.num_outputs)
-    return float(_METRICS[name].compute(pred, y))
+    return float(_METRICS[name].compute(*aligned(pred, y, task)))
 
 
 def evaluate_each(name: str, pred: Tensor, y: Tensor, task: Task) -> list[float]:
@@ -109,8 +104,7 @@ def accuracy(pred: Tensor, y: Tensor) -> Tensor:
         return _mean_over_targets(_per_target(right, y), pred, y)
     measured = y != NOT_MEASURED
     right = (pred.argmax(dim=1) == y).double().masked_fill(~measured, torch.nan)
-    broken = (pred.isnan().any(dim=1) & measured).any()
-    return right.nanmean().masked_fill(broken, torch.nan)
+    return _mean_over_targets(right, pred, y)
 
 
 def roc_auc(pred: Tensor, y: Tensor) -> Tensor:
@@ -121,9 +115,10 @@ def roc_auc(pred: Tensor, y: Tensor) -> Tensor:
 
     Args:
         pred: [rows, T] logits.
-        y: [rows, T] of 0, 1 or NaN (not measured).
+        y: [rows, T] of 0, 1 or NaN (not measured); or classes [rows], -100 where not measured, of
+            which each is a target against the rest.
     """
-    return _mean_over_targets(_by_target(_area_under_roc, pred, y), pred, y)
+    return _by_target(_area_under_roc, pred, y)
 
 
 def average_precision(pred: Tensor, y: Tensor) -> Tensor:
@@ -132,31 +127,65 @@ def average_precision(pred: Tensor, y: Tensor) -> Tensor:
     Equal scores share one threshold. NaN where no target has both classes.
 
     Args:
-        pred: [rows, T] logits.
-        y: [rows, T] of 0, 1 or NaN (not measured).
+        pred, y: as for `roc_auc`.
     """
-    return _mean_over_targets(_by_target(_precision, pred, y), pred, y)
+    return _by_target(_precision, pred, y)
 
 
 def _by_target(area: Callable[[Tensor, Tensor], Tensor], pred: Tensor, y: Tensor) -> Tensor:
-    """`area` of the ascending scores of each target's positives and negatives, [T] float64."""
-    pred = pred.detach().to(torch.promote_types(pred.dtype, torch.float32))
-    pairs = zip(pred.T.contiguous(), y.T.contiguous(), strict=True)
-    return torch.stack([area(_ascending(s[t > 0.5]), _ascending(s[t <= 0.5])) for s, t in pairs])
+    """The mean over targets of the `area` of each: of scores, and whether they are positives'."""
+    parts = _labels if y.is_floating_point() else _classes
+    values = [area(scores, positive) for scores, positive in parts(pred.detach(), y)]
+    return _mean_over_targets(torch.stack(values), pred, y)
 
 
-def _area_under_roc(positive: Tensor, negative: Tensor) -> Tensor:
-    # Twice the negatives below each positive: ties are in one of the two counts.
-    below = torch.searchsorted(negative, positive)
-    below += torch.searchsorted(negative, positive, right=True)
-    return below.sum().double() / (2 * len(positive) * len(negative))
+def _labels(pred: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each target the scores of its measured rows, and which are positives'."""
+    pred = pred.to(torch.promote_types(pred.dtype, torch.float32))
+    for scores, labels in zip(pred.T.contiguous(), y.T.contiguous(), strict=True):
+        known = _places(~labels.isnan())
+        yield scores[known], labels[known] > 0.5
 
 
-def _precision(positive: Tensor, negative: Tensor) -> Tensor:
-    hits = len(positive) - torch.searchsorted(positive, positive)
-    misses = len(negative) - torch.searchsorted(negative, positive)
-    precision = (hits.double() / (hits + misses)).mean()
-    return precision if len(negative) else torch.full_like(precision, torch.nan)
+def _classes(pred: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each class the logarithms of its probabilities in measured rows, and which rows are of it.
+
+    Rounded, so that equal probabilities stay equal whatever the order of the logits.
+    """
+    known = _places(y != NOT_MEASURED)
+    pred, y = pred[known].T.contiguous(), y[known]
+    for number, scores in enumerate(pred.double().log_softmax(dim=0).float()):
+        yield scores, y == number
+
+
+def _area_under_roc(scores: Tensor, positive: Tensor) -> Tensor:
+    # Of the smaller side, twice the scores below each: ties are in one of the two counts. Among
+    # themselves n scores so count n².
+    count = int(positive.sum())
+    swapped = 2 * count > len(scores)
+    few = _ascending(scores[_places(~positive if swapped else positive)])
+    if not len(few):
+        return scores.new_full((), torch.nan, dtype=torch.float64)
+    every, pairs = _ascending(scores), 2 * count * (len(scores) - count)
+    below = torch.searchsorted(every, few).sum() + torch.searchsorted(every, few, right=True).sum()
+    below -= len(few) ** 2
+    return (pairs - below if swapped else below).double() / pairs
+
+
+def _precision(scores: Tensor, positive: Tensor) -> Tensor:
+    few = _ascending(scores[_places(positive)])
+    if len(few) == len(scores):
+        return scores.new_full((), torch.nan, dtype=torch.float64)
+    hits = len(few) - torch.searchsorted(few, few)
+    found = len(scores) - torch.searchsorted(_ascending(scores), few)
+    return (hits.double() / found).mean()
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Where a mask is true; on the CPU by NumPy, which is up to ten times faster."""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().flatten()
 
 
 def _ascending(scores: Tensor) -> Tensor:
@@ -164,12 +193,6 @@ def _ascending(scores: Tensor) -> Tensor:
     if scores.device.type == "cpu":
         return torch.from_numpy(np.sort(scores.numpy()))
     return scores.sort().values
-
-
-def _one_against_rest(y: Tensor, num_classes: int) -> Tensor:
-    """Classes [rows] int64 -> [rows, C] of 0 and 1, a row of NaN where not measured."""
-    labels = (y.unsqueeze(1) == torch.arange(num_classes, device=y.device)).float()
-    return labels.masked_fill((y == NOT_MEASURED).unsqueeze(1), torch.nan)
 
 
 def _per_target(values: Tensor, y: Tensor) -> Tensor:
@@ -183,7 +206,8 @@ def _mean_over_targets(values: Tensor, pred: Tensor, y: Tensor) -> Tensor:
 
     `nanmean` alone would pass over a target whose predictions are broken.
     """
-    broken = (pred.isnan() & ~y.isnan()).any()
+    measured = ~y.isnan() if y.is_floating_point() else (y != NOT_MEASURED)[:, None]
+    broken = (pred.isnan() & measured).any()
     return values.nanmean().masked_fill(broken, torch.nan)
 
 
