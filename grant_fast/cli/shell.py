@@ -17,6 +17,7 @@ from .terminal import say
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ..training.judging import Judgement
     from ..training.records import RunResult
 
 _NARROW, _FEW_THREADS = 32, 4
@@ -164,6 +165,21 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     has_learned = result.valid_metric is not None and result.beats_constant(result.test_metric)
     if has_learned and result.best_epoch == result.epochs > 1:
         lines.append("the last epoch was the best by valid: more --epochs may do better")
+    return lines
+
+
+def described_judgement(judged: "Judgement | None", source: str) -> list[str]:
+    """How good the answers for a source are by its own labels, in a line, if it has some; in
+    another, each of several targets."""
+    known = {k: v for k, v in judged.metrics.items() if v is not None} if judged else {}
+    if judged is None or not known:
+        return []
+    found = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+    several = "s" * (judged.labelled != 1)
+    where = f"{judged.labelled:,} {judged.level}{several} of {Path(source).name}"
+    lines = [f"{found} (on {where} with a label)"]
+    if judged.metric in known and judged.each:
+        lines.append(_described_each(judged.metric, judged.each))
     return lines
 
 

@@ -47,6 +47,7 @@ class Dataset:
         split: positions in `graphs`, int64 and ascending, under "train", "valid" and "test".
         metric: "mae", "rmse", "r2", "roc_auc", "ap" or "accuracy".
         encoder: "atom" where x holds OGB's nine categorical columns, else None.
+        smiles: of each graph of a table of molecules, by its id, as the table has it.
         skipped: rows of the file (the header is row 1) whose SMILES could not be parsed, and it; of
             an SDF (its molecules count from 1) what they are called.
         unlabelled: how many rows were left out because they hold no label.
@@ -62,6 +63,7 @@ class Dataset:
     split: dict[str, Tensor]
     metric: str
     encoder: Literal["atom"] | None = None
+    smiles: dict[int, str] = field(default_factory=dict)
     skipped: list[Failure] = field(default_factory=list)
     unlabelled: int = 0
     targets: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ def make_task(
         raise InputError("the targets hold no labels at all: choose other targets")
     if classes:
         check_named_classes(classes, kind)
-        return Task("multiclass", level, len(classes), classes), _positions(y)
+        return Task("multiclass", level, len(classes), classes), class_numbers(y)
     columns = y.shape[1]
     zero_one = (y == 0) | (y == 1) | y.isnan()
     if kind is None:
@@ -69,10 +69,10 @@ def make_task(
         )
     found, counts_up = _classes(known)
     if counts_up:
-        return Task(kind, level, len(found), names), _positions(y)
+        return Task(kind, level, len(found), names), class_numbers(y)
     named = tuple(f"{value:.0f}" for value in found.tolist())
     y = torch.searchsorted(found, y.contiguous()).to(y).masked_fill(y.isnan(), torch.nan)
-    return Task(kind, level, len(found), named), _positions(y)
+    return Task(kind, level, len(found), named), class_numbers(y)
 
 
 def check_named_classes(classes: tuple[str, ...], kind: Kind | None) -> None:
@@ -91,8 +91,8 @@ def _first(y: Tensor, wrong: Tensor, names: Sequence[str], rows: Sequence[int]) 
     return f"{y[row, column].item():g}{place}"
 
 
-def _positions(y: Tensor) -> Tensor:
-    """Float class numbers [rows, 1] as int64 [rows]."""
+def class_numbers(y: Tensor) -> Tensor:
+    """Float class numbers [rows, 1] as int64 [rows], -100 for NaN."""
     return torch.where(y.isnan(), NOT_MEASURED, y)[:, 0].long()
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..tasks import Task
+from .infer import class_numbers
 from .sheet import Sheet, listed
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none"})
@@ -17,6 +19,12 @@ _NO_WORD = MISSING - {"none"}  # which is a class beside mild and severe
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
+#: What a label of a task is, for a message.
+_WANTED = {
+    "regression": "a finite number in float32",
+    **dict.fromkeys(("binary", "multilabel"), "0 or 1"),
+    "multiclass": "one of the run's classes",
+}
 #: How a number begins that has a sign, a quote or a unit beside it, as in >10, '1' or 5 nM.
 _MEASURED = re.compile(r"[<>≤≥=~±≈'\"\s]*[+-]?\.?\d")
 
@@ -89,6 +97,61 @@ def classes_of(sheet: Sheet, column: int) -> tuple[Tensor, tuple[str, ...]]:
     number = {name: float(at) for at, name in enumerate(names)}
     y = [[number.get(cell, math.nan)] for cell in cells]
     return torch.tensor(y, dtype=torch.float32), tuple(names)
+
+
+def labels_of(sheet: Sheet, names: Sequence[str], task: Task) -> Tensor | None:
+    """What a sheet says of the targets of a task that was learned from another, as `Task` has them.
+
+    Args:
+        sheet: of new molecules.
+        names: of the targets' columns; of one that is not there nothing is known.
+        task: gives the kind, and the classes.
+
+    Returns:
+        float32 `[rows, T]`, or class numbers int64 `[rows]`; None where there is not one label.
+
+    Raises:
+        InputError: a cell is no label of the task, or may mean two numbers; it names the place.
+    """
+    y = np.full((len(sheet.body), len(names)), math.nan, dtype=np.float32)
+    for t, name in enumerate(names):
+        if sheet.names.count(name) == 1:
+            y[:, t] = _labels_in(sheet, sheet.names.index(name), task)
+    if np.isnan(y).all():
+        return None
+    found = torch.from_numpy(y)
+    return class_numbers(found) if task.kind == "multiclass" else found
+
+
+def _labels_in(sheet: Sheet, column: int, task: Task) -> list[float]:
+    """A column of a known task, NaN where a cell is missing."""
+    if task.kind == "regression":
+        _check_is_clear(sheet, column)
+    number = {name: float(at) for at, name in enumerate(task.class_names)}
+    labels = []
+    for (row, _), cell in zip(sheet.body, sheet.column(column), strict=True):
+        label = _value(cell)
+        if number:
+            written = f"{label:.0f}" if label.is_integer() else cell  # as such classes are named
+            label = number.get(written, math.nan)
+        if not _is_label(label, task):
+            if cell.lower() not in MISSING:
+                wanted = f"one of {listed(task.class_names)}" if number else _WANTED[task.kind]
+                raise InputError(
+                    f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
+                    f"{wanted}; correct the cell, or empty it if the value is missing"
+                )
+            label = math.nan
+        labels.append(label)
+    return labels
+
+
+def _is_label(value: float, task: Task) -> bool:
+    """Whether a number can be a label of a task."""
+    if task.kind == "regression":
+        return abs(value) <= _LARGEST
+    count = task.num_outputs if task.kind == "multiclass" else 2
+    return value.is_integer() and 0 <= value < count
 
 
 def _check_no_number_among_words(sheet: Sheet, column: int) -> None:

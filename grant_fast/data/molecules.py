@@ -108,6 +108,7 @@ def from_table(
         split=parts,
         metric=default_metric(posed),
         encoder="atom",
+        smiles=dict(zip(table.rows, table.smiles, strict=True)),
         skipped=skipped,
         unlabelled=unlabelled,
         targets=table.target_names,
@@ -134,6 +135,7 @@ def from_smi(
     if skipped and strict:
         row, text = skipped[0]
         raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
+    table = table.without(skipped)
     scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
     y = torch.tensor(scores)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
@@ -145,6 +147,7 @@ def from_smi(
         split=split_by_scaffold(scaffolds) if by_scaffold else {},
         metric=default_metric(posed),
         encoder="atom",
+        smiles=dict(zip(table.rows, table.smiles, strict=True)),
         skipped=skipped,
         splitting="scaffold",
     )

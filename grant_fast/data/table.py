@@ -38,26 +38,22 @@ class Table:
     """The columns of a file of molecules that matter.
 
     Args:
+        sheet: the whole file as it is.
         smiles: the text of the SMILES column, stripped.
         y: float32 `[rows, T]`, NaN where a cell is empty; None if no targets were asked for.
-        rows: the number of each row as a spreadsheet shows it, the header is row 1; of an SDF or a
-            *.smi from 1.
         smiles_column: the column that `smiles` came from.
         target_names: the columns that `y` came from.
         parts: "train", "valid" or "test" for each row; None if no column of them was asked for.
-        header, cells: the whole file as it is, rows as above.
         left_out: the columns that "all" targets are without, as not all of their cells are numbers.
         classes: what the numbers in `y` stand for, where its column holds classes in words.
         titles: what the molecules of an SDF are called, where they are.
     """
 
+    sheet: Sheet
     smiles: list[str]
     y: Tensor | None
-    rows: list[int]
     smiles_column: str
     target_names: tuple[str, ...]
-    header: list[str]
-    cells: list[list[str]]
     parts: list[str] | None = None
     left_out: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
@@ -65,6 +61,12 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.smiles)
+
+    @property
+    def rows(self) -> list[int]:
+        """The number of each row as a spreadsheet shows it, the header is row 1; of an SDF or a
+        *.smi from 1."""
+        return [row for row, _ in self.sheet.body]
 
     def title(self, at: int) -> str:
         """What a molecule is called; empty where it is not."""
@@ -75,10 +77,9 @@ class Table:
         where = torch.as_tensor(positions, dtype=torch.int64)
         return replace(
             self,
+            sheet=self.sheet._replace(body=[self.sheet.body[i] for i in positions]),
             smiles=[self.smiles[i] for i in positions],
             y=None if self.y is None else self.y[where],
-            rows=[self.rows[i] for i in positions],
-            cells=[self.cells[i] for i in positions],
             parts=None if self.parts is None else [self.parts[i] for i in positions],
             titles=tuple(self.titles[i] for i in positions) if self.titles else (),
         )
@@ -168,13 +169,11 @@ def read_table(
     targets_at, left_out = _target_positions(sheet, taken, target, require_target)
     y, classes = _targets(sheet, targets_at)
     return Table(
+        sheet=sheet,
         smiles=[cells[smiles_at].strip() for _, cells in sheet.body],
         y=y,
-        rows=[row for row, _ in sheet.body],
         smiles_column=sheet.names[smiles_at],
         target_names=tuple(sheet.names[i] for i in targets_at),
-        header=sheet.header,
-        cells=[cells for _, cells in sheet.body],
         parts=None if split_at is None else _parts(sheet, split_at),
         left_out=tuple(sheet.names[i] for i in left_out),
         classes=classes,
@@ -200,15 +199,14 @@ def read_smi(path: str | os.PathLike[str]) -> Table:
     """
     # Not splitlines(), which ends a line at a form feed, too, and shifts the rows behind it.
     lines = re.sub("\r\n?", "\n", read_text(Path(path))).split("\n")
-    rows = [number for number, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
+    parts = (line.strip().split(maxsplit=1) for line in lines)
+    body = [(row, words) for row, words in enumerate(parts, 1) if words]
+    if not body:
         raise InputError(f"{path} is empty: give one SMILES per line")
-    cells = [lines[row - 1].strip().split(maxsplit=1) for row in rows]
-    if any(len(words) > 1 for words in cells):
-        cells = [[*words, ""][:2] for words in cells]
-    header = ["smiles", "name"][: len(cells[0])]
-    smiles = [words[0] for words in cells]
-    return Table(smiles, None, rows, "smiles", (), header, cells)
+    header = ["smiles", "name"][: max(len(words) for _, words in body)]
+    body = [(row, [*words, ""][: len(header)]) for row, words in body]
+    sheet = Sheet(Path(path), ",", header, header, body)
+    return Table(sheet, [words[0] for _, words in body], None, "smiles", ())
 
 
 def _smiles_position(sheet: Sheet, column: str | None) -> int:

@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
+from ..data.labels import labels_of
 from ..data.load import check_kind
 from ..data.molecules import Reading, molecules_of, no_molecules
 from ..data.sheet import one_line
@@ -18,7 +21,8 @@ from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Task, measured
 from .elements import unseen_elements
-from .folder import SPLIT_FILE, TEST_FILE, read_config
+from .folder import SKIPPED_FILE, SPLIT_FILE, TEST_FILE, read_config
+from .judging import Judgement, judge
 from .predict import Predictor, load_predictor
 from .targets import targets_of
 
@@ -49,6 +53,21 @@ def check_answers_name(out: Path) -> None:
         )
 
 
+class Outcome(NamedTuple):
+    """What came of predicting, beside the file.
+
+    Args:
+        judged: how good the answers are; None where the new graphs have no labels.
+        doubts: what makes them doubtful, a line each.
+        failures: unreadable rows: number as in a spreadsheet (the header is row 1; an SDF or a
+            *.smi has none), and text.
+    """
+
+    judged: Judgement | None
+    doubts: list[str]
+    failures: list[Failure]
+
+
 def predict_table(
     predictors: Sequence[Predictor],
     source: str | Path,
@@ -58,7 +77,7 @@ def predict_table(
     strict: bool,
     workers: int | None,
     progress: bool,
-) -> tuple[list[Failure], list[str]]:
+) -> Outcome:
     """Predict for the molecules of a CSV; `out` gets its columns and behind them the answers: of
     several runs their mean, and then NAME_std, their sample standard deviation.
 
@@ -68,11 +87,8 @@ def predict_table(
     Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
     multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
     whose molecule cannot be read has empty answers. An answer whose name is a column of the CSV
-    already is called NAME_predicted. Up to `workers` processes read the molecules.
-
-    Returns:
-        The unreadable rows: number as in a spreadsheet (the header is row 1; an SDF or a *.smi has
-        none), and text. What makes answers doubtful, a line each.
+    already is called NAME_predicted. Columns called as the targets hold labels, by which answers
+    are judged. Up to `workers` processes read the molecules.
 
     Raises:
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
@@ -98,24 +114,26 @@ def predict_table(
             f"{source} row {row}: {text!r} is not a valid {molecules_in(source)} ({len(failed)} "
             "such in the file): correct it, or leave out --strict"
         )
-    names, values = _answers(predictors, graphs, progress)
-    names, answers = _apart(names, table.header), _rows(values)
-    bad, empty = {row for row, _ in failed}, [""] * len(names)
-    lines = (
-        [*cells, *(empty if row in bad else next(answers))]
-        for row, cells in zip(table.rows, table.cells, strict=True)
-    )
-    atomic_write_csv(out, [*table.header, *names], lines)
-    return failed, _doubts(predictors, graphs, "row")
+    names, answers, written = _answers(predictors, graphs, progress)
+    sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)
+    lines = ([*cells, *(empty if row in bad else next(written))] for row, cells in sheet.body)
+    atomic_write_csv(out, [*sheet.header, *_apart(names, sheet.header)], lines)
+    doubts, spec, y = _doubts(predictors, graphs, "row"), predictors[0].spec, None
+    try:
+        columns = spec.targets if spec.task.class_names else spec.task.names
+        y = labels_of(table.without(failed).sheet, columns, spec.task)
+    except InputError as error:
+        doubts.append(f"the predictions are not compared with the labels: {error}")
+    return Outcome(judge(answers, y, predictors[0]), doubts, failed)
 
 
 def predict_packed(
     predictors: Sequence[Predictor], source: str | Path, out: str | Path, *, progress: bool = False
-) -> list[str]:
+) -> Outcome:
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
 
     Ids are the rows of the table that was packed (its header is row 1), or count from 0.
-    Answers are what `predict_table` says, and so are the doubts that are returned.
+    Answers are what `predict_table` says. They are judged if the file is of the run's very task.
 
     Raises:
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
@@ -126,11 +144,14 @@ def predict_packed(
         header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
         pairs = zip(places, sizes, strict=True)
         places = [[*place, node] for place, size in pairs for node in range(size)]
-    names, values = _answers(predictors, graphs, progress)
+    names, answers, written = _answers(predictors, graphs, progress)
     header += _apart(names, header)
-    lines = zip(places, _rows(values), strict=True)
-    atomic_write_csv(out, header, ([*place, *answers] for place, answers in lines))
-    return _doubts(predictors, graphs, "graph")
+    lines = zip(places, written, strict=True)
+    atomic_write_csv(out, header, ([*place, *said] for place, said in lines))
+    # As `save_dataset` writes it: of a file without a task nobody knows what its labels mean.
+    alike = graphs.meta.get("task") == asdict(task) | {"names": list(task.names)}
+    y = graphs.y if alike else None
+    return Outcome(judge(answers, y, predictors[0]), _doubts(predictors, graphs, "graph"), [])
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -152,17 +173,19 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
 
 def _answers(
     predictors: Sequence[Predictor], graphs: PackedGraphs, progress: bool
-) -> tuple[list[str], Tensor]:
-    """The columns' names, and the answers [rows, columns]: of several runs means, then spreads."""
+) -> tuple[list[str], Tensor, Iterator[list[str]]]:
+    """The columns' names, the answers (of several runs their means), and what is written of each:
+    these, and behind them the spreads of several runs."""
     each = []
     for number, predictor in enumerate(predictors, 1):
         which = "the run" if len(predictors) == 1 else f"run {number} of {len(predictors)}"
         each.append(_finite(predictor(graphs, progress), predictor, which))
     names = answer_columns(predictors[0].spec.task)
     if len(each) == 1:
-        return names, each[0]
+        return names, each[0], _rows(each[0])
     std, mean = torch.std_mean(torch.stack(each), dim=0)
-    return names + [f"{name}_std" for name in names], torch.cat([mean, std], dim=1)
+    names += [f"{name}_std" for name in names]
+    return names, mean, _rows(torch.cat([mean, std], dim=1))
 
 
 def _doubts(predictors: Sequence[Predictor], graphs: PackedGraphs, places: str) -> list[str]:
@@ -185,11 +208,13 @@ def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:
-    """What a finished run learned from and how it did: split.csv and test.csv, by graphs' ids.
+    """What a finished run learned from and how it did, by graphs' ids: split.csv, skipped.csv and
+    test.csv.
 
-    split.csv says of every graph whether it is in train, valid or test. test.csv holds the targets
-    of each test graph and behind them the answers of the best weights, as `predict_table` has them.
-    It is left out for targets of nodes.
+    split.csv says of every graph whether it is in train, valid or test; skipped.csv, if there are
+    some, which molecules could not be read. test.csv holds the targets of each test graph (and its
+    SMILES, where the data set has them) and behind them the answers of the best weights, as
+    `predict_table` has them. It is left out for targets of nodes.
 
     Raises:
         InputError: a file cannot be written, or the run's own cannot be read.
@@ -197,6 +222,8 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     ids, split = dataset.graphs.ids.cpu(), dataset.split
     parts = [(graph, part) for part, where in split.items() for graph in ids[where].tolist()]
     atomic_write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
+    if dataset.skipped:
+        atomic_write_csv(run_dir / SKIPPED_FILE, ["graph", "text"], dataset.skipped)
     if dataset.task.level == "node":
         return
     config, task = read_config(run_dir), dataset.task
@@ -210,10 +237,13 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
         truths = ([name and names[int(name)] for name in row] for row in truths)
     answers = _rows(predictor(dataset.graphs.subset(test)))
     targets = _columns(dataset.targets if names else task.names, y.shape[1], "target")
-    header = ["graph", *_apart(targets, ["graph"], "_target")]
+    header, graphs = ["graph"], [[graph] for graph in ids[test].tolist()]
+    if dataset.smiles.keys() >= set(ids.tolist()):  # else these have been numbered anew
+        header, graphs = ["graph", "smiles"], [[at, dataset.smiles[at]] for (at,) in graphs]
+    header += _apart(targets, header, "_target")
     header += _apart(answer_columns(task), header)
-    lines = zip(ids[test].tolist(), truths, answers, strict=True)
-    every = ([graph, *truth, *said] for graph, truth, said in lines)
+    lines = zip(graphs, truths, answers, strict=True)
+    every = ([*graph, *truth, *said] for graph, truth, said in lines)
     atomic_write_csv(run_dir / TEST_FILE, header, every)
 
 

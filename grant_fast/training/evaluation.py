@@ -9,7 +9,7 @@ from ..batches import GraphBatch
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn.evaluating import evaluating
-from ..tasks import measured
+from ..tasks import Task, measured
 from ..teaching.residuals import loss
 from .metrics import evaluate, evaluate_each, metrics_for
 from .model import ModelSpec, fitting, outputs
@@ -18,6 +18,34 @@ from .targets import constant_prediction, names_of
 
 #: From here on the area under each class's curve may take longer than the training.
 _MANY_CLASSES = 1000
+
+
+def details(
+    pred: Tensor, y: Tensor, task: Task, metric: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """All metrics that fit the task, by name (of several regressions its own and R², as a mean of
+    others mixes units; of very many classes no curve that is not asked for); and, where there are
+    several targets, its own metric of each. NaN without labels.
+
+    Args:
+        pred, y, task: as for `evaluate`.
+        metric: the task's own.
+    """
+    metrics = {name: evaluate(name, pred, y, task) for name in _telling(task, metric)}
+    if task.kind == "multiclass" or task.num_outputs == 1:
+        return metrics, {}
+    each = evaluate_each(metric, pred, y, task)
+    return metrics, dict(zip(names_of(task, y.shape[1]), each, strict=True))
+
+
+def _telling(task: Task, metric: str) -> list[str]:
+    """The metrics that say something of a task, at little cost."""
+    if task.kind == "regression" and task.num_outputs > 1:
+        return sorted({metric, "r2"})
+    names = metrics_for(task)
+    if task.num_outputs > _MANY_CLASSES:
+        names = [name for name in names if name in (metric, "accuracy")]
+    return names
 
 
 class Evaluator:
@@ -59,32 +87,13 @@ class Evaluator:
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
 
     def details(self, model: nn.Module, part: str) -> tuple[dict[str, float], dict[str, float]]:
-        """All metrics that fit the task, by name, over a split (of several regressions its own and
-        R², as a mean of others mixes units; of very many classes no curve that is not asked for);
-        and, where there are several targets, the evaluator's own metric of each. NaN without
-        labels.
+        """The function `details` of `model` over a split.
 
         Raises:
             InputError: as of a call.
         """
-        y, task = self._y[part], self._spec.task
         pred = self._spec.decode(self._outputs(model, part))
-        metrics = {name: evaluate(name, pred, y, task) for name in self._names}
-        if task.kind == "multiclass" or task.num_outputs == 1:
-            return metrics, {}
-        each = evaluate_each(self._metric, pred, y, task)
-        return metrics, dict(zip(names_of(task, y.shape[1]), each, strict=True))
-
-    @property
-    def _names(self) -> list[str]:
-        """The metrics that say something of this task, at little cost."""
-        task = self._spec.task
-        if task.kind == "regression" and task.num_outputs > 1:
-            return sorted({self._metric, "r2"})
-        names = metrics_for(task)
-        if task.num_outputs > _MANY_CLASSES:
-            names = [name for name in names if name in (self._metric, "accuracy")]
-        return names
+        return details(pred, self._y[part], self._spec.task, self._metric)
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(model, part)
@@ -116,8 +125,9 @@ class Evaluator:
         y, task = self._y["train"], self._spec.task
         y, other = y.cpu(), self._y[part].cpu()  # no GPU is sure to find the same median
         mean = constant_prediction(y, task).expand(len(other), -1)
-        median = y.nanmedian(0).values.expand(len(other), -1) if "mae" in self._names else mean
-        each = {name: median if name == "mae" else mean for name in self._names}
+        names = _telling(task, self._metric)
+        median = y.nanmedian(0).values.expand(len(other), -1) if "mae" in names else mean
+        each = {name: median if name == "mae" else mean for name in names}
         return {name: evaluate(name, pred, other, task) for name, pred in each.items()}
 
     def _loss(self, pred: Tensor, y: Tensor) -> float:

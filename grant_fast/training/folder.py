@@ -18,7 +18,9 @@ LAST_FILE = "last.pt"
 BEST_FILE = "best.pt"
 SPLIT_FILE = "split.csv"
 TEST_FILE = "test.csv"
-_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, SPLIT_FILE, TEST_FILE, CONFIG_FILE)
+SKIPPED_FILE = "skipped.csv"
+_TABLES = (SPLIT_FILE, TEST_FILE, SKIPPED_FILE)
+_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, *_TABLES, CONFIG_FILE)
 BOARD = "tensorboard"  # the folder of a run's TensorBoard events
 #: What a comparison's folder has beside its runs.
 REPORT_FILES = ("results.json", "results.md", "curves.png")

@@ -31,8 +31,8 @@ def train(
     """Train one network and test it, as `grant-fast train` does, and leave a run's folder.
 
     The folder gets the weights (`load_predictor` loads them), the metrics, and which part each
-    graph was in (split.csv, test.csv). PyTorch's random state and its number of threads are left
-    alone.
+    graph was in (split.csv, skipped.csv, test.csv). PyTorch's random state and its number of
+    threads are left alone.
 
     Args:
         dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…)` gives it another

@@ -241,10 +241,12 @@ def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, 
     assert list(parts) == [str(row) for row in range(2, 32) if row != 4]
     tested = rows_of(folder / "test.csv")
     assert [row["graph"] for row in tested] == [g for g, part in parts.items() if part == "test"]
+    assert rows_of(folder / "skipped.csv") == [{"graph": "4", "text": "nonsense"}]
     assert run("predict", folder, molecules, "-o", out).exit_code == 0
     predicted = rows_of(out)
     for row in tested:
         source = predicted[int(row["graph"]) - 2]
+        assert row["smiles"] == source["smiles"]
         for name in ("toxic", "sticky"):
             truth = [float(line[name] or "nan") for line in (row, source)]
             assert truth[0] == pytest.approx(truth[1], nan_ok=True)
@@ -254,6 +256,9 @@ def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, 
     assert run("pack", molecules, *words, "-o", packed).exit_code == 0
     assert run("predict", folder, packed, "-o", out).exit_code == 0
     assert [row["graph"] for row in rows_of(out)] == list(parts)
+    assert run("train", packed, *few, "--overwrite").exit_code == 0  # a file without SMILES
+    assert "smiles" not in rows_of(folder / "test.csv")[0]
+    assert not (folder / "skipped.csv").exists()
 
 
 def rows_of(path):

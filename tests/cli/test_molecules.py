@@ -1,10 +1,12 @@
 """Files of molecules, from the command line: SDFs, and targets in words."""
 
 import statistics
+from dataclasses import replace
 
 import pytest
+import torch
 
-from grant_fast import InputError, PackedGraphs, load_predictor
+from grant_fast import InputError, PackedGraphs, load_dataset, load_predictor, train
 from tests.cli.runs import SIZE, SMILES, fails, lines_of, run
 
 QUICK = ["--split", "random", "--epochs", 1, "--device", "cpu"]
@@ -53,9 +55,9 @@ def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     assert "target effect, multiclass, 3 classes (active: " in result.stderr
     assert "roc_auc and ap are means over the classes, each against the others" in result.stdout
     header, *rows = lines_of(folder / "test.csv")
-    assert header == ["graph", "effect", "active", "in between", "inactive"]
-    kinds = dict(enumerate((row[1] for row in lines_of(of_words)[1:]), 2))
-    assert [row[1] for row in rows] == [kinds[int(row[0])] for row in rows]
+    assert header == ["graph", "smiles", "effect", "active", "in between", "inactive"]
+    source = dict(enumerate(lines_of(of_words)[1:], 2))
+    assert [row[1:3] for row in rows] == [source[int(row[0])] for row in rows]
 
     assert run("predict", folder, of_words, "-o", out).exit_code == 0
     header, *rows = lines_of(out)
@@ -106,8 +108,20 @@ def test_classes_may_be_any_whole_numbers(molecules, tmp_path):
     assert result.exit_code == 0, result.output
     assert "target grade, multiclass, 3 classes (-1: " in result.stderr
     header, *rows = lines_of(tmp_path / "run" / "test.csv")
-    assert header == ["graph", "grade", "-1", "2", "3"]
-    assert [row[1] for row in rows] == [lines[int(row[0]) - 2].split(",")[1] for row in rows]
+    assert header == ["graph", "smiles", "grade", "-1", "2", "3"]
+    assert [row[1:3] for row in rows] == [lines[int(row[0]) - 2].split(",") for row in rows]
+
+
+def test_graphs_that_were_numbered_anew_get_no_other_graphs_smiles(molecules, tmp_path):
+    data = load_dataset(molecules, target="size", split="random", progress=False)
+    assert data.smiles[4] == SMILES[2]
+    for name, graphs in (
+        ("same", data.graphs),
+        ("anew", PackedGraphs.concat([data.graphs[:]] * 2)),
+    ):
+        some = replace(data, graphs=graphs.subset(torch.arange(len(data.graphs))))
+        train(some, tmp_path / name, epochs=1, device="cpu")
+        assert ("smiles" in lines_of(tmp_path / name / "test.csv")[0]) == (name == "same")
 
 
 def test_all_targets_are_no_words(of_words):
@@ -144,6 +158,9 @@ def test_an_sdf_is_learned_as_the_table_of_its_molecules(molecules, sdf, tmp_pat
     assert result.exit_code == 0, result.output
     assert "1 unparsable structure skipped: row 31 'broken'" in result.stderr
     assert result.stdout.splitlines()[0] == table.stdout.splitlines()[0]
+    assert lines_of(tmp_path / "of-sdf" / "skipped.csv") == [["graph", "text"], ["31", "broken"]]
+    both = (lines_of(tmp_path / folder / "test.csv") for folder in ("of-sdf", "of-table"))
+    assert [row[1] for row in next(both)] == [row[1] for row in next(both)]  # of SMILES
     line = fails("train", sdf, *SIZE, "--strict", "-o", tmp_path / "strict")
     assert "molecules.sdf row 31: 'broken' is not a valid structure (1 such in the file)" in line
     line = fails("train", sdf, *SIZE, "--smiles-column", "smiles", "-o", tmp_path / "none")

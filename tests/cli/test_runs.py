@@ -44,7 +44,8 @@ def test_classes_are_called_after_their_target(classes, tmp_path):
         result = run("train", source, *settings, *more)
         assert result.exit_code == 0, result.output
         assert "target colour, multiclass, 3 classes" in result.stderr
-        assert header_of(folder / "test.csv") == ["graph", "colour", *answers]
+        names = ["smiles", "colour"] if source == classes else ["colour"]
+        assert header_of(folder / "test.csv") == ["graph", *names, *answers]
         assert json.loads((folder / "result.json").read_text())["test_metric_each"] == {}
         for new, own in ((classes, ["smiles", "colour"]), (packed, ["graph"])):
             assert run("predict", folder, new, "-o", tmp_path / "out.csv").exit_code == 0

@@ -10,3 +10,8 @@ def columns(table: Table) -> list[list[float]]:
     assert table.y is not None
     assert table.y.dtype == torch.float32
     return table.y.nan_to_num(-9).T.tolist()
+
+
+def cells_of(table: Table) -> list[list[str]]:
+    """All cells of each row."""
+    return [cells for _, cells in table.sheet.body]

@@ -5,7 +5,7 @@ from pytest import approx
 
 from grant_fast.data.table import read_table
 from grant_fast.errors import InputError
-from tests.data.tables import columns
+from tests.data.tables import cells_of, columns
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_decimals_take_commas_where_these_stand_between_no_cells(csv_file, mark:
     assert table.target_names == ("logS", "pIC50")
     values = [[-0.77, 1.5e-3, -9.0, 2.0, 12.5], [6.5, -9.0, 7.0, 8.0, 9.25]]
     assert columns(table) == [approx(values[0]), values[1]]
-    assert table.cells[0] == ["C", "-0,77", "6.5"]
+    assert cells_of(table)[0] == ["C", "-0,77", "6.5"]
     mixed = read_table(csv_file(f"smiles{mark}y\nC{mark}1,234\nO{mark}-0,770\n"))
     assert columns(mixed) == [approx([1.234, -0.77])]
     sure = [f"smiles{mark}a{mark}b", f"C{mark}1,234{mark}n.d.", f"O{mark}2{mark}-,5"]
@@ -68,7 +68,7 @@ def test_a_space_before_a_quote_is_not_of_the_cell(csv_file, mark: str) -> None:
 
 def test_spaces_before_quotes_that_are_a_cell_s_own_stay(csv_file) -> None:
     table = read_table(csv_file('smiles,note,y\nC, "a" and b,5\nCC, c,6\n'), target="y")
-    assert (columns(table), table.cells[0]) == ([[5.0, 6.0]], ["C", ' "a" and b', "5"])
+    assert (columns(table), cells_of(table)[0]) == ([[5.0, 6.0]], ["C", ' "a" and b', "5"])
     for row in ('CC, "c",6', 'CC, "c, d",6'):  # where they stand around cells, too
         with pytest.raises(InputError, match="row 2 is not valid CSV"):
             read_table(csv_file(f'smiles,note,y\nC, "a" and b,5\n{row}\n'), target="y")
@@ -83,7 +83,7 @@ def test_names_are_typed_with_single_spaces_and_written_as_they_are(csv_file) ->
     path = csv_file('"IC50\r\n(nM)"," SMILES\u00a0(canonical)",log  S\n1,C,2\n')
     table = read_table(path, "smiles (canonical)", ["IC50 (nM)", "log S,"])
     assert table.target_names == ("IC50 (nM)", "log S") and columns(table) == [[1.0], [2.0]]
-    assert table.header == ["IC50\r\n(nM)", " SMILES\u00a0(canonical)", "log  S"]
+    assert table.sheet.header == ["IC50\r\n(nM)", " SMILES\u00a0(canonical)", "log  S"]
     assert read_table(path, "SMILES\u00a0(canonical)", "log  S").target_names == ("log S",)
     with pytest.raises(InputError, match=r"has several columns called 'y'"):
         read_table(csv_file("smiles,y ,\u00a0y\nC,1,2\n"), target="y")
@@ -104,7 +104,7 @@ def test_empty_rows_at_the_end_are_left_out(csv_file) -> None:
 
 def test_a_quoted_name_tells_what_stands_between_cells(csv_file) -> None:
     table = read_table(csv_file('"smiles";"y";note, free\nC;5;"a, b"\n'), target="y")
-    assert (table.header, columns(table)) == (["smiles", "y", "note, free"], [[5.0]])
+    assert (table.sheet.header, columns(table)) == (["smiles", "y", "note, free"], [[5.0]])
 
 
 def test_names_may_hold_what_stands_between_other_tables_cells(csv_file) -> None:

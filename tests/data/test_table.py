@@ -8,7 +8,7 @@ from pytest import approx
 
 from grant_fast.data.table import read_smi, read_table, table_kind
 from grant_fast.errors import InputError
-from tests.data.tables import columns
+from tests.data.tables import cells_of, columns
 
 
 def test_the_only_other_column_is_the_target(csv_file) -> None:
@@ -266,7 +266,7 @@ def test_a_zipped_table_is_read_as_the_table(tmp_path) -> None:
     assert read_table(named).smiles == ["C", "CC"]
     smi = tmp_path / "molecules.SMI.GZ"
     smi.write_bytes(gzip.compress(b"CC ethane\r\nC methane\r\n"))
-    assert read_smi(smi).cells == [["CC", "ethane"], ["C", "methane"]]
+    assert cells_of(read_smi(smi)) == [["CC", "ethane"], ["C", "methane"]]
     kinds = {
         "a.csv.gz": ".csv",
         "A.CSV": ".csv",
@@ -366,7 +366,7 @@ def test_what_stands_behind_a_smiles_is_its_name(tmp_path: Path, text, header, c
     (path := tmp_path / "some.smi").write_text(text, encoding="utf-8", newline="")
     table = read_smi(path)
     assert (table.smiles, table.rows) == (["C", "CC"], [1, 2])
-    assert (table.header, table.cells) == (header, cells)
+    assert (table.sheet.header, cells_of(table)) == (header, cells)
 
 
 def test_blank_lines_of_a_smi_are_skipped_and_counted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import typer
 from ...errors import InputError
 from ...files import check_apart, check_writable
 from ..entry import Device, app
-from ..shell import report_skipped, use_fitting_threads
+from ..shell import described_judgement, report_skipped, use_fitting_threads
 from ..terminal import readable, say
 
 
@@ -45,6 +45,8 @@ def predict(
     of each label (multilabel), of each class (multiclass); of several runs
     their means and standard deviations. Graphs of a packed file are numbered by
     their rows in the table that was packed (a CSV's header is row 1), or from 0.
+    If the source has labels, in columns called as the run's targets, the
+    metrics are printed.
     """
     from ...training.answers import (
         check_alike,
@@ -74,9 +76,9 @@ def predict(
         if not is_finished(run):
             say(f"{run} has no result yet: {continued(run, predictor.config)}")
     if packed:
-        doubts = predict_packed(predictors, source, out, progress=True)
+        outcome = predict_packed(predictors, source, out, progress=True)
     else:
-        failures, doubts = predict_table(
+        outcome = predict_table(
             predictors,
             source,
             out,
@@ -85,7 +87,9 @@ def predict(
             workers=cores(),
             progress=True,
         )
-        report_skipped(failures, source, "left empty")
-    for line in doubts:
+        report_skipped(outcome.failures, source, "left empty")
+    for line in outcome.doubts:
         say(line)
+    for line in described_judgement(outcome.judged, source):
+        print(line)
     print(f"predictions: {out}")

@@ -45,8 +45,9 @@ def train(
     """Train one network and test it.
 
     The folder gets the weights, the metrics, which part of the split each
-    graph was in (split.csv), and the predictions for the test graphs (test.csv;
-    not written where each node has a target).
+    graph was in (split.csv), which molecules could not be read (skipped.csv),
+    and the predictions for the test graphs (test.csv; not written where each
+    node has a target).
     """
     from ...training.console import ConsoleObserver
     from ...training.folder import CONFIG_FILE, check_flags, check_free

@@ -1,0 +1,72 @@
+"""Predictions for molecules whose labels are known: how good they are."""
+
+import json
+
+import pytest
+
+from tests.cli.runs import lines_of, run
+
+
+@pytest.fixture
+def table(molecules):
+    """The molecules with a fourth target, in words."""
+    header, *rows = molecules.read_text().splitlines()
+    kinds = ("low", "middle", "high")
+    lines = [f"{header},kind", *(f"{row},{kinds[i // 2 % 3]}" for i, row in enumerate(rows))]
+    molecules.write_text("\n".join(lines) + "\n")
+    return molecules
+
+
+@pytest.mark.parametrize("target", ["size", "toxic", "toxic,sticky", "size,toxic", "kind"])
+def test_the_molecules_of_the_test_give_the_metrics_of_the_test(table, tmp_path, target):
+    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
+    words = ["--target", target, "--split", "random", "--epochs", 3, "--device", "cpu"]
+    assert run("train", table, *words, "-o", folder).exit_code == 0
+    result = json.loads((folder / "result.json").read_text())
+    lines = table.read_text().splitlines()
+    tested = [lines[int(row[0]) - 1] for row in lines_of(folder / "test.csv")[1:]]
+    new.write_text("\n".join([lines[0], *tested, "nonsense" + "," * 4]) + "\n")
+
+    predicted = run("predict", folder, new, "-o", out)
+    assert predicted.exit_code == 0, predicted.output
+    metrics = {result["metric"]: None, **result["test_metrics"]}
+    said = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if v is not None)
+    lines = predicted.stdout.splitlines()
+    assert lines[0] == f"{said} (on {len(tested)} graphs of new.csv with a label)"
+    known = [v for v in result["test_metric_each"].values() if v is not None]
+    assert len(lines) == (3 if "," in target else 2)
+    assert lines[-1] == f"predictions: {out}"
+    assert "," not in target or f"is the mean of {len(known)} of 2 targets: " in lines[1]
+
+
+def test_a_packed_file_of_the_same_task_is_compared_as_its_table(table, tmp_path):
+    words = ["--target", "kind", "--split", "random"]
+    quick, out = ["--epochs", 1, "--device", "cpu"], tmp_path / "out.csv"
+    runs = [tmp_path / "first", tmp_path / "second"]
+    for seed, folder in enumerate(runs):
+        assert run("train", table, *words, *quick, "--seed", seed, "-o", folder).exit_code == 0
+    packed, other = tmp_path / "kind.gfast", tmp_path / "size.gfast"
+    assert run("pack", table, *words, "-o", packed).exit_code == 0
+    assert run("pack", table, "--target", "size", "--split", "random", "-o", other).exit_code == 0
+    of_table = run("predict", *runs, table, "-o", out).stdout
+    assert "accuracy" in of_table and "30 graphs of molecules.csv with a label" in of_table
+    of_packed = run("predict", *runs, packed, "-o", out).stdout
+    assert of_packed == of_table.replace("molecules.csv", "kind.gfast")
+    assert run("predict", *runs, other, "-o", out).stdout == f"predictions: {out}\n"
+
+
+def test_labels_that_are_none_stop_no_prediction(of_molecules, tmp_path):
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("smiles,size\nC,3\nCC,tbd\n")
+    result = run("predict", of_molecules, new, "-o", out)
+    assert result.exit_code == 0 and result.stdout == f"predictions: {out}\n"
+    told = "the predictions are not compared with the labels: "
+    assert f"{told}{new} row 3, column 'size': 'tbd' is not a finite number" in result.stderr
+    assert all(row[-1] for row in lines_of(out))
+    new.write_text("smiles,size\nC,\nCC,\n")
+    result = run("predict", of_molecules, new, "-o", out)
+    assert (result.stdout, "compared" in result.stderr) == (f"predictions: {out}\n", False)
+    new.write_text("smiles,size\nC,3\nCC,\n")  # of one label there is no R²
+    said = run("predict", of_molecules, new, "-o", out).stdout.splitlines()[0]
+    assert said.startswith("mae ") and said.endswith(" (on 1 graph of new.csv with a label)")
+    assert "r2" not in said
