@@ -60,13 +60,13 @@ PEERS = ("torch", "TAGConv, edge_index", "TAGConv, compiled", "TAGConv, CSR", "v
 #: The README's: (what a reader calls it, its work and ours in cpu-steps.json, the suite's peer and
 #: cases for the GPU).
 SHORT = (
-    ("training step / scoring pass, molhiv network", "molhiv, 9-27-18-18", WAYS[0],
+    ("training step / scoring pass, molhiv, 9-27-18-18", "molhiv, 9-27-18-18", WAYS[0],
      "PyG, DataLoader", ("step/molhiv", "infer/molhiv")),
-    ("training step / scoring pass, widths 64", "molhiv, widths 64", WAYS[0],
+    ("training step / scoring pass, molhiv, widths 64", "molhiv, widths 64", WAYS[0],
      "PyG, DataLoader", ("step/molhiv, widths 64", "infer/molhiv, widths 64")),
-    ("training step / scoring pass, gen-cls network", "gen-cls, 40-10-10", WAYS[0],
+    ("training step / scoring pass, gen-cls, 40-10-10", "gen-cls, 40-10-10", WAYS[0],
      "PyG, DataLoader", ("step/gen-cls", "infer/gen-cls")),
-    ("paper-mode epoch, molhiv network", "molhiv, an epoch", WAYS[0],
+    ("paper-mode epoch, molhiv, 9-27-18-18", "molhiv, an epoch", WAYS[0],
      "paper's formulation, DataLoader", ("epoch/ogbg-molhiv",)),
     ("training step / scoring pass, molhiv, `FlexGCN` on PyG's batches", "molhiv, 9-27-18-18",
      WAYS[1], "PyG, DataLoader", ()),

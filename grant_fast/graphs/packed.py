@@ -244,8 +244,9 @@ class PackedGraphs(FlatGraphs):
         `edge_weight` and `edge_attr`.
 
         As in `from_arrays`, float64 becomes float32, and a float y of shape [1] a row of y [G, 1].
-        `edge_type` and `train_mask` are not carried; a warning says so. If no model reads
-        `edge_attr`, set it to None first: it would be kept in memory and in files.
+        `edge_type` and `train_mask` are not carried; a warning says so where there are several
+        types, or labels outside of the mask. If no model reads `edge_attr`, set it to None first:
+        it would be kept in memory and in files.
         """
         from ..data.pyg import from_data_list
 

@@ -263,9 +263,10 @@ class GraNTSampler(Sampler[list[int]]):
     def weights(self, ids: Ids) -> Tensor:
         """The loss weights of the selected graphs at `ids`, float32 [len(ids)] on the CPU.
 
-        A batch's loss is the weighted mean (w·l).sum() / w.sum(). Over everything selected, the two
-        sums have the same expectation as the sums of l and of 1 over all graphs; their ratio, and
-        so the mean, nearly does. All weights are 1 in all modes but "proportional", and there too
+        A batch's loss is the weighted mean (w·l).sum() / (w·n).sum() of `graph_losses`: each
+        graph's summed loss l, over its n labels. Over everything selected, the two sums have the
+        same expectation as the sums of l and of n over all graphs; their ratio, and so the mean,
+        nearly does. All weights are 1 in all modes but "proportional", and there too
         if everything is selected.
 
         Raises:

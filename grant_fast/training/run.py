@@ -82,7 +82,7 @@ def _plain(name: str, value: Any) -> Any:
         raise InputError(f"{name} is for reading data: give it to load_dataset instead of train")
     if name not in specs:
         near = closest(name, specs)
-        hint = f"did you mean {near}?" if near else "see help(grant_fast.training.config.RunConfig)"
+        hint = f"did you mean {near}?" if near else "`grant-fast train --help` lists them"
         raise InputError(f"there is no setting {name}: {hint}")
     is_list = isinstance(specs[name].default, tuple)
     if is_list and isinstance(value, Iterable) and not isinstance(value, str):
