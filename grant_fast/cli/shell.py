@@ -168,25 +168,29 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     return lines
 
 
-def described_judgement(judged: "Judgement | None", source: str) -> list[str]:
-    """How good the answers for a source are by its own labels, in a line, if it has some; in
-    another, each of several targets."""
-    known = {k: v for k, v in judged.metrics.items() if v is not None} if judged else {}
-    if judged is None or not known:
-        return []
-    found = ", ".join(f"{name} {value:.4g}" for name, value in known.items())
+def described_judgement(judged: "Judgement", source: str) -> list[str]:
+    """How good the predictions for a source are by its own labels, in a line; in another, each of
+    several targets."""
+    value = judged.metrics[judged.metric]
+    found = "not measurable" if value is None else f"{value:.4g}"
+    found = f"{judged.metric} {found}{_others(judged.metric, judged.metrics)}"
     several = "s" * (judged.labelled != 1)
     where = f"{judged.labelled:,} {judged.level}{several} of {Path(source).name}"
     lines = [f"{found} (on {where} with a label)"]
-    if judged.metric in known and judged.each:
-        lines.append(_described_each(judged.metric, judged.each))
+    if value is not None and judged.each:
+        lines.append(_described_each(judged.metric, judged.each, rest=""))
     return lines
 
 
 def _listed(value: float, name: str, metrics: dict[str, float | None]) -> str:
     """The value of the metric of this name, and behind it the others with their names."""
-    others = {k: v for k, v in metrics.items() if k != name}
-    return f"{value:.4g}" + "".join(f", {k} {v:.4g}" for k, v in others.items() if v is not None)
+    return f"{value:.4g}{_others(name, metrics)}"
+
+
+def _others(name: str, metrics: dict[str, float | None]) -> str:
+    """The values of the metrics but that of this name, with their names, each behind a comma."""
+    known = {k: v for k, v in metrics.items() if k != name and v is not None}
+    return "".join(f", {k} {v:.4g}" for k, v in known.items())
 
 
 def _described_constant(result: "RunResult", dataset: Any) -> str:
@@ -204,12 +208,15 @@ def _described_constant(result: "RunResult", dataset: Any) -> str:
     return f"{line}: this network is no better (try a lower --lr or more --epochs{logs})"
 
 
-def _described_each(metric: str, metrics: dict[str, float | None]) -> str:
-    """The metric of each of several targets, of which the mean was said."""
+def _described_each(
+    metric: str, metrics: dict[str, float | None], rest: str = "; each is in result.json"
+) -> str:
+    """The metric of each of several targets, of which the mean was said; `rest` where they are too
+    many."""
     known = {name: value for name, value in metrics.items() if value is not None}
     words = f"this {metric} is the mean of {len(known)} of {len(metrics)} targets"
     if len(metrics) > _FEW_TARGETS:
-        return f"{words}; each is in result.json"
+        return f"{words}{rest}"
     return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
 
 

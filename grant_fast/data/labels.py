@@ -19,12 +19,6 @@ _NO_WORD = MISSING - {"none"}  # which is a class beside mild and severe
 #: By how much of the labels' range rounding to float32 may move one.
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
-#: What a label of a task is, for a message.
-_WANTED = {
-    "regression": "a finite number in float32",
-    **dict.fromkeys(("binary", "multilabel"), "0 or 1"),
-    "multiclass": "one of the run's classes",
-}
 #: How a number begins that has a sign, a quote or a unit beside it, as in >10, '1' or 5 nM.
 _MEASURED = re.compile(r"[<>≤≥=~±≈'\"\s]*[+-]?\.?\d")
 
@@ -104,23 +98,33 @@ def labels_of(sheet: Sheet, names: Sequence[str], task: Task) -> Tensor | None:
 
     Args:
         sheet: of new molecules.
-        names: of the targets' columns; of one that is not there nothing is known.
+        names: of the targets' columns, in any case if that tells them from others; of one that is
+            not there nothing is known.
         task: gives the kind, and the classes.
 
     Returns:
         float32 `[rows, T]`, or class numbers int64 `[rows]`; None where there is not one label.
 
     Raises:
-        InputError: a cell is no label of the task, or may mean two numbers; it names the place.
+        InputError: a cell is no label of the task, or may mean two numbers, or a name is that of
+            several columns; it names the place and the remedy.
     """
     y = np.full((len(sheet.body), len(names)), math.nan, dtype=np.float32)
     for t, name in enumerate(names):
-        if sheet.names.count(name) == 1:
-            y[:, t] = _labels_in(sheet, sheet.names.index(name), task)
+        if (column := _column(sheet, name)) is not None:
+            y[:, t] = _labels_in(sheet, column, task)
     if np.isnan(y).all():
         return None
     found = torch.from_numpy(y)
     return class_numbers(found) if task.kind == "multiclass" else found
+
+
+def _column(sheet: Sheet, name: str) -> int | None:
+    """Where the column of a name is; None where there is none."""
+    alike = [other for other in sheet.names if other.lower() == name.lower()]
+    if name not in alike and len(alike) != 1:
+        return None
+    return sheet.position(name if name in alike else alike[0], "--target")
 
 
 def _labels_in(sheet: Sheet, column: int, task: Task) -> list[float]:
@@ -128,18 +132,20 @@ def _labels_in(sheet: Sheet, column: int, task: Task) -> list[float]:
     if task.kind == "regression":
         _check_is_clear(sheet, column)
     number = {name: float(at) for at, name in enumerate(task.class_names)}
+    missing = MISSING - {name.lower() for name in number}  # "none" beside mild and severe
     labels = []
     for (row, _), cell in zip(sheet.body, sheet.column(column), strict=True):
         label = _value(cell)
         if number:
-            written = f"{label:.0f}" if label.is_integer() else cell  # as such classes are named
+            written = (
+                f"{label + 0:.0f}" if label.is_integer() else cell
+            )  # as such classes are named
             label = number.get(written, math.nan)
         if not _is_label(label, task):
-            if cell.lower() not in MISSING:
-                wanted = f"one of {listed(task.class_names)}" if number else _WANTED[task.kind]
+            if cell.lower() not in missing:
                 raise InputError(
                     f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
-                    f"{wanted}; correct the cell, or empty it if the value is missing"
+                    f"{_wanted(task)}; correct the cell, or empty it if the value is missing"
                 )
             label = math.nan
         labels.append(label)
@@ -152,6 +158,15 @@ def _is_label(value: float, task: Task) -> bool:
         return abs(value) <= _LARGEST
     count = task.num_outputs if task.kind == "multiclass" else 2
     return value.is_integer() and 0 <= value < count
+
+
+def _wanted(task: Task) -> str:
+    """What a label of a task is, for a message."""
+    if task.class_names:
+        return f"one of {listed(task.class_names)}, the run's classes"
+    if task.kind == "regression":
+        return "a finite number in float32"
+    return "0 or 1" if task.kind != "multiclass" else f"a class from 0 to {task.num_outputs - 1}"
 
 
 def _check_no_number_among_words(sheet: Sheet, column: int) -> None:

@@ -36,7 +36,8 @@ def molecules_of(
     """`read_molecules` of a table: the graphs with their rows as ids, and the rows that cannot be
     read by their numbers."""
     graphs, failures, found = read_molecules(table.smiles, also, *reading)
-    skipped = [(table.rows[i], text or table.title(i)) for i, text in failures]
+    rows = table.rows
+    skipped = [(rows[i], text or table.title(i)) for i, text in failures]
     graphs.ids = torch.tensor(table.without(skipped).rows, dtype=torch.int64)
     return graphs, skipped, found
 

@@ -19,11 +19,12 @@ from ..data.table import molecules_in, read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
-from ..tasks import Task, measured
+from ..tasks import Task, fits, measured
 from .elements import unseen_elements
 from .folder import SKIPPED_FILE, SPLIT_FILE, TEST_FILE, read_config
 from .judging import Judgement, judge
-from .predict import Predictor, load_predictor
+from .model import ModelSpec
+from .predict import Predictor, answers_of, load_predictor
 from .targets import targets_of
 
 
@@ -114,17 +115,20 @@ def predict_table(
             f"{source} row {row}: {text!r} is not a valid {molecules_in(source)} ({len(failed)} "
             "such in the file): correct it, or leave out --strict"
         )
-    names, answers, written = _answers(predictors, graphs, progress)
+    spec, each = predictors[0].spec, _outputs(predictors, graphs, progress)
+    names, written = _written(each, spec.task)
     sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)
     lines = ([*cells, *(empty if row in bad else next(written))] for row, cells in sheet.body)
     atomic_write_csv(out, [*sheet.header, *_apart(names, sheet.header)], lines)
-    doubts, spec, y = _doubts(predictors, graphs, "row"), predictors[0].spec, None
+    doubts, y = _doubts(predictors, graphs, "row"), None
     try:
         columns = spec.targets if spec.task.class_names else spec.task.names
-        y = labels_of(table.without(failed).sheet, columns, spec.task)
+        y = labels_of(sheet, columns, spec.task)
     except InputError as error:
         doubts.append(f"the predictions are not compared with the labels: {error}")
-    return Outcome(judge(answers, y, predictors[0]), doubts, failed)
+    if y is not None:
+        y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
+    return Outcome(judge(each, y, predictors[0]), doubts, failed)
 
 
 def predict_packed(
@@ -133,7 +137,8 @@ def predict_packed(
     """Predict for a packed file; `out` gets the id of each graph (and its node) and the answers.
 
     Ids are the rows of the table that was packed (its header is row 1), or count from 0.
-    Answers are what `predict_table` says. They are judged if the file is of the run's very task.
+    Answers are what `predict_table` says. They are judged if the file was packed with the run's
+    targets.
 
     Raises:
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
@@ -144,14 +149,19 @@ def predict_packed(
         header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
         pairs = zip(places, sizes, strict=True)
         places = [[*place, node] for place, size in pairs for node in range(size)]
-    names, answers, written = _answers(predictors, graphs, progress)
+    each = _outputs(predictors, graphs, progress)
+    names, written = _written(each, task)
     header += _apart(names, header)
     lines = zip(places, written, strict=True)
     atomic_write_csv(out, header, ([*place, *said] for place, said in lines))
-    # As `save_dataset` writes it: of a file without a task nobody knows what its labels mean.
-    alike = graphs.meta.get("task") == asdict(task) | {"names": list(task.names)}
-    y = graphs.y if alike else None
-    return Outcome(judge(answers, y, predictors[0]), _doubts(predictors, graphs, "graph"), [])
+    doubts, y = _doubts(predictors, graphs, "graph"), graphs.y
+    if y is not None and not _is_packed_for(predictors[0].spec, graphs):
+        doubts.append(
+            f"the predictions are not compared with the labels: {source} was packed with other "
+            "targets or classes than the run's"
+        )
+        y = None
+    return Outcome(judge(each, y, predictors[0]), doubts, [])
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -171,21 +181,32 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             )
 
 
-def _answers(
-    predictors: Sequence[Predictor], graphs: PackedGraphs, progress: bool
-) -> tuple[list[str], Tensor, Iterator[list[str]]]:
-    """The columns' names, the answers (of several runs their means), and what is written of each:
-    these, and behind them the spreads of several runs."""
+def _is_packed_for(spec: ModelSpec, graphs: PackedGraphs) -> bool:
+    """Whether the targets of a packed file are those of a run, by what `save_dataset` wrote."""
+    task, meta = spec.task, graphs.meta
+    same = meta.get("task") == asdict(task) | {"names": list(task.names)}
+    same = same and (not task.class_names or meta.get("targets") == list(spec.targets))
+    return same and graphs.y is not None and fits(graphs.y, graphs.y_level, task)
+
+
+def _outputs(predictors: Sequence[Predictor], graphs: PackedGraphs, progress: bool) -> list[Tensor]:
+    """The outputs of each run, [rows, columns]."""
     each = []
     for number, predictor in enumerate(predictors, 1):
         which = "the run" if len(predictors) == 1 else f"run {number} of {len(predictors)}"
-        each.append(_finite(predictor(graphs, progress), predictor, which))
-    names = answer_columns(predictors[0].spec.task)
-    if len(each) == 1:
-        return names, each[0], _rows(each[0])
-    std, mean = torch.std_mean(torch.stack(each), dim=0)
-    names += [f"{name}_std" for name in names]
-    return names, mean, _rows(torch.cat([mean, std], dim=1))
+        each.append(predictor.outputs(graphs, progress))
+        _check_finite(answers_of(each[-1], predictor.spec.task), predictor, which)
+    return each
+
+
+def _written(each: Sequence[Tensor], task: Task) -> tuple[list[str], Iterator[list[str]]]:
+    """The columns' names, and the rows in them: a run's answers; or the means of several runs', and
+    behind them their standard deviations."""
+    names, answers = answer_columns(task), [answers_of(outputs, task) for outputs in each]
+    if len(answers) == 1:
+        return names, _rows(answers[0])
+    std, mean = torch.std_mean(torch.stack(answers), dim=0)
+    return [*names, *(f"{name}_std" for name in names)], _rows(torch.cat([mean, std], dim=1))
 
 
 def _doubts(predictors: Sequence[Predictor], graphs: PackedGraphs, places: str) -> list[str]:
@@ -194,8 +215,8 @@ def _doubts(predictors: Sequence[Predictor], graphs: PackedGraphs, places: str) 
     return list(dict.fromkeys(line for lines in each for line in lines))
 
 
-def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
-    """The answers; InputError where one is none, which a table would show as an empty cell."""
+def _check_finite(answers: Tensor, predictor: Predictor, which: str) -> None:
+    """Refuse an answer that is none (InputError), which a table would show as an empty cell."""
     wrong = (~answers.isfinite()).any(1)
     if wrong.any():
         broken = any(not t.isfinite().all() for t in predictor.model.state_dict().values())
@@ -204,7 +225,6 @@ def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
             f"{int(wrong.sum())} of {len(wrong)} predictions of {which} are NaN or infinite, "
             f"because {cause}: train it again with a lower --lr"
         )
-    return answers
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:
@@ -223,7 +243,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     parts = [(graph, part) for part, where in split.items() for graph in ids[where].tolist()]
     atomic_write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
     if dataset.skipped:
-        atomic_write_csv(run_dir / SKIPPED_FILE, ["graph", "text"], dataset.skipped)
+        atomic_write_csv(run_dir / SKIPPED_FILE, ["row", "text"], dataset.skipped)
     if dataset.task.level == "node":
         return
     config, task = read_config(run_dir), dataset.task
@@ -237,14 +257,15 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
         truths = ([name and names[int(name)] for name in row] for row in truths)
     answers = _rows(predictor(dataset.graphs.subset(test)))
     targets = _columns(dataset.targets if names else task.names, y.shape[1], "target")
-    header, graphs = ["graph"], [[graph] for graph in ids[test].tolist()]
-    if dataset.smiles.keys() >= set(ids.tolist()):  # else these have been numbered anew
-        header, graphs = ["graph", "smiles"], [[at, dataset.smiles[at]] for (at,) in graphs]
+    smiles = dataset.smiles if dataset.smiles.keys() >= set(ids.tolist()) else {}  # or other ids
+    header = ["graph", "smiles"] if smiles else ["graph"]
     header += _apart(targets, header, "_target")
     header += _apart(answer_columns(task), header)
-    lines = zip(graphs, truths, answers, strict=True)
-    every = ([*graph, *truth, *said] for graph, truth, said in lines)
-    atomic_write_csv(run_dir / TEST_FILE, header, every)
+    lines = (
+        [graph, *([smiles[graph]] if smiles else []), *truth, *said]
+        for graph, truth, said in zip(ids[test].tolist(), truths, answers, strict=True)
+    )
+    atomic_write_csv(run_dir / TEST_FILE, header, lines)
 
 
 def _rows(values: Tensor, there: Tensor | None = None) -> Iterator[list[str]]:

@@ -19,8 +19,8 @@ BEST_FILE = "best.pt"
 SPLIT_FILE = "split.csv"
 TEST_FILE = "test.csv"
 SKIPPED_FILE = "skipped.csv"
-_TABLES = (SPLIT_FILE, TEST_FILE, SKIPPED_FILE)
-_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, METRICS_FILE, *_TABLES, CONFIG_FILE)
+_TABLES = (METRICS_FILE, SPLIT_FILE, SKIPPED_FILE, TEST_FILE)
+_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, *_TABLES, CONFIG_FILE)
 BOARD = "tensorboard"  # the folder of a run's TensorBoard events
 #: What a comparison's folder has beside its runs.
 REPORT_FILES = ("results.json", "results.md", "curves.png")
@@ -209,7 +209,7 @@ def save_state(run_dir: Path, state: dict[str, Any]) -> None:
     save_checkpoint(run_dir / LAST_FILE, {**state, "history": history})
     best = state["best"]
     if best is not None:
-        shared = {name: state[name] for name in ("config", "spec", "data")}
+        shared = {name: state[name] for name in ("config", "spec", "data", "metric")}
         weights = {"model": best["weights"], "epoch": best["epoch"]}
         save_checkpoint(run_dir / BEST_FILE, shared | weights)
     write_history(run_dir, state["history"])

@@ -1,18 +1,20 @@
-"""How good answers are, where the new graphs have labels."""
+"""How good predictions are, where the new graphs have labels."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..data.dataset import default_metric
-from ..tasks import Level, measured
+from ..tasks import Level, Task, measured
 from .evaluation import details
-from .predict import Predictor
+from .predict import Predictor, answers_of
 from .records import known
 
 
 class Judgement(NamedTuple):
-    """What labels say of answers.
+    """What labels say of predictions.
 
     Args:
         labelled: how many rows have a label.
@@ -29,13 +31,13 @@ class Judgement(NamedTuple):
     each: dict[str, float | None]
 
 
-def judge(answers: Tensor, y: Tensor | None, predictor: Predictor) -> Judgement | None:
-    """Compare answers with labels.
+def judge(each: Sequence[Tensor], y: Tensor | None, predictor: Predictor) -> Judgement | None:
+    """Compare with labels what a run predicts, or the mean of what several do.
 
     Args:
-        answers: as a predictor of the run gives them, or the mean of several.
-        y: targets as the run's `Task` describes them, for the same rows; None where there are none.
-        predictor: of the run.
+        each: the `Predictor.outputs` of every run, [rows, columns].
+        y: targets of the same rows as the run's `Task` describes them; None where there are none.
+        predictor: of a run.
 
     Returns:
         None where there is no label.
@@ -43,20 +45,24 @@ def judge(answers: Tensor, y: Tensor | None, predictor: Predictor) -> Judgement 
     task = predictor.spec.task
     if y is None or not (there := measured(y, task)).any():
         return None
-    metric = predictor.config.metric_of(default_metric(task))
-    metrics, each = details(_outputs(answers, task.kind), y, task, metric)
+    metric = predictor.metric or predictor.config.metric_of(default_metric(task))
+    metrics, by_target = details(_mean(each, task), y, task, metric)
     order = sorted(metrics, key=lambda name: name != metric)
     return Judgement(
         labelled=int(there.view(len(y), -1).any(1).sum()),
         level=task.level,
         metric=metric,
         metrics={name: known(metrics[name]) for name in order},
-        each={name: known(value) for name, value in each.items()},
+        each={name: known(value) for name, value in by_target.items()},
     )
 
 
-def _outputs(answers: Tensor, kind: str) -> Tensor:
-    """Outputs of a network that would give these answers."""
-    if kind == "regression":
-        return answers
-    return answers.log() if kind == "multiclass" else answers.logit()
+def _mean(each: Sequence[Tensor], task: Task) -> Tensor:
+    """Outputs that would give the mean of the runs' answers; of a single run its own, since
+    probabilities round away how sure it is."""
+    if len(each) == 1:
+        return each[0]
+    mean = torch.stack([answers_of(outputs.double(), task) for outputs in each]).mean(0)
+    if task.kind == "regression":
+        return mean
+    return mean.log() if task.kind == "multiclass" else mean.logit()

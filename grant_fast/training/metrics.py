@@ -6,7 +6,7 @@ out, as OGB's `Evaluator` does. What cannot be measured at all (no labels; one c
 so that an odd split never ends a run.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ def accuracy(pred: Tensor, y: Tensor) -> Tensor:
         return _mean_over_targets(_per_target(right, y), pred, y)
     measured = y != NOT_MEASURED
     right = (pred.argmax(dim=1) == y).double().masked_fill(~measured, torch.nan)
-    return _mean_over_targets(right, pred, y)
+    return _mean_over_targets(right.nanmean().reshape(1), pred, y)
 
 
 def roc_auc(pred: Tensor, y: Tensor) -> Tensor:
@@ -133,66 +133,43 @@ def average_precision(pred: Tensor, y: Tensor) -> Tensor:
 
 
 def _by_target(area: Callable[[Tensor, Tensor], Tensor], pred: Tensor, y: Tensor) -> Tensor:
-    """The mean over targets of the `area` of each: of scores, and whether they are positives'."""
-    parts = _labels if y.is_floating_point() else _classes
-    values = [area(scores, positive) for scores, positive in parts(pred.detach(), y)]
+    """The mean over targets of the `area` of ascending scores: the positives', the negatives'."""
+    pred, known = pred.detach(), y != NOT_MEASURED
+    if y.is_floating_point():
+        pred = pred.to(torch.promote_types(pred.dtype, torch.float32))
+        sides = [(labels > 0.5, labels <= 0.5) for labels in y.T.contiguous()]
+    else:
+        # Rounded, so that equal probabilities stay equal whatever the order of the logits.
+        pred = pred.T.contiguous().double().log_softmax(dim=0).float().T
+        sides = [(y == number, known & (y != number)) for number in range(pred.shape[1])]
+    values = []
+    for scores, (positive, negative) in zip(pred.T.contiguous(), sides, strict=True):
+        values.append(area(_ascending(scores, positive), _ascending(scores, negative)))
     return _mean_over_targets(torch.stack(values), pred, y)
 
 
-def _labels(pred: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each target the scores of its measured rows, and which are positives'."""
-    pred = pred.to(torch.promote_types(pred.dtype, torch.float32))
-    for scores, labels in zip(pred.T.contiguous(), y.T.contiguous(), strict=True):
-        known = _places(~labels.isnan())
-        yield scores[known], labels[known] > 0.5
+def _area_under_roc(positive: Tensor, negative: Tensor) -> Tensor:
+    few, many = sorted((positive, negative), key=len)
+    # Twice the scores below each of the few: ties are in one of the two counts.
+    below = torch.searchsorted(many, few) + torch.searchsorted(many, few, right=True)
+    pairs = 2 * len(positive) * len(negative)
+    won = below.sum() if few is positive else pairs - below.sum()
+    return won.double() / pairs
 
 
-def _classes(pred: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each class the logarithms of its probabilities in measured rows, and which rows are of it.
-
-    Rounded, so that equal probabilities stay equal whatever the order of the logits.
-    """
-    known = _places(y != NOT_MEASURED)
-    pred, y = pred[known].T.contiguous(), y[known]
-    for number, scores in enumerate(pred.double().log_softmax(dim=0).float()):
-        yield scores, y == number
+def _precision(positive: Tensor, negative: Tensor) -> Tensor:
+    hits = len(positive) - torch.searchsorted(positive, positive)
+    misses = len(negative) - torch.searchsorted(negative, positive)
+    precision = (hits.double() / (hits + misses)).mean()
+    return precision if len(negative) else torch.full_like(precision, torch.nan)
 
 
-def _area_under_roc(scores: Tensor, positive: Tensor) -> Tensor:
-    # Of the smaller side, twice the scores below each: ties are in one of the two counts. Among
-    # themselves n scores so count n².
-    count = int(positive.sum())
-    swapped = 2 * count > len(scores)
-    few = _ascending(scores[_places(~positive if swapped else positive)])
-    if not len(few):
-        return scores.new_full((), torch.nan, dtype=torch.float64)
-    every, pairs = _ascending(scores), 2 * count * (len(scores) - count)
-    below = torch.searchsorted(every, few).sum() + torch.searchsorted(every, few, right=True).sum()
-    below -= len(few) ** 2
-    return (pairs - below if swapped else below).double() / pairs
-
-
-def _precision(scores: Tensor, positive: Tensor) -> Tensor:
-    few = _ascending(scores[_places(positive)])
-    if len(few) == len(scores):
-        return scores.new_full((), torch.nan, dtype=torch.float64)
-    hits = len(few) - torch.searchsorted(few, few)
-    found = len(scores) - torch.searchsorted(_ascending(scores), few)
-    return (hits.double() / found).mean()
-
-
-def _places(mask: Tensor) -> Tensor:
-    """Where a mask is true; on the CPU by NumPy, which is up to ten times faster."""
-    if mask.device.type == "cpu":
-        return torch.from_numpy(np.flatnonzero(mask.numpy()))
-    return mask.nonzero().flatten()
-
-
-def _ascending(scores: Tensor) -> Tensor:
-    """Sorted; on the CPU by NumPy, whose sort uses the vector units and is ten times faster."""
+def _ascending(scores: Tensor, mask: Tensor) -> Tensor:
+    """Those of a mask, sorted; on the CPU by NumPy, which is up to ten times faster at both."""
     if scores.device.type == "cpu":
-        return torch.from_numpy(np.sort(scores.numpy()))
-    return scores.sort().values
+        chosen = scores.numpy()[np.flatnonzero(mask.numpy())]
+        return torch.from_numpy(np.sort(chosen))
+    return scores[mask].sort().values
 
 
 def _per_target(values: Tensor, y: Tensor) -> Tensor:

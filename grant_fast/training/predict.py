@@ -15,7 +15,7 @@ from ..devices import on_cpu
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
-from ..tasks import fits
+from ..tasks import Task, fits
 from ..teaching.scoring import Ids, score_graphs
 from .checkpoints import load_checkpoint, load_weights
 from .config import MEMORY, RunConfig
@@ -37,12 +37,14 @@ class Predictor:
         config: the settings of the run.
         spec: the task, and how the network's outputs relate to the targets.
         checksum: of the data that it learned from, see `Dataset.checksum`; None if that is unknown.
+        metric: that the run was judged by; "" if that is unknown.
     """
 
     model: FlexGCN
     config: RunConfig
     spec: ModelSpec
     checksum: int | None = None
+    metric: str = ""
 
     def __call__(self, graphs: PackedGraphs, progress: bool = False) -> Tensor:
         """Own units (regression) or probabilities, float32 [rows, columns] on the CPU.
@@ -55,15 +57,14 @@ class Predictor:
             InputError: it is not given a `PackedGraphs`, or one with other features than the run
                 was trained on.
         """
+        return answers_of(self.outputs(graphs, progress), self.spec.task)
+
+    def outputs(self, graphs: PackedGraphs, progress: bool = False) -> Tensor:
+        """Own units (regression) or logits; arguments, errors and shape as of a call."""
         taken = self._taken(graphs)
         parts = fitting(taken, torch.arange(len(taken), device="cpu"), self.model)
         watched = track(parts, "predicting", len(parts), progress)
-        pred = predictions(self.model, map(taken.batch, watched))
-        if self.spec.task.kind == "regression":
-            return self.spec.decode(pred).cpu()
-        if self.spec.task.kind == "multiclass":
-            return pred.softmax(dim=1).cpu()
-        return pred.sigmoid().cpu()
+        return self.spec.decode(predictions(self.model, map(taken.batch, watched))).cpu()
 
     def dataset(self, progress: bool = False) -> Dataset:
         """The data set that the run learned from and was tested on, with its split, read anew from
@@ -138,6 +139,13 @@ class Predictor:
         return graphs.to(weight.device, weight.dtype)
 
 
+def answers_of(outputs: Tensor, task: Task) -> Tensor:
+    """Own units or logits [rows, columns] as own units or probabilities."""
+    if task.kind == "regression":
+        return outputs
+    return outputs.softmax(dim=1) if task.kind == "multiclass" else outputs.sigmoid()
+
+
 @on_cpu
 def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:
     """Rebuild the network from a run folder.
@@ -167,7 +175,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     model = build_model(config, spec)
     load_weights(model, state["model"], path)
     model = model.to(resolve_device(device)).eval()
-    return Predictor(model, config, spec, state.get("data"))
+    return Predictor(model, config, spec, state.get("data"), state.get("metric", ""))
 
 
 def _without_weights(folder: Path, name: str, config: RunConfig) -> str:

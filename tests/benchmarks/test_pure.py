@@ -278,7 +278,7 @@ def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
     cpu = document(**found) | {"device": {"name": "a machine, 1 thread"}}
     text = readme.short(cpu, None, steps)
     both = "| training step / scoring pass, molhiv"
-    assert f"{both} network | PyG | {none} | 6.5× / 0.50× | {none} |" in text
+    assert f"{both}, 9-27-18-18 | PyG | {none} | 6.5× / 0.50× | {none} |" in text
     assert f"{both}, `FlexConv` for `TAGConv` | PyG | {none} | 4.5× / 0.50× | {none} |" in text
     assert f"| paper's formulation | {none} | 12.3× | {none} |" in text
     least = "0.40× (graphon, width 27, order 5, another)"
@@ -289,8 +289,8 @@ def test_the_readmes_table_takes_what_was_measured_and_says_what_was_not():
 
     found["infer/gen-cls"] = found["step/gen-cls"]
     text = readme.short(None, document(**found), None)
-    assert f"gen-cls network | PyG | {none} | {none} | 3.0× / 3.0× |" in text
-    assert f"molhiv network | PyG | {none} | {none} | {none} |" in text
+    assert f"gen-cls, 40-10-10 | PyG | {none} | {none} | 3.0× / 3.0× |" in text
+    assert f"molhiv, 9-27-18-18 | PyG | {none} | {none} | {none} |" in text
     assert f"networks: {none}. CPU, last two rows: {none}. GPU: a machine" in text
 
 

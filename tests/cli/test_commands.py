@@ -241,7 +241,7 @@ def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, 
     assert list(parts) == [str(row) for row in range(2, 32) if row != 4]
     tested = rows_of(folder / "test.csv")
     assert [row["graph"] for row in tested] == [g for g, part in parts.items() if part == "test"]
-    assert rows_of(folder / "skipped.csv") == [{"graph": "4", "text": "nonsense"}]
+    assert rows_of(folder / "skipped.csv") == [{"row": "4", "text": "nonsense"}]
     assert run("predict", folder, molecules, "-o", out).exit_code == 0
     predicted = rows_of(out)
     for row in tested:

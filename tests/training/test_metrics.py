@@ -134,6 +134,15 @@ def test_classes_against_the_rest_equal_scikit_learn():
     assert evaluate("ap", pred, y, task) == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.parametrize("common", [0, 1])
+def test_ranks_are_counted_from_whichever_side_is_rarer(common):
+    draw = torch.Generator().manual_seed(common)
+    y = (torch.rand(400, 1, generator=draw) < 0.03).float()
+    y, pred = (1 - y if common else y), torch.randint(9, (400, 1), generator=draw).float()
+    for ours, theirs in RANKED:
+        assert float(ours(pred, y)) == pytest.approx(theirs(y, pred), abs=1e-12)
+
+
 def test_equal_probabilities_of_a_class_are_ties_whatever_the_order_of_the_others():
     others = torch.tensor([3.0, -4, 1, 2, 0, 0, -1])
     generator = torch.Generator().manual_seed(0)
@@ -161,6 +170,17 @@ def test_a_nan_prediction_is_never_hidden(name):
     task = Task("regression" if name in ("mae", "rmse", "r2") else "multilabel", num_outputs=2)
     assert math.isnan(evaluate(name, pred, y, task))
     y[0, 0] = math.nan  # where nothing was measured it hides nothing
+    assert not math.isnan(evaluate(name, pred, y, task))
+
+
+@pytest.mark.parametrize("name", ["roc_auc", "ap"])
+def test_a_logit_without_a_probability_is_never_hidden(name):
+    pred, y = torch.tensor([[math.inf, 0.0], [0.0, 1.0], [1.0, 0.0]]), torch.tensor([0, 1, 0])
+    task = Task("multiclass", num_outputs=2)
+    assert math.isnan(evaluate(name, pred, y, task))
+    pred[0, 0] = -math.inf  # which is a probability of 0
+    assert not math.isnan(evaluate(name, pred, y, task))
+    pred[0, 0], y[0] = math.inf, -100  # where nothing was measured it hides nothing
     assert not math.isnan(evaluate(name, pred, y, task))
 
 

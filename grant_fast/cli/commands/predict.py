@@ -90,6 +90,6 @@ def predict(
         report_skipped(outcome.failures, source, "left empty")
     for line in outcome.doubts:
         say(line)
-    for line in described_judgement(outcome.judged, source):
+    for line in described_judgement(outcome.judged, source) if outcome.judged else []:
         print(line)
     print(f"predictions: {out}")

@@ -52,7 +52,13 @@ def test_a_packed_file_of_the_same_task_is_compared_as_its_table(table, tmp_path
     assert "accuracy" in of_table and "30 graphs of molecules.csv with a label" in of_table
     of_packed = run("predict", *runs, packed, "-o", out).stdout
     assert of_packed == of_table.replace("molecules.csv", "kind.gfast")
-    assert run("predict", *runs, other, "-o", out).stdout == f"predictions: {out}\n"
+    table.write_text(table.read_text().replace(",kind\n", ",species\n"))  # of the same classes
+    same = ["--target", "species", "--split", "random", "-o", tmp_path / "species.gfast"]
+    assert run("pack", table, *same).exit_code == 0
+    for unlike in (other, tmp_path / "species.gfast"):
+        result = run("predict", *runs, unlike, "-o", out)
+        assert result.stdout == f"predictions: {out}\n"
+        assert f"{unlike} was packed with other targets or classes than the run's" in result.stderr
 
 
 def test_labels_that_are_none_stop_no_prediction(of_molecules, tmp_path):
@@ -70,3 +76,33 @@ def test_labels_that_are_none_stop_no_prediction(of_molecules, tmp_path):
     said = run("predict", of_molecules, new, "-o", out).stdout.splitlines()[0]
     assert said.startswith("mae ") and said.endswith(" (on 1 graph of new.csv with a label)")
     assert "r2" not in said
+
+
+def test_a_metric_that_cannot_be_measured_is_named(table, tmp_path):
+    words = ["--target", "toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", table, *words, "-o", tmp_path / "run").exit_code == 0
+    (tmp_path / "new.csv").write_text("smiles,Toxic\nC,1\nCC,1\nnonsense,0\n")
+    said = run("predict", tmp_path / "run", tmp_path / "new.csv", "-o", tmp_path / "out.csv").stdout
+    assert said.startswith("roc_auc not measurable, accuracy ") and "(on 2 graphs of new" in said
+
+
+def test_a_run_is_judged_by_the_metric_that_chose_its_weights(tmp_path):
+    """Which its data set may have named, as those that are generated do."""
+    packed, folder, out = tmp_path / "d.gfast", tmp_path / "run", tmp_path / "out.csv"
+    assert run("pack", "gen-cls", "--graphs", 30, "-o", packed).exit_code == 0
+    assert run("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder).exit_code == 0
+    said = run("predict", folder, packed, "-o", out).stdout
+    assert said.startswith("roc_auc ") and " nodes of d.gfast with a label)" in said
+
+
+def test_of_many_targets_only_the_mean_is_told(molecules, tmp_path):
+    header, *rows = molecules.read_text().splitlines()
+    more = [f"y{n}" for n in range(30)]
+    lines = [f"{row},{','.join(str((i * n) % 7) for n in range(30))}" for i, row in enumerate(rows)]
+    molecules.write_text("\n".join([",".join([header, *more]), *lines]))
+    words = ["--target", ",".join(more), "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
+    said = run("predict", tmp_path / "run", molecules, "-o", tmp_path / "out.csv").stdout
+    assert (
+        said.splitlines()[1] == "this r2 is the mean of 25 of 30 targets"
+    )  # every seventh is constant
