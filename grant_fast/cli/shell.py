@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NARROW, _FEW_THREADS = 32, 4
 _FEW_NAMES = 3
 _FEW_TARGETS = 20
+_OVER_CLASSES = "roc_auc and ap are means over the classes, each against the others"
 
 
 def use_fitting_threads(config: RunConfig) -> None:
@@ -157,7 +158,7 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         chosen = f"the last, because {why_unmeasured(dataset, result.metric, 'valid')}"
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
     if dataset.task.kind == "multiclass" and {"roc_auc", "ap"} & {*result.test_metrics}:
-        lines.append("roc_auc and ap are means over the classes, each against the others")
+        lines.append(_OVER_CLASSES)
     if result.test_metric is not None and result.test_metric_each:
         lines.append(_described_each(result.metric, result.test_metric_each))
     if result.test_metric is not None and result.constant_metric is not None:
@@ -171,12 +172,16 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
 def described_judgement(judged: "Judgement", source: str) -> list[str]:
     """How good the predictions for a source are by its own labels, in a line; in another, each of
     several targets."""
+    from ..data.table import table_kind
+
     value = judged.metrics[judged.metric]
     found = "not measurable" if value is None else f"{value:.4g}"
     found = f"{judged.metric} {found}{_others(judged.metric, judged.metrics)}"
-    several = "s" * (judged.labelled != 1)
-    where = f"{judged.labelled:,} {judged.level}{several} of {Path(source).name}"
+    thing = "molecule" if table_kind(source) else judged.level
+    where = f"{judged.labelled:,} {thing}{'s' * (judged.labelled != 1)} of {Path(source).name}"
     lines = [f"{found} (on {where} with a label)"]
+    if judged.kind == "multiclass" and {"roc_auc", "ap"} & {*judged.metrics}:
+        lines.append(_OVER_CLASSES)
     if value is not None and judged.each:
         lines.append(_described_each(judged.metric, judged.each, rest=""))
     return lines
@@ -291,7 +296,12 @@ def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) 
     from ..data.table import molecules_in
 
     if failures:
-        shown = few([f"row {row} {text[:30]!r}{'…' * (len(text) > 30)}" for row, text in failures])
+        shown = few([f"row {row}{_quoted(text)}" for row, text in failures])
         what = molecules_in(source)
         several = "s" * (len(failures) > 1 and what != "SMILES")
         say(f"{len(failures)} unparsable {what}{several} {fate}: {shown}")
+
+
+def _quoted(text: str) -> str:
+    """The beginning of a text in quotes, behind a space; nothing of none."""
+    return f" {text[:30]!r}{'…' * (len(text) > 30)}" if text else ""

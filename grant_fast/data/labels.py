@@ -3,7 +3,7 @@
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -93,41 +93,46 @@ def classes_of(sheet: Sheet, column: int) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor(y, dtype=torch.float32), tuple(names)
 
 
-def labels_of(sheet: Sheet, names: Sequence[str], task: Task) -> Tensor | None:
-    """What a sheet says of the targets of a task that was learned from another, as `Task` has them.
+def labels_of(
+    sheet: Sheet, names: Sequence[str], task: Task, unread: Collection[int]
+) -> tuple[Tensor, list[str]]:
+    """What a sheet says of the targets of a task that was learned from another.
 
     Args:
         sheet: of new molecules.
         names: of the targets' columns, in any case if that tells them from others; of one that is
             not there nothing is known.
         task: gives the kind, and the classes.
+        unread: rows whose molecules could not be read, and whose labels so are not.
 
     Returns:
-        float32 `[rows, T]`, or class numbers int64 `[rows]`; None where there is not one label.
-
-    Raises:
-        InputError: a cell is no label of the task, or may mean two numbers, or a name is that of
-            several columns; it names the place and the remedy.
+        Targets as `Task` has them, float32 `[rows, T]` or class numbers int64 `[rows]`. Why a
+        column was taken for none, a line each: a cell is no label of the task, or may mean two
+        numbers, or several columns are called so.
     """
-    y = np.full((len(sheet.body), len(names)), math.nan, dtype=np.float32)
+    y, problems = np.full((len(sheet.body), len(names)), math.nan, dtype=np.float32), []
     for t, name in enumerate(names):
-        if (column := _column(sheet, name)) is not None:
-            y[:, t] = _labels_in(sheet, column, task)
-    if np.isnan(y).all():
-        return None
+        try:
+            if (column := _column(sheet, name)) is not None:
+                y[:, t] = _labels_in(sheet, column, task, unread)
+        except InputError as error:
+            problems.append(str(error))
     found = torch.from_numpy(y)
-    return class_numbers(found) if task.kind == "multiclass" else found
+    return (class_numbers(found) if task.kind == "multiclass" else found), problems
 
 
 def _column(sheet: Sheet, name: str) -> int | None:
     """Where the column of a name is; None where there is none."""
     alike = [other for other in sheet.names if other.lower() == name.lower()]
-    if name not in alike and len(alike) != 1:
-        return None
-    return sheet.position(name if name in alike else alike[0], "--target")
+    if name not in alike and len(alike) > 1:
+        raise InputError(
+            f"{sheet.path} has the columns {listed(alike)}, and each may be meant by {name!r}: "
+            "rename all but one of them"
+        )
+    return sheet.position(name if name in alike else alike[0], "--target") if alike else None
 
 
-def _labels_in(sheet: Sheet, column: int, task: Task) -> list[float]:
+def _labels_in(sheet: Sheet, column: int, task: Task, unread: Collection[int]) -> list[float]:
     """A column of a known task, NaN where a cell is missing."""
     if task.kind == "regression":
         _check_is_clear(sheet, column)
@@ -141,11 +146,11 @@ def _labels_in(sheet: Sheet, column: int, task: Task) -> list[float]:
                 f"{label + 0:.0f}" if label.is_integer() else cell
             )  # as such classes are named
             label = number.get(written, math.nan)
-        if not _is_label(label, task):
-            if cell.lower() not in missing:
+        if row in unread or not _is_label(label, task):
+            if row not in unread and cell.lower() not in missing:
                 raise InputError(
                     f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
-                    f"{_wanted(task)}; correct the cell, or empty it if the value is missing"
+                    f"{_wanted(task, label)}; correct the cell, or empty it if the value is missing"
                 )
             label = math.nan
         labels.append(label)
@@ -160,12 +165,12 @@ def _is_label(value: float, task: Task) -> bool:
     return value.is_integer() and 0 <= value < count
 
 
-def _wanted(task: Task) -> str:
-    """What a label of a task is, for a message."""
+def _wanted(task: Task, value: float) -> str:
+    """What a label of a task is, for a message; this value is none."""
     if task.class_names:
         return f"one of {listed(task.class_names)}, the run's classes"
     if task.kind == "regression":
-        return "a finite number in float32"
+        return "a number" + ("" if math.isnan(value) else f" up to {_LARGEST:.1e}")
     return "0 or 1" if task.kind != "multiclass" else f"a class from 0 to {task.num_outputs - 1}"
 
 

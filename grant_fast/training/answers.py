@@ -20,8 +20,9 @@ from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Task, fits, measured
+from .doubts import doubts_of_labels
 from .elements import unseen_elements
-from .folder import SKIPPED_FILE, SPLIT_FILE, TEST_FILE, read_config
+from .folder import SKIPPED_FILE, SPLIT_FILE, TEST_FILE, read_config, remove_files
 from .judging import Judgement, judge
 from .model import ModelSpec
 from .predict import Predictor, answers_of, load_predictor
@@ -52,6 +53,10 @@ def check_answers_name(out: Path) -> None:
             f"cannot write predictions as {out}: give a name that ends in .csv or .tsv (or has "
             ".gz after that)"
         )
+
+
+#: Ends the name of an answer, which so is never taken for a label.
+PREDICTED = "_predicted"
 
 
 class Outcome(NamedTuple):
@@ -87,9 +92,8 @@ def predict_table(
 
     Answers are in the targets' own units (regression), the probability that a label is 1 (binary,
     multilabel), or one column for each class (multiclass), whose probabilities sum to 1. A row
-    whose molecule cannot be read has empty answers. An answer whose name is a column of the CSV
-    already is called NAME_predicted. Columns called as the targets hold labels, by which answers
-    are judged. Up to `workers` processes read the molecules.
+    whose molecule cannot be read has empty answers. Columns called as the targets hold labels, by
+    which answers are judged. Up to `workers` processes read the molecules.
 
     Raises:
         InputError: the file or a column is wrong, `out` cannot be written, the run is not of
@@ -121,14 +125,15 @@ def predict_table(
     lines = ([*cells, *(empty if row in bad else next(written))] for row, cells in sheet.body)
     atomic_write_csv(out, [*sheet.header, *_apart(names, sheet.header)], lines)
     doubts, y = _doubts(predictors, graphs, "row"), None
-    try:
-        columns = spec.targets if spec.task.class_names else spec.task.names
-        y = labels_of(sheet, columns, spec.task)
-    except InputError as error:
-        doubts.append(f"the predictions are not compared with the labels: {error}")
-    if y is not None:
+    if columns := spec.targets if spec.task.class_names else spec.task.names:
+        y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
-    return Outcome(judge(each, y, predictors[0]), doubts, failed)
+        doubts += [f"not compared: {said}" for said in problems]
+    if (judged := judge(each, y, predictors[0])) is not None and y is not None:
+        doubts += doubts_of_labels(y, spec.task)
+        if any(_is_same_file(source, predictor.config.source) for predictor in predictors):
+            doubts.append(f"{source} is what the run learned from: {TEST_FILE} has its test alone")
+    return Outcome(judged, doubts, failed)
 
 
 def predict_packed(
@@ -155,11 +160,8 @@ def predict_packed(
     lines = zip(places, written, strict=True)
     atomic_write_csv(out, header, ([*place, *said] for place, said in lines))
     doubts, y = _doubts(predictors, graphs, "graph"), graphs.y
-    if y is not None and not _is_packed_for(predictors[0].spec, graphs):
-        doubts.append(
-            f"the predictions are not compared with the labels: {source} was packed with other "
-            "targets or classes than the run's"
-        )
+    if y is not None and (unlike := _unlike(predictors[0].spec, graphs)):
+        doubts.append(f"not compared: {source} {unlike}")
         y = None
     return Outcome(judge(each, y, predictors[0]), doubts, [])
 
@@ -181,12 +183,20 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             )
 
 
-def _is_packed_for(spec: ModelSpec, graphs: PackedGraphs) -> bool:
-    """Whether the targets of a packed file are those of a run, by what `save_dataset` wrote."""
+def _is_same_file(one: str | Path, other: str | Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _unlike(spec: ModelSpec, graphs: PackedGraphs) -> str:
+    """Why the labels of a packed file are not for a run, by what `save_dataset` wrote; or ""."""
     task, meta = spec.task, graphs.meta
-    same = meta.get("task") == asdict(task) | {"names": list(task.names)}
+    if "task" not in meta:
+        return "does not say what its labels are, as a file of `grant-fast pack` does"
+    same = meta["task"] == asdict(task) | {"names": list(task.names)}
     same = same and (not task.class_names or meta.get("targets") == list(spec.targets))
-    return same and graphs.y is not None and fits(graphs.y, graphs.y_level, task)
+    if same and graphs.y is not None and fits(graphs.y, graphs.y_level, task):
+        return ""
+    return "was packed with other targets or classes than the run's, or in another order"
 
 
 def _outputs(predictors: Sequence[Predictor], graphs: PackedGraphs, progress: bool) -> list[Tensor]:
@@ -206,7 +216,8 @@ def _written(each: Sequence[Tensor], task: Task) -> tuple[list[str], Iterator[li
     if len(answers) == 1:
         return names, _rows(answers[0])
     std, mean = torch.std_mean(torch.stack(answers), dim=0)
-    return [*names, *(f"{name}_std" for name in names)], _rows(torch.cat([mean, std], dim=1))
+    names += [f"{name.removesuffix(PREDICTED)}_std" for name in names]
+    return names, _rows(torch.cat([mean, std], dim=1))
 
 
 def _doubts(predictors: Sequence[Predictor], graphs: PackedGraphs, places: str) -> list[str]:
@@ -242,6 +253,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     ids, split = dataset.graphs.ids.cpu(), dataset.split
     parts = [(graph, part) for part, where in split.items() for graph in ids[where].tolist()]
     atomic_write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
+    remove_files(run_dir, [SKIPPED_FILE])  # of the data before they were mended
     if dataset.skipped:
         atomic_write_csv(run_dir / SKIPPED_FILE, ["row", "text"], dataset.skipped)
     if dataset.task.level == "node":
@@ -279,11 +291,12 @@ def _rows(values: Tensor, there: Tensor | None = None) -> Iterator[list[str]]:
 
 
 def answer_columns(task: Task) -> list[str]:
-    """Names of the answers: the targets' own where they are known; of classes NAME_class_0, …"""
-    stem = "prediction"
+    """Names of the answers: NAME_predicted where the targets have names; of classes these, or
+    NAME_class_0, …"""
     if task.kind == "multiclass":
         stem = f"{task.names[0]}_class" if len(task.names) == 1 else "class"
-    return _columns(task.names, task.num_outputs, stem)
+        return _columns(task.names, task.num_outputs, stem)
+    return _columns([f"{name}{PREDICTED}" for name in task.names], task.num_outputs, "prediction")
 
 
 def _columns(names: Sequence[str], count: int, stem: str) -> list[str]:
@@ -293,7 +306,7 @@ def _columns(names: Sequence[str], count: int, stem: str) -> list[str]:
     return [stem] if count == 1 else [f"{stem}_{i}" for i in range(count)]
 
 
-def _apart(names: list[str], header: list[str], suffix: str = "_predicted") -> list[str]:
+def _apart(names: list[str], header: list[str], suffix: str = PREDICTED) -> list[str]:
     """Names of answers (or, with their suffix, of others) that are not columns already."""
     taken = set(map(one_line, header))
     free = []

@@ -37,6 +37,13 @@ def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
     return [*_of_labels(dataset, config), *_of_molecules(dataset, config)]
 
 
+def doubts_of_labels(y: Tensor, task: Task) -> list[str]:
+    """Labels that may stand for "not measured", a line for each kind of them."""
+    if task.kind == "regression":
+        return _stand_ins(y, task) if task.level == "graph" else []
+    return _classes_of_no_word(y, task)
+
+
 def why_unmeasured(dataset: Dataset, metric: str, part: str) -> str | None:
     """What keeps a metric from being measured on a part of the split; None where nothing does."""
     task, y = dataset.task, targets_of(dataset.graphs, dataset.split[part])
@@ -60,9 +67,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
         value = "value"
         if config.task == "auto" and dataset.targets:  # of a table, if packed since
             lines += _classes_among(y, task, is_table=has_columns(config.source))
-        if task.level == "graph":
-            lines += _stand_ins(dataset.graphs.y, task)
-    lines += _classes_of_no_word(dataset.graphs.y, task)
+    assert dataset.graphs.y is not None, "these are data to learn from"
+    lines += doubts_of_labels(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
     if task.kind == "binary" and metric in _OF_TWO:
@@ -169,9 +175,8 @@ def _looks_like_classes(column: Tensor) -> bool:
     return are_few and bool((values == values.round()).all())
 
 
-def _stand_ins(y: Tensor | None, task: Task) -> list[str]:
+def _stand_ins(y: Tensor, task: Task) -> list[str]:
     """Labels such as -999 that may stand for "not measured", a line for each target with some."""
-    assert y is not None
     names = names_of(task, y.shape[1])
     lines = []
     for name, column in zip(names, y.T, strict=True):
@@ -187,9 +192,8 @@ def _stand_ins(y: Tensor | None, task: Task) -> list[str]:
     return lines
 
 
-def _classes_of_no_word(y: Tensor | None, task: Task) -> list[str]:
+def _classes_of_no_word(y: Tensor, task: Task) -> list[str]:
     """Classes such as "-" among words that may stand for "not measured", a line for each."""
-    assert y is not None
     signs = [name for name in task.class_names if not any(map(str.isalnum, name))]
     if len(signs) == len(task.class_names):  # such as + and -
         signs = []

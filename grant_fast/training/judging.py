@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import default_metric
-from ..tasks import Level, Task, measured
+from ..tasks import Kind, Level, Task, measured
 from .evaluation import details
 from .predict import Predictor, answers_of
 from .records import known
@@ -18,13 +18,14 @@ class Judgement(NamedTuple):
 
     Args:
         labelled: how many rows have a label.
-        level: whether a row is a graph or a node.
+        kind, level: of the task; whether a row is a graph or a node.
         metric: the run's own.
         metrics: it first, then the others that fit the task; None where not measurable.
         each: where there are several targets, the run's own of each.
     """
 
     labelled: int
+    kind: Kind
     level: Level
     metric: str
     metrics: dict[str, float | None]
@@ -50,6 +51,7 @@ def judge(each: Sequence[Tensor], y: Tensor | None, predictor: Predictor) -> Jud
     order = sorted(metrics, key=lambda name: name != metric)
     return Judgement(
         labelled=int(there.view(len(y), -1).any(1).sum()),
+        kind=task.kind,
         level=task.level,
         metric=metric,
         metrics={name: known(metrics[name]) for name in order},

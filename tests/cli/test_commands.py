@@ -194,11 +194,12 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     assert result.exit_code == 0, result.output
     assert "1 unparsable SMILES left empty: row 3 'nonsense'" in result.stderr
     rows = rows_of(out)
-    assert list(rows[0]) == ["name", "smiles", *columns]
+    columns_predicted = [f"{name}_predicted" for name in columns]
+    assert list(rows[0]) == ["name", "smiles", *columns_predicted]
     assert [row["name"] for row in rows] == ["a", "b", "c"]
     assert [row["smiles"] for row in rows] == ["CCO", "nonsense", "c1ccccc1"]
-    assert all(rows[1][name] == "" for name in columns)
-    values = [float(rows[row][name]) for row in (0, 2) for name in columns]
+    assert all(rows[1][name] == "" for name in columns_predicted)
+    values = [float(rows[row][name]) for row in (0, 2) for name in columns_predicted]
     assert kind == "regression" or all(0 <= value <= 1 for value in values)
     answers = load_predictor(folder, device="cpu")(PackedGraphs.from_smiles(["CCO", "c1ccccc1"]))
     assert answers.flatten().tolist() == np.float32(values).tolist()  # digits of a whole float32
@@ -335,7 +336,7 @@ def test_predict_takes_a_smi_file_as_train_does(of_molecules, tmp_path):
     assert result.exit_code == 0, result.output
     assert "1 unparsable SMILES left empty: row 2 'nonsense'" in result.stderr
     header, *rows = lines_of(out)
-    assert header == ["smiles", "name", "size"]
+    assert header == ["smiles", "name", "size_predicted"]
     assert [row[:2] for row in rows] == [["CCO", "ethyl alcohol"], ["nonsense", ""], ["C", ""]]
     assert [bool(row[2]) for row in rows] == [True, False, True]
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from grant_fast import PackedGraphs
 from tests.cli.runs import lines_of, run
 
 
@@ -32,11 +33,15 @@ def test_the_molecules_of_the_test_give_the_metrics_of_the_test(table, tmp_path,
     metrics = {result["metric"]: None, **result["test_metrics"]}
     said = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if v is not None)
     lines = predicted.stdout.splitlines()
-    assert lines[0] == f"{said} (on {len(tested)} graphs of new.csv with a label)"
+    assert lines[0] == f"{said} (on {len(tested)} molecules of new.csv with a label)"
     known = [v for v in result["test_metric_each"].values() if v is not None]
-    assert len(lines) == (3 if "," in target else 2)
     assert lines[-1] == f"predictions: {out}"
-    assert "," not in target or f"is the mean of {len(known)} of 2 targets: " in lines[1]
+    if "," in target:
+        assert f"is the mean of {len(known)} of 2 targets: " in lines[1]
+    elif target == "kind":
+        assert lines[1] == "roc_auc and ap are means over the classes, each against the others"
+    else:
+        assert len(lines) == 2
 
 
 def test_a_packed_file_of_the_same_task_is_compared_as_its_table(table, tmp_path):
@@ -49,9 +54,9 @@ def test_a_packed_file_of_the_same_task_is_compared_as_its_table(table, tmp_path
     assert run("pack", table, *words, "-o", packed).exit_code == 0
     assert run("pack", table, "--target", "size", "--split", "random", "-o", other).exit_code == 0
     of_table = run("predict", *runs, table, "-o", out).stdout
-    assert "accuracy" in of_table and "30 graphs of molecules.csv with a label" in of_table
+    assert "accuracy" in of_table and "30 molecules of molecules.csv with a label" in of_table
     of_packed = run("predict", *runs, packed, "-o", out).stdout
-    assert of_packed == of_table.replace("molecules.csv", "kind.gfast")
+    assert of_packed == of_table.replace("molecules of molecules.csv", "graphs of kind.gfast")
     table.write_text(table.read_text().replace(",kind\n", ",species\n"))  # of the same classes
     same = ["--target", "species", "--split", "random", "-o", tmp_path / "species.gfast"]
     assert run("pack", table, *same).exit_code == 0
@@ -59,6 +64,9 @@ def test_a_packed_file_of_the_same_task_is_compared_as_its_table(table, tmp_path
         result = run("predict", *runs, unlike, "-o", out)
         assert result.stdout == f"predictions: {out}\n"
         assert f"{unlike} was packed with other targets or classes than the run's" in result.stderr
+    (graphs := PackedGraphs.load(packed)).meta.clear()
+    graphs.save(bare := tmp_path / "bare.gfast")
+    assert "does not say what its labels are" in run("predict", *runs, bare, "-o", out).stderr
 
 
 def test_labels_that_are_none_stop_no_prediction(of_molecules, tmp_path):
@@ -66,15 +74,14 @@ def test_labels_that_are_none_stop_no_prediction(of_molecules, tmp_path):
     new.write_text("smiles,size\nC,3\nCC,tbd\n")
     result = run("predict", of_molecules, new, "-o", out)
     assert result.exit_code == 0 and result.stdout == f"predictions: {out}\n"
-    told = "the predictions are not compared with the labels: "
-    assert f"{told}{new} row 3, column 'size': 'tbd' is not a finite number" in result.stderr
+    assert f"not compared: {new} row 3, column 'size': 'tbd' is not a number; cor" in result.stderr
     assert all(row[-1] for row in lines_of(out))
     new.write_text("smiles,size\nC,\nCC,\n")
     result = run("predict", of_molecules, new, "-o", out)
     assert (result.stdout, "compared" in result.stderr) == (f"predictions: {out}\n", False)
     new.write_text("smiles,size\nC,3\nCC,\n")  # of one label there is no R²
     said = run("predict", of_molecules, new, "-o", out).stdout.splitlines()[0]
-    assert said.startswith("mae ") and said.endswith(" (on 1 graph of new.csv with a label)")
+    assert said.startswith("mae ") and said.endswith(" (on 1 molecule of new.csv with a label)")
     assert "r2" not in said
 
 
@@ -83,7 +90,7 @@ def test_a_metric_that_cannot_be_measured_is_named(table, tmp_path):
     assert run("train", table, *words, "-o", tmp_path / "run").exit_code == 0
     (tmp_path / "new.csv").write_text("smiles,Toxic\nC,1\nCC,1\nnonsense,0\n")
     said = run("predict", tmp_path / "run", tmp_path / "new.csv", "-o", tmp_path / "out.csv").stdout
-    assert said.startswith("roc_auc not measurable, accuracy ") and "(on 2 graphs of new" in said
+    assert said.startswith("roc_auc not measurable, accuracy ") and "(on 2 molecules of new" in said
 
 
 def test_a_run_is_judged_by_the_metric_that_chose_its_weights(tmp_path):
@@ -106,3 +113,32 @@ def test_of_many_targets_only_the_mean_is_told(molecules, tmp_path):
     assert (
         said.splitlines()[1] == "this r2 is the mean of 25 of 30 targets"
     )  # every seventh is constant
+
+
+def test_predictions_are_never_taken_for_labels(of_molecules, tmp_path):
+    new, once, twice = (tmp_path / f"{name}.csv" for name in ("new", "once", "twice"))
+    new.write_text("smiles\nC\nCC\n")
+    assert run("predict", of_molecules, new, "-o", once).exit_code == 0
+    assert run("predict", of_molecules, once, "-o", twice).stdout == f"predictions: {twice}\n"
+    assert lines_of(twice)[0] == ["smiles", "size_predicted", "size_predicted_predicted"]
+
+
+def test_what_makes_a_comparison_doubtful_is_said(molecules, of_molecules, tmp_path):
+    out = tmp_path / "out.csv"
+    own = run("predict", of_molecules, molecules, "-o", out).stderr
+    assert f"{molecules} is what the run learned from: test.csv has its test alone" in own
+    new = tmp_path / "new.csv"
+    new.write_text("smiles,size\nC,1\nCC,2\nCCC,1\nCCCC,-999\n")
+    assert "1 label of target size is -999" in run("predict", of_molecules, new, "-o", out).stderr
+    assert "learned from" not in run("predict", of_molecules, new, "-o", out).stderr
+
+
+def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
+    words = ["--target", "size,toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("smiles,size,toxic\nC,1,0\nCC,2,?\nCCC,4,1\n")
+    result = run("predict", tmp_path / "run", new, "-o", out)
+    assert f"not compared: {new} row 3, column 'toxic': '?' is not a number" in result.stderr
+    assert "is the mean of 1 of 2 targets: size " in result.stdout
+    assert "(on 3 molecules of new.csv with a label)" in result.stdout

@@ -214,7 +214,7 @@ def test_several_runs_predict_their_mean_and_how_far_they_disagree(molecules, tm
         single.append([float(row[1]) for row in lines_of(out)[1:] if row[1]])
     assert run("predict", *runs, new, "-o", out).exit_code == 0
     header, *rows = lines_of(out)
-    assert header == ["smiles", "size", "size_std"] and rows[1] == ["nonsense", "", ""]
+    assert header == ["smiles", "size_predicted", "size_std"] and rows[1] == ["nonsense", "", ""]
     for column, of in ((1, statistics.mean), (2, statistics.stdev)):
         expected = [of(values) for values in zip(*single, strict=True)]
         assert [float(row[column]) for row in (rows[0], rows[2])] == pytest.approx(

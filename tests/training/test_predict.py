@@ -39,6 +39,15 @@ def test_what_was_not_measured_stays_empty_beside_the_predictions(tmp_path, conf
     assert all(all(row.values()) for row in others)
 
 
+def test_what_could_be_read_after_all_is_no_longer_listed(tmp_path, config):
+    dataset = make_dataset()
+    Trainer(dataset, config(epochs=1), tmp_path).fit()
+    write_parts(tmp_path, replace(dataset, skipped=[(7, 'C"')]))
+    assert (tmp_path / "skipped.csv").read_text() == 'row,text\n7,"C"""\n'
+    write_parts(tmp_path, dataset)
+    assert not (tmp_path / "skipped.csv").exists()
+
+
 def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     dataset = make_dataset("binary")
     dataset.task = replace(dataset.task, names=("graph",))
