@@ -138,22 +138,20 @@ def _labels_in(sheet: Sheet, column: int, task: Task, unread: Collection[int]) -
         _check_is_clear(sheet, column)
     number = {name: float(at) for at, name in enumerate(task.class_names)}
     missing = MISSING - {name.lower() for name in number}  # "none" beside mild and severe
-    labels = []
-    for (row, _), cell in zip(sheet.body, sheet.column(column), strict=True):
+    labels = [math.nan] * len(sheet.body)
+    for at, cell in enumerate(sheet.column(column)):
+        row = sheet.body[at][0]
+        if row in unread or cell.lower() in missing:
+            continue
         label = _value(cell)
-        if number:
-            written = (
-                f"{label + 0:.0f}" if label.is_integer() else cell
-            )  # as such classes are named
-            label = number.get(written, math.nan)
-        if row in unread or not _is_label(label, task):
-            if row not in unread and cell.lower() not in missing:
-                raise InputError(
-                    f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
-                    f"{_wanted(task, label)}; correct the cell, or empty it if the value is missing"
-                )
-            label = math.nan
-        labels.append(label)
+        if number:  # classes that are numbers have whole ones as names, and no -0
+            label = number.get(f"{label + 0:.0f}" if label.is_integer() else cell, math.nan)
+        if not _is_label(label, task):
+            raise InputError(
+                f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
+                f"{_wanted(task, label)}; correct the cell, or empty it if the value is missing"
+            )
+        labels[at] = label
     return labels
 
 

@@ -28,6 +28,9 @@ from .model import ModelSpec
 from .predict import Predictor, answers_of, load_predictor
 from .targets import targets_of
 
+#: Ends the name of an answer, which so is never taken for a label.
+PREDICTED = "_predicted"
+
 
 def check_new_graphs(source: str) -> None:
     """Refuse what cannot be a table of SMILES nor a packed file, by its name (InputError)."""
@@ -53,10 +56,6 @@ def check_answers_name(out: Path) -> None:
             f"cannot write predictions as {out}: give a name that ends in .csv or .tsv (or has "
             ".gz after that)"
         )
-
-
-#: Ends the name of an answer, which so is never taken for a label.
-PREDICTED = "_predicted"
 
 
 class Outcome(NamedTuple):
@@ -129,11 +128,9 @@ def predict_table(
         y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
         doubts += [f"not compared: {said}" for said in problems]
-    if (judged := judge(each, y, predictors[0])) is not None and y is not None:
-        doubts += doubts_of_labels(y, spec.task)
-        if any(_is_same_file(source, predictor.config.source) for predictor in predictors):
-            doubts.append(f"{source} is what the run learned from: {TEST_FILE} has its test alone")
-    return Outcome(judged, doubts, failed)
+    return Outcome(
+        judge(each, y, predictors[0]), doubts + _doubts_of(y, source, predictors), failed
+    )
 
 
 def predict_packed(
@@ -163,7 +160,7 @@ def predict_packed(
     if y is not None and (unlike := _unlike(predictors[0].spec, graphs)):
         doubts.append(f"not compared: {source} {unlike}")
         y = None
-    return Outcome(judge(each, y, predictors[0]), doubts, [])
+    return Outcome(judge(each, y, predictors[0]), doubts + _doubts_of(y, source, predictors), [])
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -183,8 +180,14 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             )
 
 
-def _is_same_file(one: str | Path, other: str | Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
+def _doubts_of(y: Tensor | None, source: str | Path, predictors: Sequence[Predictor]) -> list[str]:
+    """What makes the labels of a source a doubtful measure, a line each."""
+    task = predictors[0].spec.task
+    if y is None or not measured(y, task).any():
+        return []
+    own = {os.path.realpath(predictor.config.source) for predictor in predictors}
+    learned = f"{source} is what the run learned from: the metrics are of training graphs, too"
+    return doubts_of_labels(y, task) + [learned] * (os.path.realpath(source) in own)
 
 
 def _unlike(spec: ModelSpec, graphs: PackedGraphs) -> str:
