@@ -123,14 +123,13 @@ def predict_table(
     sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)
     lines = ([*cells, *(empty if row in bad else next(written))] for row, cells in sheet.body)
     atomic_write_csv(out, [*sheet.header, *_apart(names, sheet.header)], lines)
-    doubts, y = _doubts(predictors, graphs, "row"), None
+    doubts, y = _doubts_of_answers(predictors, graphs, "row"), None
     if columns := spec.targets if spec.task.class_names else spec.task.names:
         y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
         doubts += [f"not compared: {said}" for said in problems]
-    return Outcome(
-        judge(each, y, predictors[0]), doubts + _doubts_of(y, source, predictors), failed
-    )
+    doubts += _doubts_of_measure(y, source, predictors)
+    return Outcome(judge(each, y, predictors[0]), doubts, failed)
 
 
 def predict_packed(
@@ -156,11 +155,12 @@ def predict_packed(
     header += _apart(names, header)
     lines = zip(places, written, strict=True)
     atomic_write_csv(out, header, ([*place, *said] for place, said in lines))
-    doubts, y = _doubts(predictors, graphs, "graph"), graphs.y
+    doubts, y = _doubts_of_answers(predictors, graphs, "graph"), graphs.y
     if y is not None and (unlike := _unlike(predictors[0].spec, graphs)):
         doubts.append(f"not compared: {source} {unlike}")
         y = None
-    return Outcome(judge(each, y, predictors[0]), doubts + _doubts_of(y, source, predictors), [])
+    doubts += _doubts_of_measure(y, source, predictors)
+    return Outcome(judge(each, y, predictors[0]), doubts, [])
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -180,7 +180,9 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             )
 
 
-def _doubts_of(y: Tensor | None, source: str | Path, predictors: Sequence[Predictor]) -> list[str]:
+def _doubts_of_measure(
+    y: Tensor | None, source: str | Path, predictors: Sequence[Predictor]
+) -> list[str]:
     """What makes the labels of a source a doubtful measure, a line each."""
     task = predictors[0].spec.task
     if y is None or not measured(y, task).any():
@@ -223,7 +225,9 @@ def _written(each: Sequence[Tensor], task: Task) -> tuple[list[str], Iterator[li
     return names, _rows(torch.cat([mean, std], dim=1))
 
 
-def _doubts(predictors: Sequence[Predictor], graphs: PackedGraphs, places: str) -> list[str]:
+def _doubts_of_answers(
+    predictors: Sequence[Predictor], graphs: PackedGraphs, places: str
+) -> list[str]:
     """What makes answers doubtful, a line each, though several runs may have the same doubt."""
     each = [unseen_elements(graphs, predictor.spec.elements, places) for predictor in predictors]
     return list(dict.fromkeys(line for lines in each for line in lines))
