@@ -118,8 +118,8 @@ def predict_table(
             f"{source} row {row}: {text!r} is not a valid {molecules_in(source)} ({len(failed)} "
             "such in the file): correct it, or leave out --strict"
         )
-    spec, each = predictors[0].spec, _outputs(predictors, graphs, progress)
-    names, written = _written(each, spec.task)
+    spec, each = predictors[0].spec, [run.outputs(graphs, progress) for run in predictors]
+    names, written = _written(each, predictors)
     sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)
     lines = ([*cells, *(empty if row in bad else next(written))] for row, cells in sheet.body)
     atomic_write_csv(out, [*sheet.header, *_apart(names, sheet.header)], lines)
@@ -150,8 +150,8 @@ def predict_packed(
         header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
         pairs = zip(places, sizes, strict=True)
         places = [[*place, node] for place, size in pairs for node in range(size)]
-    each = _outputs(predictors, graphs, progress)
-    names, written = _written(each, task)
+    each = [run.outputs(graphs, progress) for run in predictors]
+    names, written = _written(each, predictors)
     header += _apart(names, header)
     lines = zip(places, written, strict=True)
     atomic_write_csv(out, header, ([*place, *said] for place, said in lines))
@@ -187,9 +187,10 @@ def _doubts_of_measure(
     task = predictors[0].spec.task
     if y is None or not measured(y, task).any():
         return []
-    own = {os.path.realpath(predictor.config.source) for predictor in predictors}
-    learned = f"{source} is what the run learned from: the metrics are of training graphs, too"
-    return doubts_of_labels(y, task) + [learned] * (os.path.realpath(source) in own)
+    lines = doubts_of_labels(y, task)
+    if os.path.realpath(source) in [os.path.realpath(run.config.source) for run in predictors]:
+        lines.append(f"{source} is what the run learned from: the metrics are of training, too")
+    return lines
 
 
 def _unlike(spec: ModelSpec, graphs: PackedGraphs) -> str:
@@ -204,20 +205,16 @@ def _unlike(spec: ModelSpec, graphs: PackedGraphs) -> str:
     return "was packed with other targets or classes than the run's, or in another order"
 
 
-def _outputs(predictors: Sequence[Predictor], graphs: PackedGraphs, progress: bool) -> list[Tensor]:
-    """The outputs of each run, [rows, columns]."""
-    each = []
-    for number, predictor in enumerate(predictors, 1):
-        which = "the run" if len(predictors) == 1 else f"run {number} of {len(predictors)}"
-        each.append(predictor.outputs(graphs, progress))
-        _check_finite(answers_of(each[-1], predictor.spec.task), predictor, which)
-    return each
-
-
-def _written(each: Sequence[Tensor], task: Task) -> tuple[list[str], Iterator[list[str]]]:
-    """The columns' names, and the rows in them: a run's answers; or the means of several runs', and
-    behind them their standard deviations."""
-    names, answers = answer_columns(task), [answers_of(outputs, task) for outputs in each]
+def _written(
+    each: Sequence[Tensor], predictors: Sequence[Predictor]
+) -> tuple[list[str], Iterator[list[str]]]:
+    """The columns' names, and the rows in them: of the outputs of one run its answers; of several
+    the means of these, and behind them their standard deviations."""
+    task, answers = predictors[0].spec.task, []
+    for number, (outputs, predictor) in enumerate(zip(each, predictors, strict=True), 1):
+        which = "the run" if len(each) == 1 else f"run {number} of {len(each)}"
+        answers.append(_finite(answers_of(outputs, task), predictor, which))
+    names = answer_columns(task)
     if len(answers) == 1:
         return names, _rows(answers[0])
     std, mean = torch.std_mean(torch.stack(answers), dim=0)
@@ -233,8 +230,8 @@ def _doubts_of_answers(
     return list(dict.fromkeys(line for lines in each for line in lines))
 
 
-def _check_finite(answers: Tensor, predictor: Predictor, which: str) -> None:
-    """Refuse an answer that is none (InputError), which a table would show as an empty cell."""
+def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
+    """The answers; InputError where one is none, which a table would show as an empty cell."""
     wrong = (~answers.isfinite()).any(1)
     if wrong.any():
         broken = any(not t.isfinite().all() for t in predictor.model.state_dict().values())
@@ -243,6 +240,7 @@ def _check_finite(answers: Tensor, predictor: Predictor, which: str) -> None:
             f"{int(wrong.sum())} of {len(wrong)} predictions of {which} are NaN or infinite, "
             f"because {cause}: train it again with a lower --lr"
         )
+    return answers
 
 
 def write_parts(run_dir: Path, dataset: Dataset) -> None:

@@ -134,14 +134,15 @@ def average_precision(pred: Tensor, y: Tensor) -> Tensor:
 
 def _by_target(area: Callable[[Tensor, Tensor], Tensor], pred: Tensor, y: Tensor) -> Tensor:
     """The mean over targets of the `area` of ascending scores: the positives', the negatives'."""
-    pred, known = pred.detach(), y != NOT_MEASURED
+    pred = pred.detach()
     if y.is_floating_point():
         pred = pred.to(torch.promote_types(pred.dtype, torch.float32))
         sides = ((labels > 0.5, labels <= 0.5) for labels in y.T.contiguous())
     else:
         # Rounded, so that equal probabilities stay equal whatever the order of the logits.
         pred = pred.T.contiguous().double().log_softmax(dim=0).float().T
-        sides = ((y == number, known & (y != number)) for number in range(pred.shape[1]))
+        known, count = y != NOT_MEASURED, pred.shape[1]
+        sides = ((y == number, known & (y != number)) for number in range(count))
     values = []
     for scores, (positive, negative) in zip(pred.T.contiguous(), sides, strict=True):
         values.append(area(_ascending(scores, positive), _ascending(scores, negative)))

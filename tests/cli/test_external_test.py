@@ -126,7 +126,7 @@ def test_predictions_are_never_taken_for_labels(of_molecules, tmp_path):
 def test_what_makes_a_comparison_doubtful_is_said(molecules, of_molecules, tmp_path):
     out = tmp_path / "out.csv"
     own = run("predict", of_molecules, molecules, "-o", out).stderr
-    assert f"{molecules} is what the run learned from: the metrics are of training graphs" in own
+    assert f"{molecules} is what the run learned from: the metrics are of training, too" in own
     new = tmp_path / "new.csv"
     new.write_text("smiles,size\nC,1\nCC,2\nCCC,1\nCCCC,-999\n")
     assert "1 label of target size is -999" in run("predict", of_molecules, new, "-o", out).stderr
