@@ -1,9 +1,11 @@
 """Triton's interpreter, without what it does again and again, and spends much of its time on.
 
-It replaces each function of the language for a launch, and once more for every call of a helper;
-and it makes the table of NumPy's dtypes for every number of which it wants one.
+It replaces each function of the language for a launch, and once more for every call of a helper; it
+makes the table of NumPy's dtypes for every number of which it wants one; and it computes whether
+sums and products of integers overflow, but tells nobody unless it debugs.
 """
 
+import dataclasses
 from functools import cache
 
 
@@ -32,3 +34,5 @@ def hasten() -> None:
         return dtypes[kind.scalar.name]
 
     interpreter._patch_lang, interpreter._get_np_dtype = replace_once, known_dtype
+    builder = interpreter.interpreter_builder
+    builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)

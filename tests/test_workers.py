@@ -15,21 +15,37 @@ from grant_fast.workers import cores, share_out
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
-#: Prints the processes that work, and works until it is ended.
+#: Prints the two processes that work, and works until it is ended. They take jobs in pairs, so that
+#: neither does both; a job that was begun leaves a file.
 ENDLESS = """
 import os, time
+from pathlib import Path
 from grant_fast.workers import share_out
 
 def work(number):
+    pair = Path(__file__).parent / f"pair-{number // 2}"
+    pair.mkdir(exist_ok=True)
+    (pair / str(number)).touch()
+    while len(list(pair.iterdir())) < 2:
+        time.sleep(0.01)
     if number > 1:
         time.sleep(100)
-    time.sleep(0.2)  # the other process takes the other number
     return os.getpid()
 
 if __name__ == "__main__":
     for pid in share_out(2, work, range(9)):
         print(pid, flush=True)
 """
+
+
+def start(folder, seconds=100):
+    """The process that shares out jobs of so many seconds, and the two that work at them."""
+    script = folder / "endless.py"
+    script.write_text(ENDLESS.replace("100", str(seconds)))
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    pids = {int(parent.stdout.readline()) for _ in range(2)}
+    assert len(pids) == 2 and all(map(is_alive, pids))
+    return parent, pids
 
 
 def is_alive(pid: int) -> bool:
@@ -41,11 +57,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_path):
-    script = tmp_path / "endless.py"
-    script.write_text(ENDLESS)
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    workers = {int(parent.stdout.readline()) for _ in range(2)}
-    assert all(map(is_alive, workers))
+    parent, workers = start(tmp_path)
     parent.kill()
     parent.communicate()  # ends once nobody has the output open any more
     until = time.monotonic() + 10
@@ -54,20 +66,17 @@ def test_processes_end_with_the_one_that_started_them_even_if_it_is_killed(tmp_p
     assert not any(map(is_alive, workers))
 
 
-@pytest.mark.parametrize("seconds", [1, 100])  # of work at hand, which is waited for or not
+@pytest.mark.parametrize("seconds", [2, 100])  # of work at hand, which is waited for or not
 def test_an_interrupt_ends_all_soon_and_another_one_does_no_harm(tmp_path, seconds):
-    script, begun = tmp_path / "endless.py", tmp_path / "begun"
-    script.write_text(ENDLESS.replace("100", f"print(file=open({str(begun)!r}, 'a')) or {seconds}"))
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    workers = {int(parent.stdout.readline()) for _ in range(2)}
-    while not begun.exists() or len(begun.read_text()) < 2:
+    parent, workers = start(tmp_path, seconds)
+    while len(list(tmp_path.glob("pair-1/*"))) < 2:
         time.sleep(0.01)
     for _ in range(2):
         parent.send_signal(signal.SIGINT)
         time.sleep(0.2)
     parent.communicate(timeout=30)
     assert parent.returncode != 0 and not any(map(is_alive, workers))
-    assert len(begun.read_text()) == 2  # what waited was not begun
+    assert not (tmp_path / "pair-2").exists()  # what waited was not begun
 
 
 def test_a_process_that_was_killed_is_one_line():
