@@ -22,9 +22,10 @@ from ..graphs import PackedGraphs
 from ..tasks import Task, fits, measured
 from .doubts import doubts_of_labels
 from .elements import unseen_elements
-from .folder import SKIPPED_FILE, SPLIT_FILE, TEST_FILE, read_config, remove_files
+from .folder import SKIPPED_FILE, TEST_FILE, read_config, remove_files
 from .judging import Judgement, judge
 from .model import ModelSpec
+from .parts import learned, write_split
 from .predict import Predictor, answers_of, load_predictor
 from .targets import targets_of
 
@@ -128,7 +129,7 @@ def predict_table(
         y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
         doubts += [f"not compared: {said}" for said in problems]
-    doubts += _doubts_of_measure(y, source, predictors)
+    doubts += _doubts_of_measure(graphs, y, source, predictors)
     return Outcome(judge(each, y, predictors[0]), doubts, failed)
 
 
@@ -159,7 +160,7 @@ def predict_packed(
     if y is not None and (unlike := _unlike(predictors[0].spec, graphs)):
         doubts.append(f"not compared: {source} {unlike}")
         y = None
-    doubts += _doubts_of_measure(y, source, predictors)
+    doubts += _doubts_of_measure(graphs, y, source, predictors)
     return Outcome(judge(each, y, predictors[0]), doubts, [])
 
 
@@ -181,15 +182,23 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
 
 
 def _doubts_of_measure(
-    y: Tensor | None, source: str | Path, predictors: Sequence[Predictor]
+    graphs: PackedGraphs, y: Tensor | None, source: str | Path, predictors: Sequence[Predictor]
 ) -> list[str]:
-    """What makes the labels of a source a doubtful measure, a line each."""
+    """What makes the labels of graphs, which a source gave, a doubtful measure, a line each."""
     task = predictors[0].spec.task
-    if y is None or not measured(y, task).any():
+    if y is None or not (there := measured(y, task)).any():
         return []
     lines = doubts_of_labels(y, task)
     if os.path.realpath(source) in [os.path.realpath(run.config.source) for run in predictors]:
         lines.append(f"{source} is what the run learned from: the metrics are of training, too")
+    elif predictors[0].spec.encoder == "atom" and task.level == "graph":
+        labelled = there.view(len(y), -1).any(1)
+        seen = torch.zeros_like(labelled)
+        for folder in filter(None, (run.folder for run in predictors)):
+            seen |= learned(folder, graphs)
+        if count := int((seen & labelled).sum()):
+            total = int(labelled.sum())
+            lines.append(f"{count} of {total} molecules with a label look like one in training")
     return lines
 
 
@@ -255,9 +264,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
     Raises:
         InputError: a file cannot be written, or the run's own cannot be read.
     """
-    ids, split = dataset.graphs.ids.cpu(), dataset.split
-    parts = [(graph, part) for part, where in split.items() for graph in ids[where].tolist()]
-    atomic_write_csv(run_dir / SPLIT_FILE, ["graph", "part"], sorted(parts))
+    write_split(run_dir, dataset)
     remove_files(run_dir, [SKIPPED_FILE])  # of the data before they were mended
     if dataset.skipped:
         atomic_write_csv(run_dir / SKIPPED_FILE, ["row", "text"], dataset.skipped)
@@ -265,7 +272,7 @@ def write_parts(run_dir: Path, dataset: Dataset) -> None:
         return
     config, task = read_config(run_dir), dataset.task
     predictor = load_predictor(run_dir, device=config.device)
-    test = split["test"]
+    ids, test = dataset.graphs.ids.cpu(), dataset.split["test"]
     y = targets_of(dataset.graphs, test).cpu().reshape(len(test), -1)
     names = task.class_names
 

@@ -38,6 +38,7 @@ class Predictor:
         spec: the task, and how the network's outputs relate to the targets.
         checksum: of the data that it learned from, see `Dataset.checksum`; None if that is unknown.
         metric: that the run was judged by; "" if that is unknown.
+        folder: of the run; None if that is unknown.
     """
 
     model: FlexGCN
@@ -45,6 +46,7 @@ class Predictor:
     spec: ModelSpec
     checksum: int | None = None
     metric: str = ""
+    folder: Path | None = None
 
     def __call__(self, graphs: PackedGraphs, progress: bool = False) -> Tensor:
         """Own units (regression) or probabilities, float32 [rows, columns] on the CPU.
@@ -175,7 +177,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     model = build_model(config, spec)
     load_weights(model, state["model"], path)
     model = model.to(resolve_device(device)).eval()
-    return Predictor(model, config, spec, state.get("data"), state.get("metric", ""))
+    return Predictor(model, config, spec, state.get("data"), state.get("metric", ""), folder)
 
 
 def _without_weights(folder: Path, name: str, config: RunConfig) -> str:

@@ -133,6 +133,26 @@ def test_what_makes_a_comparison_doubtful_is_said(molecules, of_molecules, tmp_p
     assert "learned from" not in run("predict", of_molecules, new, "-o", out).stderr
 
 
+def test_molecules_that_the_run_learned_from_are_counted(molecules, of_molecules, tmp_path):
+    split, new, out = of_molecules / "split.csv", tmp_path / "new.csv", tmp_path / "out.csv"
+    header, *rows = lines_of(split)
+    words = [of_molecules, new, "-o", out]
+    smiles, known = [row[0] for row in lines_of(molecules)], "look like one in training"
+    assert header == ["graph", "part", "fingerprint"]
+    assert "CCO" in {smiles[int(graph) - 1] for graph, part, _ in rows if part == "train"}
+    new.write_text("smiles,size\nOCC,3\nCCO,\nCCCCCCCC,8\n")
+    said = run("predict", *words).stderr
+    assert f"1 of 2 molecules with a label {known}" in said
+    new.write_text("smiles,size\nOCC,\nCCCCCCCC,8\n")
+    assert known not in run("predict", *words).stderr
+    new.write_text(molecules.read_text())
+    assert f"of 30 molecules with a label {known}" in run("predict", *words).stderr
+    for column in ("", ",1.2E+15", ",-1"):  # of an older run, or edited by a spreadsheet
+        split.write_text(",".join(header) + "".join(f"\n{i},train{column}" for i in range(9)))
+        result = run("predict", *words)
+        assert result.exit_code == 0 and known not in result.stderr
+
+
 def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
     words = ["--target", "size,toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
     assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
