@@ -116,9 +116,9 @@ class Adjacency:
             )
         if edge_weight is not None and not edge_weight.is_floating_point():
             raise InputError(
-                f"edge_weight is {edge_weight.dtype}: if you meant batch=…, give it to FlexGCN by "
-                "name (a layer takes none); weights must be floating point, such as "
-                "edge_weight.float()"
+                f"edge_weight is {edge_weight.dtype}: weights must be floating point, such as "
+                "edge_weight.float(); if you meant batch=…, give it to FlexGCN by name (a layer "
+                "takes none)"
             )
         if isinstance(edges, Tensor) and edges.layout == torch.strided:
             return cls.from_edge_index(plain_tensor(edges), edge_weight, num_nodes, dtype)

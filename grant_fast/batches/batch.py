@@ -93,6 +93,19 @@ class GraphBatch:
             raise InputError(CHANGED.format(name))
         super().__setattr__(name, value)
 
+    def __contains__(self, name: object) -> bool:
+        """Whether the graphs have it, as PyG's `"edge_weight" in batch`."""
+        return name in _READ_ONLY and getattr(self, str(name)) is not None
+
+    def __getitem__(self, name: str) -> Any:
+        """PyG's `batch["x"]`, which is `batch.x`."""
+        if not isinstance(name, str):
+            raise InputError(
+                f"a GraphBatch has names, as batch['x'], and no {name!r}: single graphs are in its "
+                "dataset, graphs[batch.positions]"
+            )
+        return getattr(self, name)
+
     if not TYPE_CHECKING:  # to whom every name would be one
 
         def __getattr__(self, name: str) -> Any:

@@ -2,7 +2,10 @@
 
 from typing import Any
 
-_EACH = "write [Data(x=b.x, edge_index=b.edge_index, y=b.y) for b in"
+_EACH = (
+    "write [Data(x=b.x, edge_index=b.edge_index, edge_weight=b.edge_weight, "
+    "edge_attr=b.edge_attr, y=b.y) for b in"
+)
 _OF_BOTH = {
     "cpu": 'write .to("cpu")',
     "cuda": 'write .to("cuda")',

@@ -198,7 +198,7 @@ def pack_targets(
             f"y is {y[row, column].item()} at {level} {row}, column {column}: drop it{hint}"
         )
     if y.numel() and torch.isnan(y).all():
-        raise InputError("y holds no label at all: every entry is NaN")
+        raise InputError("y holds no label at all, every entry is NaN: leave it out")
     return y, level
 
 
