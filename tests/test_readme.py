@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from grant_fast.studies.report import Spread
 from tests.cli.runs import SMILES, run
@@ -60,8 +61,9 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(("page", "example"), EXAMPLES)
-def test_an_example_runs_word_for_word(page, example, request):
+def test_an_example_runs_word_for_word(page, example, request, tmp_path, monkeypatch):
     pytest.importorskip("ogb")
+    monkeypatch.chdir(tmp_path)
     if "hiv" in example:
         request.getfixturevalue("hiv")
     if "init_process_group" in example:
@@ -70,6 +72,21 @@ def test_an_example_runs_word_for_word(page, example, request):
         warnings.simplefilter("ignore")
         pytest.importorskip("torch_geometric")
         exec(compile(example, f"an example of {page}", "exec"), {})
+
+
+def test_the_loop_that_stops_goes_on_to_the_same_result(tmp_path, monkeypatch):
+    pytest.importorskip("ogb")
+    (loop,) = (e.values[1] for e in EXAMPLES if "set_rng_state" in e.values[1])
+    ends = []
+    for name, parts in (("whole", [50]), ("stopped", [20, 50])):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        for end in parts:
+            torch.manual_seed(0)
+            done: dict = {}
+            exec(compile(loop.replace("first, 50", f"first, {end}"), name, "exec"), done)
+        ends.append(done["net"].state_dict())
+    assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
 
 def anchors(text: str) -> set[str]:
