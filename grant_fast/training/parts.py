@@ -33,15 +33,17 @@ def write_split(run_dir: Path, dataset: Dataset) -> None:
         atomic_write_csv(run_dir / SPLIT_FILE, _HEADER, [row[:2] for row in rows])
 
 
-def learned(run_dir: Path, graphs: PackedGraphs) -> Tensor:
-    """Which molecules look like one that a run learned from, bool [G] on the CPU; none of them
-    where its split.csv does not say, or is not there."""
+def learned(run_dir: Path, graphs: PackedGraphs) -> Tensor | None:
+    """Which molecules look like one that a run learned from, bool [G] on the CPU; None where its
+    split.csv does not say, or is not there."""
     try:
         with open(run_dir / SPLIT_FILE, encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             known = {row.get(_LOOKS) for row in rows if row.get("part") == "train"}
     except (OSError, UnicodeDecodeError, csv.Error):
-        known = set()
+        return None
+    if not known - {None}:
+        return None
     return torch.tensor([look in known for look in _looks_of(graphs)], dtype=torch.bool)
 
 

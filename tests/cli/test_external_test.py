@@ -126,11 +126,21 @@ def test_predictions_are_never_taken_for_labels(of_molecules, tmp_path):
 def test_what_makes_a_comparison_doubtful_is_said(molecules, of_molecules, tmp_path):
     out = tmp_path / "out.csv"
     own = run("predict", of_molecules, molecules, "-o", out).stderr
-    assert f"{molecules} is what the run learned from: the metrics are of training, too" in own
+    assert "of 30 molecules with a label look like one in training" in own
     new = tmp_path / "new.csv"
     new.write_text("smiles,size\nC,1\nCC,2\nCCC,1\nCCCC,-999\n")
     assert "1 label of target size is -999" in run("predict", of_molecules, new, "-o", out).stderr
     assert "learned from" not in run("predict", of_molecules, new, "-o", out).stderr
+
+
+def test_other_graphs_are_known_by_their_file(trained, tmp_path):
+    numbers, out = tmp_path / "numbers.gfast", tmp_path / "out.csv"
+    assert run("pack", "gen-reg", "--graphs", 20, "-o", numbers).exit_code == 0
+    says = "is what the run learned from: the metrics are of training, too"
+    assert says not in run("predict", trained, numbers, "-o", out).stderr
+    quick = ["--epochs", 1, "--batch-size", 4, "--device", "cpu"]
+    assert run("train", numbers, *quick, "-o", tmp_path / "own").exit_code == 0
+    assert f"{numbers} {says}" in run("predict", tmp_path / "own", numbers, "-o", out).stderr
 
 
 def test_molecules_that_the_run_learned_from_are_counted(molecules, of_molecules, tmp_path):
@@ -147,10 +157,16 @@ def test_molecules_that_the_run_learned_from_are_counted(molecules, of_molecules
     assert known not in run("predict", *words).stderr
     new.write_text(molecules.read_text())
     assert f"of 30 molecules with a label {known}" in run("predict", *words).stderr
-    for column in ("", ",1.2E+15", ",-1"):  # of an older run, or edited by a spreadsheet
+    silent = f"{of_molecules} does not say which molecules it learned from"
+    for column in ("", ",1.2E+15"):  # of an older run, or edited by a spreadsheet
         split.write_text(",".join(header) + "".join(f"\n{i},train{column}" for i in range(9)))
         result = run("predict", *words)
         assert result.exit_code == 0 and known not in result.stderr
+        assert (silent in result.stderr) == (column == "")
+    split.unlink()
+    assert silent in run("predict", *words).stderr
+    assert run("train", "--resume", "-o", of_molecules).exit_code == 0
+    assert known in run("predict", *words).stderr
 
 
 def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
