@@ -22,10 +22,10 @@ from ..graphs import PackedGraphs
 from ..tasks import Task, fits, measured
 from .doubts import doubts_of_labels
 from .elements import unseen_elements
-from .folder import SKIPPED_FILE, SPLIT_FILE, TEST_FILE, read_config, remove_files
+from .folder import SKIPPED_FILE, TEST_FILE, read_config, remove_files
 from .judging import Judgement, judge
 from .model import ModelSpec
-from .parts import learned, write_split
+from .parts import known_molecules, write_split
 from .predict import Predictor, answers_of, load_predictor
 from .targets import targets_of
 
@@ -190,29 +190,9 @@ def _doubts_of_measure(
         return []
     lines = doubts_of_labels(y, task)
     if predictors[0].spec.encoder == "atom" and task.level == "graph":
-        return lines + _known_molecules(graphs, there.view(len(y), -1).any(1), predictors)
+        return lines + known_molecules(graphs, there.view(len(y), -1).any(1), predictors)
     if os.path.realpath(source) in [os.path.realpath(run.config.source) for run in predictors]:
         lines.append(f"{source} is what the run learned from: the metrics are of training, too")
-    return lines
-
-
-def _known_molecules(
-    graphs: PackedGraphs, labelled: Tensor, predictors: Sequence[Predictor]
-) -> list[str]:
-    """How many of the labelled molecules runs learned from, and which runs do not say, a line
-    each."""
-    lines, seen = [], torch.zeros_like(labelled)
-    for folder in filter(None, (run.folder for run in predictors)):
-        if (found := learned(folder, graphs)) is not None:
-            seen |= found
-        else:
-            lines.append(
-                f"{folder} does not say which molecules it learned from, and these may be among "
-                f"them: `grant-fast train --resume -o {folder}` writes its {SPLIT_FILE}"
-            )
-    if count := int((seen & labelled).sum()):
-        total = int(labelled.sum())
-        lines.append(f"{count} of {total} molecules with a label look like one in training")
     return lines
 
 

@@ -1,9 +1,9 @@
-"""Which graphs a run learned from, as its split.csv says."""
+"""Which graphs a run learned from: its split.csv, and what new molecules have in common with it."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ..data.alike import CHIRALITY, fingerprints
@@ -11,6 +11,7 @@ from ..data.dataset import Dataset
 from ..files import atomic_write_csv
 from ..graphs import PackedGraphs
 from .folder import SPLIT_FILE
+from .predict import Predictor, resuming
 
 _HEADER = ["graph", "part"]
 _LOOKS = "fingerprint"
@@ -33,18 +34,44 @@ def write_split(run_dir: Path, dataset: Dataset) -> None:
         atomic_write_csv(run_dir / SPLIT_FILE, _HEADER, [row[:2] for row in rows])
 
 
-def learned(run_dir: Path, graphs: PackedGraphs) -> Tensor | None:
-    """Which molecules look like one that a run learned from, bool [G] on the CPU; None where its
-    split.csv does not say, or is not there."""
+def known_molecules(
+    graphs: PackedGraphs, labelled: Tensor, predictors: Sequence[Predictor]
+) -> list[str]:
+    """How many of the labelled molecules look like one that runs learned from, and which runs do
+    not say, a line each.
+
+    Args:
+        graphs: molecules that the runs can take.
+        labelled: which of them have a label, bool [G] on the CPU.
+        predictors: of the runs.
+    """
+    lines, known = [], set[str]()
+    for run in predictors:
+        if run.folder is None:
+            continue
+        looks = _learned(run.folder)
+        if not looks:
+            lines.append(
+                f"{run.folder} does not say which molecules it learned from, and these may be "
+                f"among them: {resuming(run.folder, run.config)} writes its {SPLIT_FILE}"
+            )
+        known |= looks
+    flags = zip(_looks_of(graphs), labelled.tolist(), strict=True)
+    if count := sum(has_label and looks in known for looks, has_label in flags):
+        total = int(labelled.sum())
+        lines.append(f"{count} of {total} molecules with a label look like one in training")
+    return lines
+
+
+def _learned(run_dir: Path) -> set[str]:
+    """What the molecules look like that a run learned from; nothing where its split.csv does not
+    say, or is not there."""
     try:
         with open(run_dir / SPLIT_FILE, encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
-            known = {row.get(_LOOKS) for row in rows if row.get("part") == "train"}
+            return {row[_LOOKS] for row in rows if row.get("part") == "train" and row.get(_LOOKS)}
     except (OSError, UnicodeDecodeError, csv.Error):
-        return None
-    if not known - {None}:
-        return None
-    return torch.tensor([look in known for look in _looks_of(graphs)], dtype=torch.bool)
+        return set()
 
 
 def _looks_of(graphs: PackedGraphs) -> list[str]:

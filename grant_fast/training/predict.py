@@ -188,7 +188,12 @@ def _without_weights(folder: Path, name: str, config: RunConfig) -> str:
 
 def continued(folder: Path, config: RunConfig) -> str:
     """That a run has not ended, and what continues it."""
-    command = shlex.join(["grant-fast", "train", "--resume", "-o", str(folder)])
-    if config.source.startswith(MEMORY):
-        command = "train(…, resume=True) in Python"
+    command = resuming(folder, config)
     return f"its training has not ended; {command} continues it if it was stopped"
+
+
+def resuming(folder: Path, config: RunConfig) -> str:
+    """The command that takes up a run, ended or not."""
+    if config.source.startswith(MEMORY):
+        return "train(…, resume=True) in Python"
+    return shlex.join(["grant-fast", "train", "--resume", "-o", str(folder)])
