@@ -14,7 +14,7 @@ from ..batches.layout import DatasetEdges, DatasetSide, PackedCSR
 from ..batches.tiles import BitRows, bit_rows
 from ..caching import kept, kept_property, writes
 from ..devices import indexed, memory_of
-from ..errors import InputError, whole_number
+from ..errors import InputError
 from ..indexing import (
     Positions,
     as_positions,
@@ -211,17 +211,6 @@ class FlatGraphs:
     def batch(self, where: Positions) -> GraphBatch:
         """The graphs at these positions (0 … G-1), in this order, as one `GraphBatch`."""
         return GraphBatch(self, as_positions(where, self.num_graphs))
-
-    def batches(self, batch_size: int, where: Positions = slice(None)) -> Iterable[GraphBatch]:
-        """The graphs at `where`, `batch_size` at a time, in order."""
-        whole_number("batch_size", batch_size)
-        positions = as_positions(where, self.num_graphs)
-        if isinstance(positions, slice):
-            for start in range(positions.start, positions.stop, batch_size):
-                yield GraphBatch(self, slice(start, min(start + batch_size, positions.stop)))
-        else:
-            for chunk in positions.split(batch_size):
-                yield GraphBatch(self, chunk)
 
     def subset(self, where: Positions) -> "Self":
         """A `PackedGraphs` of the graphs at these positions, with their ids."""

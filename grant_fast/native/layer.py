@@ -33,7 +33,7 @@ class _FlexConv(torch.autograd.Function):
             *(order, h_in, h_out, int(relu), weight, bias, y),
         )
         ctx.save_for_backward(x, weight, y if relu else None)
-        ctx.adjacency, ctx.packed, ctx.has_bias = adjacency, packed, bias is not None
+        ctx.adjacency, ctx.packed = adjacency, packed
         return y
 
     @staticmethod
@@ -46,7 +46,7 @@ class _FlexConv(torch.autograd.Function):
         struct, parts = split(ctx.adjacency, 4 * weight.numel())
         dx = torch.empty_like(x) if needs_dx else None
         dw = torch.empty_like(weight)
-        db = weight.new_empty(h_out) if ctx.has_bias and needs_db else None
+        db = weight.new_empty(h_out) if needs_db else None
         dvalue = None
         if ctx.needs_input_grad[6]:  # without hops it is 0
             dvalue = x.new_zeros(ctx.adjacency.batch.num_edges)

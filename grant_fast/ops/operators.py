@@ -77,9 +77,8 @@ def _(grad, x, weight, needs_dx, needs_dvalue, compiled, rowptr, col, value, *tr
 
 
 def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, ctx.compiled, *csr = inputs
+    x, weight, _, ctx.compiled, *csr = inputs
     ctx.save_for_backward(x, weight, *csr)
-    ctx.has_bias = bias is not None
 
 
 def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
@@ -89,7 +88,7 @@ def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
     dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
         grad, x, weight, needs_dx, needs_dvalue, ctx.compiled, *csr
     )
-    db = grad.sum(0) if ctx.has_bias and needs_db else None
+    db = grad.sum(0) if needs_db else None
     dvalue = dvalue if needs_dvalue else None
     return dx if needs_dx else None, dw, db, *[None] * 3, dvalue, *[None] * 3
 

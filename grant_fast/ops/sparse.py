@@ -77,10 +77,9 @@ def masked(grad: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, relu, *csr = inputs
+    x, weight, _, relu, *csr = inputs
     # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
     ctx.save_for_backward(x, output if relu else None, weight, *csr)
-    ctx.has_bias = bias is not None
 
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
@@ -93,7 +92,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     return (
         dx if needs_dx else None,
         dw if needs_dw else None,
-        db if needs_db and ctx.has_bias else None,
+        db if needs_db else None,
         *[None] * 3,
         dvalue if needs_dvalue else None,
         *[None] * 3,

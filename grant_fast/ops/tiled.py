@@ -143,10 +143,10 @@ def _(grad, x, code, index, y, weight, in_dataset, needs_dx, needs_dw, *structur
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, code, index, weight, bias, rows, relu, *structure = inputs
+    x, code, index, weight, _, rows, relu, *structure = inputs
     # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
     ctx.save_for_backward(x, code, index, output if relu else None, weight, *structure)
-    ctx.has_bias, ctx.in_dataset = bias is not None, rows is not None
+    ctx.in_dataset = rows is not None
 
 
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
@@ -164,7 +164,7 @@ def _grad(ctx, grad):  # type: ignore[no-untyped-def]
         None,
         None,
         dw if needs_dw else None,
-        db if needs_db and ctx.has_bias else None,
+        db if needs_db else None,
         *[None] * (2 + len(structure)),
     )
 

@@ -24,8 +24,8 @@ from .doubts import doubts_of_labels
 from .elements import unseen_elements
 from .folder import SKIPPED_FILE, TEST_FILE, read_config, remove_files
 from .judging import Judgement, judge
+from .learned import known_molecules, write_split
 from .model import ModelSpec
-from .parts import known_molecules, write_split
 from .predict import Predictor, answers_of, load_predictor
 from .targets import targets_of
 
@@ -246,7 +246,7 @@ def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
     return answers
 
 
-def write_parts(run_dir: Path, dataset: Dataset) -> None:
+def write_tables(run_dir: Path, dataset: Dataset) -> None:
     """What a finished run learned from and how it did, by graphs' ids: split.csv, skipped.csv and
     test.csv.
 

@@ -9,7 +9,7 @@ from ..data.dataset import Dataset
 from ..devices import on_cpu
 from ..errors import InputError
 from ..files import alone_in, closest
-from .answers import write_parts
+from .answers import write_tables
 from .config import DATA, MEMORY, RunConfig
 from .defaults import config_of
 from .folder import check_free, make_folder
@@ -71,7 +71,7 @@ def train_to_the_end(trainer: Trainer, dataset: Dataset, observer: Observer | No
     make_folder(trainer.run_dir)
     with alone_in(trainer.run_dir):
         result = trainer.fit(observer)
-        write_parts(trainer.run_dir, dataset)
+        write_tables(trainer.run_dir, dataset)
     return result
 
 

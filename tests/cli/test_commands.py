@@ -14,7 +14,7 @@ import torch
 
 import grant_fast
 from grant_fast import PackedGraphs
-from grant_fast.cli import shell
+from grant_fast.cli import messages, runs
 from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
@@ -306,7 +306,7 @@ def test_predictions_that_are_no_numbers_are_refused(of_molecules, molecules, tm
 
 def test_the_command_that_goes_on_replaces_nothing(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["grant-fast", "compare", "a b.csv", "--overwrite"])
-    assert shell.again() == "grant-fast compare 'a b.csv' --resume"
+    assert runs.again() == "grant-fast compare 'a b.csv' --resume"
 
 
 def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path):
@@ -386,7 +386,7 @@ def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     ],
 )
 def test_a_run_on_a_share_of_the_graphs_says_so(settings, said):
-    lines = shell.described_share(RunConfig(**settings), 10_001)
+    lines = messages.described_share(RunConfig(**settings), 10_001)
     remedy = "--arm full takes all, which is slower and often more accurate"
     assert lines == ([f"{said}{remedy})"] if said else [])
 
@@ -411,7 +411,7 @@ def test_narrow_networks_take_few_threads_unless_the_user_chose(
     before = torch.get_num_threads()
     torch.set_num_threads(cores)
     try:
-        shell.use_fitting_threads(RunConfig(hidden_channels=(width,)))
+        runs.use_fitting_threads(RunConfig(hidden_channels=(width,)))
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

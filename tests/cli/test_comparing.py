@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from grant_fast.cli.shell import described_stay
+from grant_fast.cli.messages import described_stay
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
 from tests.cli.runs import SIZE, SMALL, fails, run

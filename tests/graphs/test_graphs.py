@@ -306,14 +306,6 @@ def test_dataloader_refuses_to_mix_datasets():
         next(iter(loader))
 
 
-def test_batches_cover_everything_once():
-    graphs = Case().graphs
-    assert [len(b) for b in graphs.batches(5)] == [5, 5, 2]
-    assert [b.ids.tolist() for b in graphs.batches(2, [4, 9, 1])] == [[4, 9], [1]]
-    with pytest.raises(InputError, match="batch_size=0"):
-        list(graphs.batches(0))
-
-
 def test_repr_counts():
     text = repr(Case(sizes=(3, 2)).graphs)
     assert text.startswith("PackedGraphs(num_graphs=2, num_nodes=5, num_edges=")

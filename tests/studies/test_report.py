@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
-from grant_fast.cli.shell import show_results
+from grant_fast.cli.messages import show_results
 from grant_fast.errors import InputError
 from grant_fast.studies import curves
 from grant_fast.studies.curves import draw_curves

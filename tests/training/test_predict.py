@@ -12,7 +12,7 @@ from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
-from grant_fast.training.answers import _apart, predict_packed, write_parts
+from grant_fast.training.answers import _apart, predict_packed, write_tables
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import MEMORY
 from grant_fast.training.metrics import evaluate
@@ -31,7 +31,7 @@ def test_what_was_not_measured_stays_empty_beside_the_predictions(tmp_path, conf
     dataset.split["test"] = torch.cat([torch.tensor([0]), dataset.split["test"]])
     dataset.split["train"] = dataset.split["train"][1:]
     Trainer(dataset, config(epochs=1), tmp_path).fit()
-    write_parts(tmp_path, dataset)
+    write_tables(tmp_path, dataset)
     with open(tmp_path / "test.csv", newline="") as file:
         missing, *others = csv.DictReader(file)
     targets = 1 if kind in ("binary", "multiclass") else 2
@@ -42,9 +42,9 @@ def test_what_was_not_measured_stays_empty_beside_the_predictions(tmp_path, conf
 def test_what_could_be_read_after_all_is_no_longer_listed(tmp_path, config):
     dataset = make_dataset()
     Trainer(dataset, config(epochs=1), tmp_path).fit()
-    write_parts(tmp_path, replace(dataset, skipped=[(7, 'C"')]))
+    write_tables(tmp_path, replace(dataset, skipped=[(7, 'C"')]))
     assert (tmp_path / "skipped.csv").read_text() == 'row,text\n7,"C"""\n'
-    write_parts(tmp_path, dataset)
+    write_tables(tmp_path, dataset)
     assert not (tmp_path / "skipped.csv").exists()
 
 
@@ -52,7 +52,7 @@ def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     dataset = make_dataset("binary")
     dataset.task = replace(dataset.task, names=("graph",))
     Trainer(dataset, config(epochs=1), tmp_path).fit()
-    write_parts(tmp_path, dataset)
+    write_tables(tmp_path, dataset)
     save_dataset(dataset, tmp_path / "a.gfast")
     predict_packed([load_predictor(tmp_path)], tmp_path / "a.gfast", tmp_path / "out.csv")
     with open(tmp_path / "test.csv") as tested, open(tmp_path / "out.csv") as predicted:
@@ -235,7 +235,7 @@ def test_graphs_that_share_an_id_are_each_in_split_csv(tmp_path, config):
     dataset = make_dataset()
     dataset.graphs.ids = torch.arange(NUM_GRAPHS) // 2
     Trainer(dataset, config(epochs=1), tmp_path).fit()
-    write_parts(tmp_path, dataset)
+    write_tables(tmp_path, dataset)
     rows = (tmp_path / "split.csv").read_text().splitlines()
     assert rows[1:5] == ["0,train", "0,train", "1,train", "1,train"]
     assert len(rows) == 1 + NUM_GRAPHS

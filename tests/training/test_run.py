@@ -10,7 +10,7 @@ import torch
 
 from grant_fast.errors import InputError
 from grant_fast.files import alone_in
-from grant_fast.training.answers import write_parts
+from grant_fast.training.answers import write_tables
 from grant_fast.training.defaults import config_of, defaults_for
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train
@@ -101,9 +101,9 @@ def test_the_folder_is_kept_until_its_last_file_is_there(tmp_path, monkeypatch):
     def write(folder, data):
         with pytest.raises(InputError, match="another process is writing"), alone_in(folder):
             pass
-        write_parts(folder, data)
+        write_tables(folder, data)
 
-    monkeypatch.setattr("grant_fast.training.run.write_parts", write)
+    monkeypatch.setattr("grant_fast.training.run.write_tables", write)
     train(make_dataset("binary"), tmp_path, **TINY)
     assert (tmp_path / "test.csv").exists()
 

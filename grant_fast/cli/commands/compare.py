@@ -11,17 +11,9 @@ from ...files import unzipped_name
 from ...training.config import ARMS, ON_REQUEST
 from ...training.defaults import config_of
 from ..entry import SEEDS, SOURCES, Board, Overwrite, Resume, app
+from ..messages import described, described_stay, show_results
 from ..options import with_settings
-from ..shell import (
-    again,
-    described,
-    described_stay,
-    holds_comparison,
-    interrupted,
-    load,
-    show_results,
-    use_fitting_threads,
-)
+from ..runs import again, holds_comparison, interrupted, load, use_fitting_threads
 from ..terminal import readable, stderr
 
 if TYPE_CHECKING:

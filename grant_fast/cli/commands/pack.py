@@ -9,7 +9,7 @@ from ...files import check_apart, check_writable
 from ...training.config import DATA, RunConfig
 from ..entry import Source, app
 from ..options import with_settings
-from ..shell import load
+from ..runs import load
 from ..terminal import readable
 
 

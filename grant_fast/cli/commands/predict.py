@@ -8,7 +8,8 @@ import typer
 from ...errors import InputError
 from ...files import check_apart, check_writable
 from ..entry import Device, app
-from ..shell import described_judgement, report_skipped, use_fitting_threads
+from ..messages import described_judgement, report_skipped
+from ..runs import use_fitting_threads
 from ..terminal import readable, say
 
 

@@ -8,16 +8,9 @@ import typer
 
 from ...errors import InputError
 from ..entry import SEEDS, Device, Overwrite, Resume, app
+from ..messages import show_results
 from ..options import with_settings
-from ..shell import (
-    again,
-    command,
-    holds_comparison,
-    interrupted,
-    load,
-    show_results,
-    use_fitting_threads,
-)
+from ..runs import again, command, holds_comparison, interrupted, load, use_fitting_threads
 from ..terminal import readable, stderr
 
 

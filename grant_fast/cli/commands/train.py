@@ -1,6 +1,5 @@
 """`grant-fast train`."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,17 +9,9 @@ from ...errors import InputError
 from ...files import unzipped_name
 from ...training.defaults import config_of
 from ..entry import SOURCES, Board, Overwrite, Resume, app
+from ..messages import described, described_share, described_test
 from ..options import with_settings
-from ..shell import (
-    described,
-    described_share,
-    described_test,
-    holds_run,
-    interrupted,
-    load,
-    saved_config,
-    use_fitting_threads,
-)
+from ..runs import holds_run, interrupted, load, saved_config, use_fitting_threads
 from ..terminal import readable, stderr
 
 
@@ -52,6 +43,7 @@ def train(
     from ...training.console import ConsoleObserver
     from ...training.folder import CONFIG_FILE, check_flags, check_free
     from ...training.observers import Observers, TensorBoard
+    from ...training.predict import resuming
     from ...training.run import train_to_the_end
     from ...training.trainer import Trainer
 
@@ -79,8 +71,7 @@ def train(
         with ConsoleObserver(stderr(), about=about) as shown:
             result = train_to_the_end(trainer, dataset, Observers([shown, *observers]))
     except KeyboardInterrupt:
-        command = shlex.join(["grant-fast", "train", "--resume", "-o", str(out)])
-        raise interrupted(holds_run(out, config), command) from None
+        raise interrupted(holds_run(out, config), resuming(out, config)) from None
     for line in described_test(result, dataset):
         print(line)
     print(f"run folder: {out}")

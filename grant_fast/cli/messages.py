@@ -1,8 +1,5 @@
-"""What the commands say of their data and runs, and the config that a run is taken up with."""
+"""What the commands say of their data and runs."""
 
-import dataclasses
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ..errors import InputError, few, short
+from ..errors import few, short
 from ..training.config import EQUAL_BUDGET, INFOBATCH, RunConfig
 from .terminal import say
 
@@ -20,54 +17,9 @@ if TYPE_CHECKING:
     from ..training.judging import Judgement
     from ..training.records import RunResult
 
-_NARROW, _FEW_THREADS = 32, 4
 _FEW_NAMES = 3
 _FEW_TARGETS = 20
 _OVER_CLASSES = "roc_auc and ap are means over the classes, each against the others"
-
-
-def use_fitting_threads(config: RunConfig) -> None:
-    """Half of the cores, and few, for narrow networks, unless the user chose by OMP_NUM_THREADS.
-
-    Their kernels take a fraction of a millisecond each: where a thread has to share its core with
-    something else, all the others wait for it. On two cores two threads take less time than one if
-    both are idle, and several times more if one is busy.
-    """
-    import torch
-
-    widest = max(*config.hidden_channels, config.embedding, config.head or 0)
-    if widest <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, min(torch.get_num_threads() // 2, _FEW_THREADS)))
-
-
-def load(config: RunConfig, saved_in: Path | None = None) -> Any:
-    """The data set that a config names; what was left out of it is said.
-
-    An error mentions where the config was saved, if the source was not given anew.
-    """
-    from ..training.config import MEMORY
-    from ..training.model import resolve_device
-    from ..training.source import dataset_of
-    from ..workers import cores
-
-    resolve_device(config.device)  # what cannot be used is refused before data are read
-    try:
-        dataset = dataset_of(config, workers=cores(), progress=True)
-    except InputError as error:
-        if saved_in is None or config.source.startswith(MEMORY):
-            raise
-        raise InputError(
-            f"{error} ({config.source} is the source in {saved_in}: if the data have moved, give a "
-            "SOURCE with --resume)"
-        ) from error
-    report_skipped(dataset.skipped, config.source, "skipped")
-    if dataset.unlabelled:
-        several = "s" * (dataset.unlabelled != 1)
-        say(f"skipped {dataset.unlabelled} row{several} without any label")
-    if dataset.left_out:
-        names = few([repr(name) for name in dataset.left_out])
-        say(f"left out of the targets, because not all of their cells are numbers: {names}")
-    return dataset
 
 
 def described(dataset: Any, config: RunConfig) -> list[str]:
@@ -235,60 +187,6 @@ def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int
     for sentence in sentences:
         print(sentence)
     print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
-
-
-def command() -> str:
-    """This command, as one would give it in an empty folder."""
-    words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
-    return shlex.join(["grant-fast", *words])
-
-
-def again() -> str:
-    """The command that goes on with this one, were it interrupted."""
-    return f"{command()} --resume"
-
-
-def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
-    """What to say at Ctrl-C: how to go on, if there is something to go on with."""
-    return KeyboardInterrupt(f"interrupted; continue with: {command}" if can_go_on else "")
-
-
-def holds_run(out: Path, config: RunConfig) -> bool:
-    """Whether this very run, not an earlier one, has begun in a folder."""
-    from ..training.folder import read_config
-
-    try:
-        return read_config(out) == config
-    except InputError:
-        return False
-
-
-def holds_comparison(out: Path, config: RunConfig) -> bool:
-    """Whether this very comparison, not an earlier one, has begun in a folder."""
-    from ..studies.compare import begun_config
-
-    try:
-        found = begun_config(out)
-    except InputError:
-        return False
-    return found is not None and dataclasses.replace(found, arm=config.arm) == config
-
-
-def saved_config(out: Path, source: str | None, changes: dict[str, Any]) -> RunConfig | None:
-    """The config to resume the run in a folder with; None where none has begun there.
-
-    Raises:
-        InputError: the changes are more than another place of the data; or there is neither a run
-            nor a source to begin one with.
-    """
-    from ..training.folder import CONFIG_FILE, check_same, read_config
-
-    if source is not None and not (out / CONFIG_FILE).exists():
-        return None
-    saved = read_config(out)
-    asked = dataclasses.replace(saved, **changes)
-    check_same(saved, asked, out)
-    return asked
 
 
 def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) -> None:
