@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from grant_fast.studies.report import Spread
+from grant_fast.teaching.sampler import MODES
+from grant_fast.training.config import ARMS, INFOBATCH, ON_REQUEST
 from tests.cli.runs import SMILES, run
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +55,14 @@ def one_process(monkeypatch):
         monkeypatch.setenv(name, str(value))
     if sys.platform == "linux":
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
+def test_every_mode_and_arm_is_explained():
+    rows = re.findall(r'^\| `"(\w+)"`[^|]*\| `([\w-]+)` \|', README, re.MULTILINE)
+    assert {mode for mode, _ in rows} == set(MODES)
+    assert {arm for _, arm in rows} == {*ARMS, *ON_REQUEST} - {INFOBATCH}
+    _, _, chooses = PAGES["docs/command-line.md"].partition("`--arm` chooses")
+    assert {*ARMS, *ON_REQUEST} <= set(re.findall(r"`([\w-]+)`", chooses.partition("\n\n")[0]))
 
 
 def test_there_are_examples():

@@ -207,6 +207,8 @@ def _hint(name: str) -> str:
     nearby = path.parent.iterdir() if path.parent.is_dir() else ()
     files = (str(f) for f in nearby if table_kind(f) or f.suffix.lower() == ".gfast")
     twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)
+    if (of_ogb := f"ogbg-mol{name.lower()}") in SETS:
+        return f"; did you mean {of_ogb}?"
     near = closest(name, (*graphon.NAMES, *PYG_SETS, *SETS, *twins, *files))
     return f"; did you mean {near}?" if near else ""
 

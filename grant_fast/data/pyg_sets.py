@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -10,7 +11,9 @@ from . import qm9, zinc
 from .published import Published
 from .splits import PARTS
 
-PYG_SETS = ("QM9", "ZINC")
+#: Each module has `read`, a `SPLIT` into so many graphs, and the `TARGET` that is learned.
+_MODULES: dict[str, ModuleType] = {"QM9": qm9, "ZINC": zinc}
+PYG_SETS = tuple(_MODULES)
 
 
 def load_pyg(
@@ -34,14 +37,12 @@ def load_pyg(
     if name not in PYG_SETS:
         raise InputError(f"unknown PyG set {name!r}: choose one of {', '.join(PYG_SETS)}")
     raw = Path(root) / name / "raw"
-    if name == "QM9":
-        graphs, sizes, target = qm9.read_qm9(raw, progress), qm9.SPLIT, "dipole moment (D)"
-    else:
-        graphs, sizes, target = zinc.read_zinc(raw, progress), zinc.SPLIT, "penalised logP"
+    module = _MODULES[name]
+    graphs, sizes = module.read(raw, progress), module.SPLIT
     if graphs.num_graphs != sum(sizes):
         raise InputError(
             f"{raw} holds {graphs.num_graphs:,} graphs instead of {sum(sizes):,}: delete it to "
             "download it again"
         )
     split = dict(zip(PARTS, torch.arange(sum(sizes)).split(sizes), strict=True))
-    return Published(graphs, split, "regression", "mae", (target,))
+    return Published(graphs, split, "regression", "mae", (module.TARGET,))

@@ -15,7 +15,8 @@ from .progress import track
 from .smiles import import_rdkit
 
 SPLIT = (110_000, 10_000, 10_831)
-TARGET = "mu"  # the dipole moment, in debye
+TARGET = "dipole moment (D)"
+_COLUMN = "mu"  # the target's
 _STRUCTURES, _TARGETS, _SKIPPED = "gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"
 SOURCES = (
     # The archive's digest, as several public repositories that pin their data record it.
@@ -37,7 +38,7 @@ _ELEMENTS = np.array([1, 6, 7, 8, 9])  # H, C, N, O, F
 _HEADER, _FOOTER = 9, 1  # lines around the list of molecules to leave out
 
 
-def read_qm9(raw: Path, progress: bool) -> GraphArrays:
+def read(raw: Path, progress: bool) -> GraphArrays:
     """The molecules, without those that their publishers found inconsistent; fetched if missing.
 
     The features are PyG's eleven: which of H, C, N, O, F; the atomic number; aromatic; sp, sp²,
@@ -126,4 +127,4 @@ def _skipped(path: Path) -> set[int]:
 def _read_targets(path: Path) -> tuple[list[str], list[float]]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    return [row["mol_id"] for row in rows], [float(row[TARGET]) for row in rows]
+    return [row["mol_id"] for row in rows], [float(row[_COLUMN]) for row in rows]

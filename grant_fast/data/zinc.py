@@ -13,6 +13,7 @@ from .pickles import read_pickled_tensors
 from .progress import track
 
 SPLIT = (220_011, 24_445, 5_000)
+TARGET = "penalised logP"
 FILES = ("train.pickle", "val.pickle", "test.pickle")
 # Nobody has published a digest of this archive: what is in it is checked instead.
 SOURCES = (
@@ -24,7 +25,7 @@ SOURCES = (
 _KEYS = ("atom_type", "bond_type", "logP_SA_cycle_normalized")
 
 
-def read_zinc(raw: Path, progress: bool) -> GraphArrays:
+def read(raw: Path, progress: bool) -> GraphArrays:
     """The molecules of train, valid and test, one after another; fetched if they are not there.
 
     An atom is one number, the index of its type; a bond is an edge each way.

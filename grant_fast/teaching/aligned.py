@@ -78,6 +78,8 @@ def _hint(rows: int, y: Tensor, columns: int, task: Task) -> str:
         return "; multiclass targets are class numbers, as y.argmax(1)"
     if task.level == "node" and rows < len(y):
         return "; if the predictions are one a graph, pool=None in FlexGCN gives one a node"
+    if task.level == "node" and rows > len(y):
+        return "; the nodes' of some graphs are graphs.batch(ids).y, not graphs.y[ids]"
     if task.level == "graph" and rows < len(y) and y.numel() == len(y) * columns:
         if rows > 1:
             return "; if they are the nodes', give the task level='node' and FlexGCN pool=None"

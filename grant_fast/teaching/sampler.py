@@ -26,6 +26,8 @@ from .watch import Watch
 
 Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
 MODES = get_args(Mode)
+#: Those that score graphs with the model.
+SCORED = tuple(mode for mode in MODES if mode not in ("random", "full"))
 #: What the paper calls them.
 PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
 
@@ -65,9 +67,11 @@ class GraNTSampler(Sampler[list[int]]):
     that learns standardised targets, would give a wrong ranking: `predict` must undo that.
 
     To rank by your own scores s (s >= 0), give `Task("regression")` and a `predict` that returns
-    y + s, in the shape of y. With T target columns give `Task("regression", num_outputs=T)` and
-    return y + s·√k, where s and k are `[num_graphs, 1]` and k is how many of a graph's targets are
-    not NaN.
+    `batch.y.double() + s`, in the shape of y: in float32, a large y would round s away. With T
+    target columns give `Task("regression", num_outputs=T)` and return y + s·√k, where s and k are
+    `[num_graphs, 1]` and k is how many of a graph's targets are not NaN; where targets are of nodes
+    give `Task("regression", "node")` and return y + s·√k at each node, where k is how many of its
+    graph's nodes have a target. A graph without any target scores 0.
 
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
@@ -100,7 +104,7 @@ class GraNTSampler(Sampler[list[int]]):
         ids: the training graphs' positions, int64, ascending.
         epoch: the epoch that iterating serves.
         scores: float32 `[len(ids)]`, in the order of `ids`: the scores that the last selection
-            ranked by; None if nothing was scored.
+            ranked by; None if nothing was scored, or not since `load_state_dict`.
 
     Raises:
         InputError: a number, name or position that makes no sense, or a task that is not a `Task`.
@@ -161,7 +165,7 @@ class GraNTSampler(Sampler[list[int]]):
         self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
         self._weights: Tensor | None = None  # proportional: what each picked graph counts
         self._watch = Watch()
-        self._needs_model = mode not in ("random", "full")
+        self._needs_model = mode in SCORED
         self.set_epoch(0)
 
     @property

@@ -400,5 +400,5 @@ def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None
     raise InputError(
         f"the model's prediction for the graph with {name} is NaN or infinite (so for "
         f"{int(wrong.sum())} of {len(scores)} graphs): lower the learning rate, or check the "
-        "features and targets"
+        "features, the targets and what predict scales by"
     )

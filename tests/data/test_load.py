@@ -299,6 +299,11 @@ def test_an_unknown_source_lists_what_is_known(source: str) -> None:
         load_dataset(source)
 
 
+def test_a_set_of_molecule_net_is_known_by_ogbs_name() -> None:
+    with pytest.raises(InputError, match=r"did you mean ogbg-molesol\?$"):
+        load_dataset("ESOL")
+
+
 @pytest.mark.parametrize("source", [{"smiles": ["C"], "y": [1]}, None, b"molecules.csv"])
 def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
     kind = type(source).__name__

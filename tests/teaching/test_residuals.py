@@ -267,6 +267,12 @@ def test_a_very_small_or_large_single_error_is_not_lost_to_squaring() -> None:
         ((4, 9), (4, 9), TASKS["several targets"], r'Task\("regression", num_outputs=9\)'),
         ((4, 5), (4, 5), TASKS["multiclass"], r"class numbers, as y\.argmax\(1\)$"),
         ((2, 3), (9, 3), Task("regression", "node", 3), "one a graph, pool=None in FlexGCN"),
+        (
+            (9, 1),
+            (2, 1),
+            Task("regression", "node"),
+            r"graphs.batch\(ids\).y, not graphs.y\[ids\]$",
+        ),
         ((9, 3), (2, 3), TASKS["several targets"], "one a node, pool them"),
         (
             (2, 1),

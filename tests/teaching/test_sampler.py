@@ -11,12 +11,10 @@ from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Task
 from grant_fast.teaching.order import deal, permutation
-from grant_fast.teaching.sampler import GraNTSampler
+from grant_fast.teaching.sampler import MODES, GraNTSampler
 from grant_fast.teaching.schedules import ratio_at, selection_epochs, share_size
 
 REGRESSION = Task("regression")
-SCORED = ["batch", "graph", "global", "proportional"]
-MODES = [*SCORED, "random", "full"]
 
 
 def served(sampler: GraNTSampler) -> list[int]:
@@ -152,6 +150,23 @@ def test_scores_of_ones_own_are_ranked_beside_several_targets_with_gaps(
         graph.y = torch.randn(1, columns)
         graph.y[0, 1:][torch.rand(columns - 1) < 0.3] = math.nan
     task = Task("regression", num_outputs=columns)
+    sampler = GraNTSampler(graphs, task, 8, epochs=1, mode="global", predict=own)
+    sampler.select(nn.Identity(), 0)
+    torch.testing.assert_close(sampler.scores, torch.arange(40.0))
+    assert sampler.selected.tolist() == [36, 37, 38, 39]
+
+
+def test_scores_of_ones_own_are_ranked_beside_targets_of_nodes_with_gaps(make_graphs) -> None:
+    def own(model: nn.Module, batch: Any) -> Tensor:
+        nodes = (~batch.y.isnan()).double()
+        labelled = nodes.new_zeros(batch.num_graphs).index_add_(0, batch.batch, nodes)
+        return batch.y.double() + (batch.uid * labelled.sqrt())[batch.batch]
+
+    graphs = make_graphs(40)
+    for graph in graphs:
+        graph.y = 1e6 * torch.randn(graph.num_nodes)  # beside which float32 would round s away
+        graph.y[1:][torch.rand(graph.num_nodes - 1) < 0.3] = math.nan
+    task = Task("regression", "node")
     sampler = GraNTSampler(graphs, task, 8, epochs=1, mode="global", predict=own)
     sampler.select(nn.Identity(), 0)
     torch.testing.assert_close(sampler.scores, torch.arange(40.0))

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
-from grant_fast.teaching.sampler import MODES, GraNTSampler
+from grant_fast.teaching.sampler import MODES, SCORED, GraNTSampler
 from grant_fast.teaching.schedules import ratio_at
 
 REGRESSION = Task("regression")
-SCORED = ["batch", "graph", "global", "proportional"]
 
 
 @pytest.mark.parametrize("mode", MODES)

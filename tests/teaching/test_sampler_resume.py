@@ -9,11 +9,9 @@ from torch import Tensor
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
-from grant_fast.teaching.sampler import GraNTSampler
+from grant_fast.teaching.sampler import MODES, GraNTSampler
 
 REGRESSION = Task("regression")
-SCORED = ["batch", "graph", "global", "proportional"]
-MODES = [*SCORED, "random", "full"]
 
 
 class Learner:
