@@ -20,7 +20,7 @@ from .order import DEALING, arrange, deal, permutation, serving_order, uniform
 from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
-from .scoring import Ids, Model, Predict, ScoringPass, check_functions, check_numbers
+from .scoring import Ids, Model, Predict, Score, ScoringPass, check_functions, check_numbers
 from .selection import sample_graphs, select_graphs
 from .watch import Watch
 
@@ -64,14 +64,9 @@ class GraNTSampler(Sampler[list[int]]):
 
     Train with any loss: whatever it is, the teacher ranks by the residual of `task`, computed from
     raw outputs: logits, or values in the units of y. Probabilities, or the outputs of a network
-    that learns standardised targets, would give a wrong ranking: `predict` must undo that.
-
-    To rank by your own scores s (s >= 0), give `Task("regression")` and a `predict` that returns
-    `batch.y.double() + s`, in the shape of y: in float32, a large y would round s away. With T
-    target columns give `Task("regression", num_outputs=T)` and return y + s·√k, where s and k are
-    `[num_graphs, 1]` and k is how many of a graph's targets are not NaN; where targets are of nodes
-    give `Task("regression", "node")` and return y + s·√k at each node, where k is how many of its
-    graph's nodes have a target. A graph without any target scores 0.
+    that learns standardised targets, would give a wrong ranking: `predict` must undo that. Of
+    several targets in different units the one with the largest numbers would decide: put each
+    column of y on one scale instead. To rank by numbers of your own, give `score`.
 
     Args:
         dataset: a `PackedGraphs`, a sequence of PyG `Data`, or any sequence that `collate` takes.
@@ -93,6 +88,9 @@ class GraNTSampler(Sampler[list[int]]):
         interval: "curriculum", or a number of epochs; see `grant_fast.teaching.selection_epochs`.
         ids: positions of the training graphs in `dataset`, or a mask; all of them if None.
         predict: `predict(model, batch)` gives the raw outputs; `model(batch)` if None.
+        score: `score(model, batch)` gives a number for each graph, `[num_graphs]`, in place of the
+            size of its residual: the largest are picked first. The batch needs no targets, and
+            `task`, `residual` and `predict` have no say. For mode "proportional" at least 0.
         residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
         seed: for the order and for dealing graphs into batches.
         collate: makes a batch from a list of graphs when scoring; PyG's own if None.
@@ -125,6 +123,7 @@ class GraNTSampler(Sampler[list[int]]):
         interval: Interval = "curriculum",
         ids: Ids | None = None,
         predict: Predict | None = None,
+        score: Score | None = None,
         residual: ResidualKind = "gradient",
         seed: int = 0,
         collate: Collate | None = None,
@@ -144,12 +143,13 @@ class GraNTSampler(Sampler[list[int]]):
         self.seed = whole_number("seed", seed, least=0)
         check_task(task)
         check_residual(residual)
-        check_functions(predict, collate)
+        check_functions(predict, collate, score)
         interval = int(interval) if isinstance(interval, Integral) else interval
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
         self.dataset, self.task, self.mode = dataset, task, mode
         self.predict, self.residual, self.collate = predict, residual, collate
+        self.score = score
         self.ids = distinct_positions(ids, count_graphs(dataset))
         self.replicas = Replicas(num_replicas, rank)
         if len(self.ids) < num_replicas:
@@ -349,6 +349,7 @@ class GraNTSampler(Sampler[list[int]]):
             self.score_batch_size,
             self.collate,
             self._whole,
+            self.score,
         )
         inner = self.replicas.inner(model)
         if self.replicas.count == 1:
@@ -359,7 +360,8 @@ class GraNTSampler(Sampler[list[int]]):
             alike.update(num_nodes=self.dataset.num_nodes, num_edges=self.dataset.num_edges)
         self.replicas.check_alike(alike, scores.device)
         scores = self.replicas.joined(scores, len(self.ids))
-        check_numbers(scores, self.ids, self.dataset)  # now, and so in all processes or in none
+        # Now, and so in all processes or in none.
+        check_numbers(scores, self.ids, self.dataset, own=self.score is not None)
         return scores, None
 
     def _pick(

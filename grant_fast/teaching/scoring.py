@@ -24,6 +24,7 @@ from .residuals import ResidualKind, check_residual, graph_residuals
 
 Model = Callable[..., Any]
 Predict = Callable[[Any, Any], Tensor]
+Score = Callable[[Any, Any], Tensor]
 Ids = Tensor | Sequence[int]
 
 
@@ -126,7 +127,8 @@ class ScoringPass:
     What neither takes (see `fused`) is computed as in inference, and classes of nodes are scored
     in the same pass where the CPU kernels take it (`one_pass.class_scores`).
 
-    Args: as `score_graphs`; `whole` is the batch of all graphs at `positions`, if there is one.
+    Args: as `score_graphs`, and `score` as `GraNTSampler`; `whole` is the batch of all graphs at
+        `positions`, if there is one.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class ScoringPass:
         batch_size: int | None,
         collate: Collate | None,
         whole: GraphBatch | None = None,
+        score: Score | None = None,
     ) -> None:
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size)
@@ -146,10 +149,10 @@ class ScoringPass:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         check_task(task)
         check_residual(residual)
-        check_functions(predict, collate)
+        check_functions(predict, collate, score)
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate
-        self.batch_size, self._whole = batch_size, whole
+        self.batch_size, self._whole, self.score = batch_size, whole, score
 
     def __call__(
         self, model: Model, return_predictions: bool = False, check: bool = True
@@ -173,7 +176,7 @@ class ScoringPass:
                 return fast
             scores, counts, pred = self._by_batches(model, self.positions, return_predictions)
         if check:
-            check_numbers(scores, self.positions, self.graphs)
+            check_numbers(scores, self.positions, self.graphs, own=self.score is not None)
         return scores, counts, pred
 
     def _by_batches(
@@ -182,7 +185,7 @@ class ScoringPass:
         total = len(self.graphs if positions is None else positions)
         device = device_of(model)
         # Only of a model of ours is it known that its outputs are nobody else's.
-        unshared = self.predict is None and not return_predictions
+        unshared = self.predict is None and self.score is None and not return_predictions
         mine = model if unshared and is_plain(model) else None
         # A hook may keep what it was shown, or give something of its own.
         ours = mine is not None and not any(map(is_hooked, mine.modules()))
@@ -200,6 +203,9 @@ class ScoringPass:
                 continue
             if mine is not None and scores.add_in_one_pass(mine, batch):
                 continue
+            if self.score is not None:
+                scores.keep(_one_each(self.score(model, batch), chunk.stop - chunk.start))
+                continue
             pred = _called(model, batch) if self.predict is None else self.predict(model, batch)
             if not ours and isinstance(pred, Tensor):
                 pred = pred.clone()  # a model may write all its outputs into the same memory
@@ -212,7 +218,7 @@ class ScoringPass:
         """Whether the Triton kernels are to score the graphs where they can."""
         if not isinstance(self.graphs, PackedGraphs) or not is_plain(model):
             return False
-        if self.predict is not None or self.collate is not None:
+        if any(given is not None for given in (self.predict, self.collate, self.score)):
             return False
         if self.graphs.device != device_of(model):
             return False
@@ -350,6 +356,17 @@ class _Scores:
         self._done += len(scores)
 
 
+def _one_each(scores: Any, size: int) -> Tensor:
+    """The scores that a user's function gave for a batch, float32 [size]."""
+    if not isinstance(scores, Tensor) or scores.shape not in ((size,), (size, 1)):
+        found = list(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise InputError(
+            f"score gave {found} for a batch of {size} graphs: give a tensor [{size}], a number "
+            "for each graph"
+        )
+    return scores.detach().reshape(size).float()
+
+
 def _called(model: Model, batch: Any) -> Any:
     """`model(batch)`; InputError where the model does not take a batch alone, as PyG's do not."""
     try:
@@ -371,9 +388,17 @@ def _is_of_the_model(error: TypeError) -> bool:
     return any(f.f_globals.get("__name__", "").partition(".")[0] != "torch" for f, _ in frames)
 
 
-def check_functions(predict: Predict | None, collate: Collate | None) -> None:
-    """Refuse what cannot be called (InputError)."""
-    given = {"predict": (predict, "(model, batch)"), "collate": (collate, "a list of graphs")}
+def check_functions(
+    predict: Predict | None, collate: Collate | None, score: Score | None = None
+) -> None:
+    """Refuse what cannot be called, or would not be (InputError)."""
+    if predict is not None and score is not None:
+        raise InputError("predict is not called where score is given: give one of them")
+    given = {
+        "predict": (predict, "(model, batch)"),
+        "score": (score, "(model, batch)"),
+        "collate": (collate, "a list of graphs"),
+    }
     for name, (function, of) in given.items():
         if not (function is None or callable(function)):
             raise InputError(f"{name}={function!r}: give a function of {of}, or None")
@@ -387,8 +412,11 @@ def checked_positions(ids: Ids, total: int) -> Tensor:
     return where
 
 
-def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None:
-    """Refuse scores that are NaN, and name the first such graph (InputError)."""
+def check_numbers(
+    scores: Tensor, positions: Tensor | None, graphs: Any, *, own: bool = False
+) -> None:
+    """Refuse scores that are NaN, and name the first such graph (InputError); `own` are those of a
+    user's function."""
     # Once for the whole pass: looking at each batch would make the device wait for each batch.
     wrong = scores.isnan()
     if not wrong.any():
@@ -397,8 +425,10 @@ def check_numbers(scores: Tensor, positions: Tensor | None, graphs: Any) -> None
     position = first if positions is None else int(positions[first])
     packed = isinstance(graphs, PackedGraphs)
     name = f"id {int(graphs.ids[position])}" if packed else f"position {position}"
+    of_all = f"(so for {int(wrong.sum())} of {len(scores)} graphs)"
+    if own:
+        raise InputError(f"the score of the graph with {name} is NaN {of_all}: give numbers")
     raise InputError(
-        f"the model's prediction for the graph with {name} is NaN or infinite (so for "
-        f"{int(wrong.sum())} of {len(scores)} graphs): lower the learning rate, or check the "
-        "features, the targets and what predict scales by"
+        f"the model's prediction for the graph with {name} is NaN or infinite {of_all}: "
+        "lower the learning rate, or check the features, the targets and what predict scales by"
     )

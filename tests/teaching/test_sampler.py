@@ -1,3 +1,4 @@
+import copy
 import io
 import math
 from typing import Any
@@ -9,9 +10,10 @@ from torch import Tensor, nn
 
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
+from grant_fast.nn import FlexGCN
 from grant_fast.tasks import Task
 from grant_fast.teaching.order import deal, permutation
-from grant_fast.teaching.sampler import MODES, GraNTSampler
+from grant_fast.teaching.sampler import MODES, SCORED, GraNTSampler
 from grant_fast.teaching.schedules import ratio_at, selection_epochs, share_size
 
 REGRESSION = Task("regression")
@@ -122,55 +124,66 @@ def test_any_pyg_model_is_taught_through_predict(make_graphs, name) -> None:
     assert any(not p.equal(b) for p, b in zip(model.parameters(), before, strict=True))
 
 
-def test_scores_of_ones_own_are_ranked_as_errors_of_a_regression(make_graphs) -> None:
-    def weighted(model: nn.Module, batch: Any) -> Tensor:
-        """y + s, where s is |∂L/∂f| at f = 0 of a cross entropy whose positives count five."""
-        return batch.y + torch.where(batch.y > 0, 5, 1) * (0.5 - batch.y).abs()
-
+@pytest.mark.parametrize("mode", SCORED)
+def test_scores_of_ones_own_take_the_place_of_residuals(make_graphs, mode) -> None:
+    """In every mode: two samplers pick the same, by |f - y| or by a function that returns it."""
     graphs = make_graphs(40)
-    for graph in graphs:
-        graph.y = (graph.y > 30).float()
-    sampler = GraNTSampler(
-        graphs, REGRESSION, 8, epochs=1, mode="global", start_ratio=0.25, predict=weighted
+    y = torch.cat([graph.y for graph in graphs])
+    unlabelled = [copy.copy(graph) for graph in graphs]
+    for graph in unlabelled:
+        graph.y = None
+    settings = {"epochs": 1, "mode": mode, "start_ratio": 0.3}
+    usual = GraNTSampler(graphs, REGRESSION, 8, predict=lambda _, batch: 0 * batch.y, **settings)
+    own = GraNTSampler(
+        unlabelled, REGRESSION, 8, score=lambda _, batch: y.abs()[batch.uid], **settings
     )
-    sampler.select(nn.Identity(), 0)
-    assert sampler.selected.tolist() == [i for i, graph in enumerate(graphs) if graph.y == 1]
-    assert sampler.scores.unique().tolist() == [0.5, 2.5]
+    usual.select(nn.Identity(), 0)
+    own.select(nn.Identity(), 0)
+    assert torch.equal(own.scores, usual.scores)
+    assert torch.equal(own.selected, usual.selected)
 
 
-@pytest.mark.parametrize("columns", [2, 9])
-def test_scores_of_ones_own_are_ranked_beside_several_targets_with_gaps(
-    make_graphs, columns
-) -> None:
-    def own(model: nn.Module, batch: Any) -> Tensor:
-        return batch.y + batch.uid[:, None] * (~batch.y.isnan()).sum(1, keepdim=True).sqrt()
+def test_scores_of_ones_own_are_asked_of_the_network_as_it_evaluates() -> None:
+    """Though the kernels could score it, and whatever the scores' sign, shape and dtype."""
+    no_edges = torch.zeros(2, 0, dtype=torch.int64)
+    graphs = PackedGraphs.from_arrays(torch.randn(30, 3), no_edges, torch.arange(30))
+    model = FlexGCN(3, 4, 1, [2, 2], dropout=0.5)
 
-    graphs = make_graphs(40)
-    for graph in graphs:
-        graph.y = torch.randn(1, columns)
-        graph.y[0, 1:][torch.rand(columns - 1) < 0.3] = math.nan
-    task = Task("regression", num_outputs=columns)
-    sampler = GraNTSampler(graphs, task, 8, epochs=1, mode="global", predict=own)
-    sampler.select(nn.Identity(), 0)
-    torch.testing.assert_close(sampler.scores, torch.arange(40.0))
-    assert sampler.selected.tolist() == [36, 37, 38, 39]
+    def score(model: nn.Module, batch: Any) -> Tensor:
+        assert not model.training
+        return model(batch).double() - 100  # [num_graphs, 1]
+
+    sampler = GraNTSampler(graphs, REGRESSION, 8, epochs=1, mode="global", score=score)
+    sampler.select(model, 0)
+    expected = model.eval()(graphs.batch(slice(None)))[:, 0].detach().double().sub(100).float()
+    assert torch.equal(sampler.scores, expected)
+    assert sampler.selected.tolist() == expected.topk(3).indices.sort().values.tolist()
 
 
-def test_scores_of_ones_own_are_ranked_beside_targets_of_nodes_with_gaps(make_graphs) -> None:
-    def own(model: nn.Module, batch: Any) -> Tensor:
-        nodes = (~batch.y.isnan()).double()
-        labelled = nodes.new_zeros(batch.num_graphs).index_add_(0, batch.batch, nodes)
-        return batch.y.double() + (batch.uid * labelled.sqrt())[batch.batch]
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            torch.zeros(3),
+            r"score gave \[3\] for a batch of 8 graphs: give a tensor \[8\], a number",
+        ),
+        (0.5, "score gave float for a batch of 8 graphs"),
+        (torch.full((8,), math.nan), "score of the graph with position 0 is NaN .so for 8 of 8"),
+    ],
+)
+def test_scores_of_ones_own_that_are_none_are_refused(make_graphs, given, says) -> None:
+    sampler = GraNTSampler(
+        make_graphs(8), REGRESSION, 8, epochs=1, score=lambda model, batch: given
+    )
+    with pytest.raises(InputError, match=says):
+        sampler.select(nn.Identity(), 0)
 
-    graphs = make_graphs(40)
-    for graph in graphs:
-        graph.y = 1e6 * torch.randn(graph.num_nodes)  # beside which float32 would round s away
-        graph.y[1:][torch.rand(graph.num_nodes - 1) < 0.3] = math.nan
-    task = Task("regression", "node")
-    sampler = GraNTSampler(graphs, task, 8, epochs=1, mode="global", predict=own)
-    sampler.select(nn.Identity(), 0)
-    torch.testing.assert_close(sampler.scores, torch.arange(40.0))
-    assert sampler.selected.tolist() == [36, 37, 38, 39]
+
+def test_one_function_scores(make_graphs, zero) -> None:
+    with pytest.raises(InputError, match="predict is not called where score is given"):
+        GraNTSampler(make_graphs(8), REGRESSION, 8, epochs=1, predict=zero, score=zero)
+    with pytest.raises(InputError, match="score=3: give a function of"):
+        GraNTSampler(make_graphs(8), REGRESSION, 8, epochs=1, score=3)
 
 
 @pytest.mark.parametrize("num_graphs", [40, 43])
