@@ -275,7 +275,9 @@ def first_of_each_part(dataset: Dataset, num_graphs: int | None) -> Dataset:
     if num_graphs is None or num_graphs >= total:
         return dataset
     sizes = {part: max(1, num_graphs * len(p) // total) for part, p in dataset.split.items()}
-    sizes["train"] = num_graphs - sizes["valid"] - sizes["test"]
+    for part in PARTS:  # what rounding leaves is for training, as far as there are graphs for it
+        left = num_graphs - sum(sizes.values())
+        sizes[part] = min(len(dataset.split[part]), sizes[part] + left)
     kept = {part: positions[: sizes[part]] for part, positions in dataset.split.items()}
     order = torch.cat(list(kept.values())).sort().values
     split = {part: torch.searchsorted(order, positions) for part, positions in kept.items()}

@@ -1,6 +1,7 @@
 """Predictions for molecules whose labels are known: how good they are."""
 
 import json
+import shutil
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_the_molecules_of_the_test_give_the_metrics_of_the_test(table, tmp_path,
     result = json.loads((folder / "result.json").read_text())
     lines = table.read_text().splitlines()
     tested = [lines[int(row[0]) - 1] for row in lines_of(folder / "test.csv")[1:]]
-    new.write_text("\n".join([lines[0], *tested, "nonsense" + "," * 4]) + "\n")
+    new.write_text("\n".join([lines[0], "nonsense" + "," * 4, *tested]) + "\n")
 
     predicted = run("predict", folder, new, "-o", out)
     assert predicted.exit_code == 0, predicted.output
@@ -157,6 +158,16 @@ def test_molecules_that_the_run_learned_from_are_counted(molecules, of_molecules
     assert known not in run("predict", *words).stderr
     new.write_text(molecules.read_text())
     assert f"of 30 molecules with a label {known}" in run("predict", *words).stderr
+    (ethanol,) = {look for graph, _, look in rows if smiles[int(graph) - 1] == "CCO"}
+    graph, _, tested = next(row for row in rows if row[2] != ethanol)
+    second = shutil.copytree(of_molecules, tmp_path / "second")
+    for folder, parts in ((of_molecules, ("train", "test")), (second, ("valid", "train"))):
+        lines = [f"1,{parts[0]},{ethanol}", f"2,{parts[1]},{tested}"]
+        (folder / "split.csv").write_text("\n".join([",".join(header), *lines]))
+    new.write_text(f"smiles,size\nCCO,1\n{smiles[int(graph) - 1]},1\nCCCCCCCC,8\n")
+    assert f"1 of 3 molecules with a label {known}" in run("predict", *words).stderr
+    said = run("predict", of_molecules, second, new, "-o", out).stderr
+    assert f"2 of 3 molecules with a label {known}" in said
     silent = f"{of_molecules} does not say which molecules it learned from"
     for column in ("", ",1.2E+15"):  # of an older run, or edited by a spreadsheet
         split.write_text(",".join(header) + "".join(f"\n{i},train{column}" for i in range(9)))

@@ -109,3 +109,12 @@ def test_contradictions_come_by_how_far_they_go_beyond_their_limits() -> None:
     marks = np.array([7, 7, 7, 3, 3], np.uint64)
     y = np.array([[0.0, 0], [10, 0], [np.nan, 0], [0, 0], [0, 3]])  # 10/8 and 3/1
     assert contradictions(marks, y, np.array([8.0, 1])).tolist() == [[3, 4], [0, 1]]
+
+
+def test_every_column_but_the_one_left_out_is_compared() -> None:
+    def mark(row: list[int], but: int | None = None) -> int:
+        graphs = PackedGraphs.from_arrays(torch.tensor([row]), torch.empty(2, 0), [0])
+        return int(fingerprints(graphs, but)[0])
+
+    assert mark([1, 2, 3]) != mark([2, 1, 3])
+    assert mark([1, 2, 3], 1) == mark([1, 5, 3], 1) != mark([1, 2, 4], 1)

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import save_dataset
+from grant_fast.data.dataset import first_of_each_part, save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
+from tests.rings import make_dataset
 
 SMILES = ["C=C1CC1", "C=C", "C=O"] * 4
 
@@ -83,3 +84,12 @@ def test_a_checksum_is_one_of_the_bytes_whatever_the_dtype() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         found.add(replace(data, graphs=data.graphs.to(dtype)).checksum)
     assert len(found) == 3 and data.checksum == replace(data, graphs=data.graphs.to("cpu")).checksum
+
+
+def test_as_many_graphs_are_kept_of_the_parts_as_were_asked_for():
+    parts = dict(zip(("train", "valid", "test"), torch.arange(20).split([16, 2, 2]), strict=True))
+    dataset = replace(make_dataset(), split=parts)
+    dataset = replace(dataset, graphs=dataset.graphs.subset(slice(0, 20)))
+    for count in range(3, 21):
+        sizes = first_of_each_part(dataset, count).sizes
+        assert sum(sizes) == count and min(sizes) >= 1

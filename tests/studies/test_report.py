@@ -391,3 +391,29 @@ def test_short_times_are_seconds_and_many_graphs_thousands(tmp_path, figures):
     )
     assert not any("m" in text for text in seconds) and max(map(float, seconds)) >= 0.1
     assert any("k" in text for text in graphs)
+
+
+def test_what_the_last_weights_gave_is_in_columns_of_its_own():
+    runs = [
+        replace(
+            each,
+            result=replace(each.result, test_metric_last=0.25),
+            history=(each.history[0], replace(each.history[1], valid_loss=9.0)),
+        )
+        for each in make_runs({"full": [0.5, 0.6]})
+    ]
+    (arm,) = summarize(runs)
+    assert (arm.test_metric_last.mean, arm.loss.mean) == (0.25, 9.0)
+
+
+def test_an_arm_that_was_not_measured_is_compared_with_none():
+    values = [0.5, 0.6, 0.7]
+    said = sentences({"full": values, "random": values, "grant-b": [None] * 3})
+    assert not any(sentence.startswith("grant-b:") for sentence in said)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_numbers_say_which_way_is_better(tmp_path, higher):
+    runs = make_runs({"full": [0.5, 0.6]}, higher_is_better=higher)
+    write_report(tmp_path, runs, summarize(runs), "a title")
+    assert json.loads((tmp_path / "results.json").read_text())["higher_is_better"] == higher

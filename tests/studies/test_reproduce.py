@@ -12,12 +12,13 @@ from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.studies.paper_table import cells, known_differences, terminal_table
 from grant_fast.studies.recipe import load_recipe
-from grant_fast.studies.reproduce import ARMS, BASELINES, reproduce
+from grant_fast.studies.reproduce import ARMS, BASELINES, _row, reproduce
 from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.observers import Observers
 from grant_fast.training.records import read_run
 from tests.cli.runs import run
 from tests.rings import make_dataset
+from tests.studies.test_report import make_run
 
 SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
 
@@ -65,6 +66,9 @@ def test_the_true_metric_is_that_of_the_runs_and_times_include_validation(finish
         assert row["published_metric"] == row["true_metric"]
         seconds = sum(run.train_seconds + run.valid_seconds for run in runs) / 2
         assert row["seconds"]["mean"] == pytest.approx(seconds)
+        full = document["rows"][0]["seconds"]["mean"]
+        saving = None if row["arm"] == "full" else pytest.approx(1 - seconds / full)
+        assert row["saving"] == saving
     assert document["config"]["epochs"] == 2 and document["published"]["full"]["loss"] == 0.1314
 
 
@@ -265,3 +269,12 @@ def test_molecules_in_the_place_of_zincs_features_are_said():
     chosen = replace(recipe.config, source="a/b.smi")
     said = known_differences(recipe, dataset, chosen, 3, torch.device("cpu"))
     assert any("logP is not normalised" in line for line in said)
+
+
+def test_time_saved_and_metrics_are_in_their_cells():
+    half = make_run("random", 0, 0.5, seconds=4.6)  # and 0.4 of validation
+    row = _row("random", [half], [(0.1, 0.2, 0.3)], 10.0)
+    assert row.saving == pytest.approx(0.5)
+    recipe = load_recipe("QM9")
+    line = cells(recipe, recipe.config, [row])[1]
+    assert "(-50.0%)" in line[2] and line[6:8] == ["0.3000", "0.5000"]

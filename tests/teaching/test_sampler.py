@@ -15,6 +15,8 @@ from grant_fast.tasks import Task
 from grant_fast.teaching.order import deal, permutation
 from grant_fast.teaching.sampler import MODES, SCORED, GraNTSampler
 from grant_fast.teaching.schedules import ratio_at, selection_epochs, share_size
+from grant_fast.teaching.scoring import score_graphs
+from tests.rings import make_dataset
 
 REGRESSION = Task("regression")
 
@@ -420,3 +422,14 @@ def test_graphs_are_scored_by_the_gradient_and_by_batches_that_are_known_to_fit(
     y = torch.cat([graph.y for graph in graphs])
     torch.testing.assert_close(sampler.scores, (torch.sigmoid(torch.tensor(3.0)) - y).abs())
     assert sizes == [4, 4, 2]
+
+
+def test_the_residual_that_was_chosen_is_what_scores() -> None:
+    dataset, model = make_dataset("binary"), FlexGCN(3, 4, 1, [2, 2])
+    sampler = GraNTSampler(
+        dataset.graphs, dataset.task, 5, epochs=10, mode="global", residual="raw"
+    )
+    sampler.select(model, 0)
+    raw = score_graphs(model, dataset.graphs, dataset.task, residual="raw")
+    assert torch.equal(sampler.scores, raw)
+    assert not torch.equal(raw, score_graphs(model, dataset.graphs, dataset.task))

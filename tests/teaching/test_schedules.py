@@ -129,3 +129,7 @@ def test_nonsense_is_named(settings: dict, says: str) -> None:
 def test_an_epoch_outside_the_run_is_named(epoch: int) -> None:
     with pytest.raises(InputError, match=rf"epoch {epoch} is outside this run's 0\.\.9"):
         ratio_at(epoch, 10, 0.1)
+
+
+def test_half_an_epoch_is_rounded_down() -> None:
+    assert selection_epochs(50, 0.15)[:9] == (0, 1, 2, 3, 4, 5, 6, 7, 7 + 5 + 6)

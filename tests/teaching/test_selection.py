@@ -227,3 +227,8 @@ def test_a_draw_by_hand() -> None:
 def test_scores_may_have_a_history_and_differ_in_their_last_bits() -> None:
     scores = torch.tensor([1.0, 1.0 + 2**-40], dtype=torch.float64, requires_grad=True)
     assert select_graphs(scores, 1, backend="torch").tolist() == [1]
+
+
+def test_the_share_of_a_batch_is_rounded_down() -> None:
+    batches = torch.tensor([0, 0, 1, 1])
+    assert select_graphs(torch.zeros(4), 1, "graph", batches=batches).tolist() == [2]

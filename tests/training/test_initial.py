@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from grant_fast.nn import FlexGCN
+from grant_fast.tasks import Task
+from grant_fast.training.config import RunConfig
 from grant_fast.training.initial import draw_kaiming, factor_last_layer
 from grant_fast.training.model import ModelSpec, build_model
 from grant_fast.training.trainer import Trainer
@@ -83,3 +85,12 @@ def test_kaiming_draws_for_a_linear_layer_what_torch_draws():
     torch.manual_seed(3)
     torch.nn.init.kaiming_uniform_(theirs.weight, nonlinearity="relu")
     torch.testing.assert_close(ours.weight, theirs.weight)
+
+
+def test_each_layer_is_as_the_config_has_it() -> None:
+    chosen = {"hidden_channels": (27, 18, 9), "orders": (4, 3, 2, 2), "dropout": (0.3, 0.0, 0.1)}
+    spec = ModelSpec(3, None, Task("regression"), None)
+    model = build_model(RunConfig(**chosen, normalize=False), spec)
+    assert [conv.out_channels for conv in model.convs] == [27, 18, 9, 1]
+    assert [dropout.p for dropout in model.dropouts] == [0.3, 0.0, 0.1]
+    assert not model.normalize

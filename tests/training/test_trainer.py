@@ -447,3 +447,12 @@ def test_what_overflows_is_not_measured_and_no_reason_to_fail(tmp_path, config):
     assert (result.test_loss, read_run(tmp_path).history[-1].valid_loss) == (None, None)
     assert result.test_metric > 1e29
     assert "Infinity" not in (tmp_path / "result.json").read_text()
+
+
+def test_what_is_dropped_out_depends_on_the_seed(tmp_path, config):
+    drawn = []
+    for seed in (0, 1):
+        run = Trainer(make_dataset(), config(seed=seed), tmp_path / str(seed))
+        with run._random_stream():
+            drawn.append(torch.rand(3))
+    assert not torch.equal(*drawn)
