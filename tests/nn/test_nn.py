@@ -193,6 +193,16 @@ def test_a_norm_that_a_user_changed_is_what_it_says():
     assert model(batch).isfinite().all()
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_dropouts_in_training_mode_drop_in_a_network_that_is_not(backend):
+    """As for an uncertainty by many passes (Monte Carlo dropout)."""
+    batch = Case().graphs.batch(slice(None))
+    model = FlexGCN(batch.x.shape[1], 8, 1, orders=[2, 2], dropout=0.5, backend=backend).eval()
+    assert torch.equal(model(batch), model(batch))
+    model.dropouts.train()
+    assert not torch.equal(model(batch), model(batch))
+
+
 def test_a_dropout_of_1_drops_all():
     batch = Case().graphs.batch(slice(None))
     model = FlexGCN(5, [4, 4], 2, orders=[2, 2, 2], dropout=0.5, pool=None)

@@ -317,6 +317,8 @@ def test_impossible_classes_and_dtypes_are_named() -> None:
         residual(pred, torch.tensor([0.0, 1.0]), task)
     with pytest.raises(InputError, match=r"floating point, not torch\.int64"):
         residual(torch.zeros(2, 1, dtype=torch.long), torch.zeros(2), Task("binary"))
+    with pytest.raises(InputError, match=r"-100"):  # as a number it is no "not measured"
+        loss(torch.zeros(1, 1), torch.tensor([[-100.0]]), Task("binary"))
 
 
 def test_a_node_level_score_needs_fitting_node_ranges() -> None:

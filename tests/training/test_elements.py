@@ -1,11 +1,14 @@
 """Molecules with elements that a network has not learned about."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from grant_fast.graphs import PackedGraphs
 from grant_fast.training.elements import SYMBOLS, elements_of, unseen_elements
 from grant_fast.training.model import ModelSpec
+from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
 
 
@@ -49,3 +52,11 @@ def test_of_unknown_elements_nothing_is_said():
     spec = ModelSpec(3, None, make_dataset().task, None)
     older = {name: value for name, value in spec.to_dict().items() if name != "elements"}
     assert ModelSpec.from_dict(older) == spec
+
+
+def test_elements_of_the_test_part_alone_are_not_learned(tmp_path, config):
+    graphs = molecules(*["CO", "OCC"] * 4, "CC", ["C", "Br"])
+    graphs.y = torch.arange(20.0).view(10, 2)
+    split = dict(zip(("train", "valid", "test"), torch.arange(10).split([6, 2, 2]), strict=True))
+    dataset = replace(make_dataset(), graphs=graphs, split=split, encoder="atom")
+    assert Trainer(dataset, config(), tmp_path).spec.elements == elements_of(molecules("CO").x)
