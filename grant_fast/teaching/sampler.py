@@ -89,8 +89,9 @@ class GraNTSampler(Sampler[list[int]]):
         ids: positions of the training graphs in `dataset`, or a mask; all of them if None.
         predict: `predict(model, batch)` gives the raw outputs; `model(batch)` if None.
         score: `score(model, batch)` gives a number for each graph, `[num_graphs]`, in place of the
-            size of its residual: the largest are picked first. The batch needs no targets, and
-            `task`, `residual` and `predict` have no say. For mode "proportional" at least 0.
+            size of its residual: the largest are picked first. The batch needs no targets, `task`
+            and `residual` have no say, and `predict` may not be given. For mode "proportional" at
+            least 0.
         residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
         seed: for the order and for dealing graphs into batches.
         collate: makes a batch from a list of graphs when scoring; PyG's own if None.
@@ -197,8 +198,8 @@ class GraNTSampler(Sampler[list[int]]):
             Whether new graphs were picked; never for "full".
 
         Raises:
-            InputError: a NaN prediction (naming the graph), no model, an epoch that is outside the
-                run or is not a whole number, processes that differ in more than `rank`.
+            InputError: a NaN prediction or score (naming the graph), no model, an epoch that is
+                outside the run or is not a whole number, processes that differ in more than `rank`.
         """
         self._move_to(epoch)
         if self._picked is None:

@@ -388,9 +388,7 @@ def _is_of_the_model(error: TypeError) -> bool:
     return any(f.f_globals.get("__name__", "").partition(".")[0] != "torch" for f, _ in frames)
 
 
-def check_functions(
-    predict: Predict | None, collate: Collate | None, score: Score | None = None
-) -> None:
+def check_functions(predict: Predict | None, collate: Collate | None, score: Score | None) -> None:
     """Refuse what cannot be called, or would not be (InputError)."""
     if predict is not None and score is not None:
         raise InputError("predict is not called where score is given: give one of them")

@@ -18,7 +18,7 @@ from grant_fast.training.observers import Observers
 from grant_fast.training.records import read_run
 from tests.cli.runs import run
 from tests.rings import make_dataset
-from tests.studies.test_report import make_run
+from tests.studies.runs import make_run
 
 SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_trainer import InterruptAt, same, untimed
 from torch.autograd.graph import get_gradient_edge
 
 from grant_fast import FlexGCN, PackedGraphs
@@ -20,6 +19,7 @@ from grant_fast.training.recording import Recorder, room_for
 from grant_fast.training.trainer import Trainer
 from tests.recording import Tape
 from tests.rings import make_dataset
+from tests.training.runs import InterruptAt, same, untimed
 
 
 @pytest.fixture(autouse=True)
