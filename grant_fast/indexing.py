@@ -40,13 +40,11 @@ def as_index(where: Any) -> Tensor:
 
 
 def tensor_of(value: Any) -> Tensor:
-    """An array, a data frame's column or a list as a CPU tensor; of the first two a copy, as torch
-    takes none with a negative stride (`array[::-1]`) or another machine's byte order."""
-    if hasattr(value, "__array__"):
-        value = np.array(value)
-        value = value.astype(value.dtype.newbyteorder("="), copy=False)
-        value = value.tolist() if value.dtype == object else value
-    return torch.as_tensor(value, device="cpu")
+    """A copy of an array, a data frame's column or a list as a CPU tensor: of any strides, which
+    torch may refuse, any machine's byte order, and Python's own numbers in an array of objects."""
+    array = np.array(value)
+    array = np.array(array.tolist()) if array.dtype == object else array
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
@@ -91,28 +89,24 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
     return index
 
 
-def distinct_positions(ids: Tensor | Sequence[int] | None, total: int) -> Tensor:
-    """The positions of some of `total` graphs, each once, int64 ascending; of all for None.
+def positions_of(where: Positions, num_graphs: int) -> Tensor:
+    """The same, int64 on the CPU, also where they are consecutive."""
+    found = as_positions(where.cpu() if isinstance(where, Tensor) else where, num_graphs)
+    if isinstance(found, slice):
+        return torch.arange(found.start, found.stop, device="cpu")
+    return found
+
+
+def distinct_positions(where: Positions | None, num_graphs: int) -> Tensor:
+    """Positions of graphs, each once, int64 ascending; of all for None.
 
     Raises:
-        InputError: none, one that is not there, one twice, or something that is no positions.
+        InputError: none, one twice, or what `as_positions` refuses.
     """
-    given = torch.arange(total, device="cpu") if ids is None else as_index(ids).cpu()
-    if given.dtype == torch.bool and given.shape == (total,):
-        given = given.nonzero().squeeze(1)
-    if given.numel() == 0:
+    given = slice(None) if where is None else where
+    positions = positions_of(given, num_graphs).sort().values
+    if len(positions) == 0:
         raise InputError("there are no graphs to train on: ids, or the dataset, is empty")
-    if given.dim() != 1 or given.dtype == torch.bool or given.is_floating_point():
-        raise InputError(
-            f"ids must be positions, int64 [num_graphs], not {given.dtype} {list(given.shape)}; a "
-            f"mask has one bool for each of the {total} graphs"
-        )
-    positions = given.long().sort().values
-    outside = positions[(positions < 0) | (positions >= total)]
-    if len(outside):
-        raise InputError(
-            f"ids contains {int(outside[0])}: this dataset has positions 0..{total - 1}"
-        )
     repeated = positions[1:][positions.diff() == 0]
     if len(repeated):
         raise InputError(f"ids contains {int(repeated[0])} more than once: give each graph once")

@@ -34,8 +34,8 @@ class Task:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.names, str):
-            object.__setattr__(self, "names", (self.names,))
+        names = (self.names,) if isinstance(self.names, str) else self.names
+        object.__setattr__(self, "names", tuple(map(str, names)))  # of NumPy's, only here
         if self.kind not in get_args(Kind):
             raise InputError(
                 f"unknown task {self.kind!r}: choose one of {', '.join(get_args(Kind))}"
@@ -44,7 +44,9 @@ class Task:
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
         if self.kind == "multiclass" and self.num_outputs == 1:
             raise InputError("a multiclass task has an output for each class: give num_outputs")
-        whole_number("num_outputs", self.num_outputs, least=2 if self.kind == "multiclass" else 1)
+        least = 2 if self.kind == "multiclass" else 1
+        count = whole_number("num_outputs", self.num_outputs, least)
+        object.__setattr__(self, "num_outputs", count)
         of_targets = self.kind in ("regression", "multilabel")
         if of_targets and len(self.names) not in (0, self.num_outputs):
             raise InputError(

@@ -1,5 +1,6 @@
 """What a task is made of, and that what cannot be one is refused when it is made."""
 
+import numpy as np
 import pytest
 
 from grant_fast import InputError, Task
@@ -7,6 +8,12 @@ from grant_fast import InputError, Task
 
 def test_a_string_is_one_name_and_not_its_letters():
     assert Task("regression", names="logS").names == ("logS",)
+
+
+def test_numbers_and_names_are_pythons_own_which_every_file_takes():
+    task = Task("multiclass", num_outputs=np.int64(2), names=np.unique(["no", "yes"]))
+    assert task == Task("multiclass", num_outputs=2, names=("no", "yes"))
+    assert type(task.num_outputs) is int and {type(name) for name in task.names} == {str}
 
 
 @pytest.mark.parametrize(

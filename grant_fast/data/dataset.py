@@ -177,10 +177,13 @@ def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
     """Write one packed file from which `load_dataset` restores task, split, metric and encoder.
 
     Raises:
-        InputError: `path` does not end in .gfast, or cannot be written; graphs of one id are in two
-            parts of the split.
+        InputError: `path` does not end in .gfast, or cannot be written; there are no graphs, or the
+            split is none; graphs of one id are in two parts of the split.
     """
     check_packed_name(path)
+    if not dataset.graphs.num_graphs:
+        raise InputError(f"{dataset.name} holds no graphs: give some")
+    dataset._check_positions()
     graphs = copy.copy(dataset.graphs)
     graphs.meta = graphs.meta | {
         "name": dataset.name,

@@ -12,6 +12,7 @@ from .. import native
 from ..adjacency import check_edge_index, check_edge_weight, count_to_ptr, plain_tensor
 from ..batches.layout import PackedCSR, carried_places, places_of
 from ..errors import InputError, whole_number
+from ..indexing import tensor_of
 from ..tasks import NOT_MEASURED, Level
 
 
@@ -75,7 +76,7 @@ def as_tensor(name: str, value: Any) -> Tensor:
             raise InputError(f"{name} is a sparse tensor: give a dense one")
         return plain_tensor(value).cpu()
     try:
-        return torch.from_numpy(np.array(value, ndmin=1))
+        return torch.atleast_1d(tensor_of(value))
     except (TypeError, ValueError, RuntimeError) as error:
         why = _other_than_numbers(value) or str(error)
         raise InputError(f"{name} is not an array of numbers: {why}") from error

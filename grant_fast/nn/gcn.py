@@ -160,10 +160,18 @@ class FlexGCN(nn.Module):
         return self._last_layer(hidden(graphs), graphs)
 
     def _check(self, graphs: GraphBatch | LooseGraphs) -> None:
-        """Refuse layers or graphs that are no longer what they were made as."""
+        """Refuse layers or graphs that are no longer what they were made as, and a matrix Â that is
+        less exact than the weights."""
         check_layers(self)
-        if isinstance(graphs, GraphBatch):
-            graphs.check_unchanged()
+        if not isinstance(graphs, GraphBatch):
+            return
+        graphs.check_unchanged()
+        dtype = self._conv(0).any_parameter.dtype
+        if self.normalize and dtype == torch.float64 != graphs.graphs.scale.dtype:
+            raise InputError(
+                f"the graphs are {graphs.graphs.scale.dtype} but the weights are {dtype}: convert "
+                f"the graphs with graphs.to(dtype={dtype}), or the model"
+            )
 
     def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
         first = self._conv(0)

@@ -169,8 +169,14 @@ def check_features(x: Tensor, weight: Tensor) -> None:
     _check_device("x is", x, weight)
     if not x.is_floating_point():
         raise InputError(f"x is {x.dtype}: cast it to float, or embed categories with an encoder")
-    if x.dtype != weight.dtype and not autocasts(x):
+    if _are_apart(x, weight):
         raise InputError(f"x is {x.dtype} but the weights are {weight.dtype}: cast one of them")
+
+
+def _are_apart(one: Tensor, other: Tensor) -> bool:
+    """Whether their dtypes do not go together; autocast casts all but float64."""
+    casts = autocasts(one) and torch.float64 not in (one.dtype, other.dtype)
+    return one.dtype != other.dtype and not casts
 
 
 def _check_bias(bias: Tensor | None, weight: Tensor) -> None:
@@ -182,7 +188,7 @@ def _check_bias(bias: Tensor | None, weight: Tensor) -> None:
             "give one number for each channel of its output"
         )
     _check_device("the bias is", bias, weight)
-    if bias.dtype != weight.dtype and not autocasts(weight):
+    if _are_apart(bias, weight):
         raise InputError(
             f"the bias is {bias.dtype} but the weights are {weight.dtype}: cast one of them"
         )
@@ -291,7 +297,7 @@ def hops_product(
     _check_device("the graphs are", hops, weight)
     if hops.shape[1] != order * h_in:
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
-    if hops.dtype != weight.dtype and not autocasts(hops):
+    if _are_apart(hops, weight):
         raise InputError(
             f"the graphs are {hops.dtype} but the weights are {weight.dtype}: convert the graphs "
             "with graphs.to(dtype=…), or the model"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..batches import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import as_positions, count_graphs, take
+from ..indexing import count_graphs, positions_of, take
 from ..nn import FlexGCN, is_plain, one_pass
 from ..nn.checks import check_layers, is_hooked
 from ..nn.evaluating import device_of, evaluating
@@ -110,7 +110,7 @@ def score_graphs(
             it, or a model that does not take a batch, without a `predict` that says how to call it.
     """
     size = count_graphs(graphs)
-    positions = None if ids is None else checked_positions(ids, size)
+    positions = None if ids is None else positions_of(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
     pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
@@ -400,14 +400,6 @@ def check_functions(predict: Predict | None, collate: Collate | None, score: Sco
     for name, (function, of) in given.items():
         if not (function is None or callable(function)):
             raise InputError(f"{name}={function!r}: give a function of {of}, or None")
-
-
-def checked_positions(ids: Ids, total: int) -> Tensor:
-    """Checked positions, int64 on the CPU, in the order given."""
-    where = as_positions(ids.cpu() if isinstance(ids, Tensor) else ids, total)
-    if isinstance(where, slice):
-        return torch.arange(where.start, where.stop, device="cpu")
-    return where
 
 
 def check_numbers(

@@ -16,13 +16,14 @@ from torch.func import functional_call, jacrev, vmap
 from ..batches import GraphBatch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
+from ..indexing import positions_of
 from ..nn import FlexConv, FlexGCN
 from ..nn.checks import check_layers, embeds_kinds, is_hooked
 from ..nn.evaluating import evaluating
 from ..reference import dense_flex_conv, expand_rows
 from ..tasks import Kind, Task, check_task, measured
 from .residuals import loss, residual
-from .scoring import Ids, checked_positions
+from .scoring import Ids
 
 # The largest second derivative in f of a graph's loss, of which `residual` is the first one.
 SMOOTHNESS: dict[Kind, float] = {
@@ -68,7 +69,7 @@ def output_jacobian(
     if model.pool is None:
         raise InputError("the tangent kernel compares graphs: give a model that pools its nodes")
     whole_number("chunk_size", chunk_size)
-    positions = checked_positions(ids, graphs.num_graphs)
+    positions = positions_of(ids, graphs.num_graphs)
     if not len(positions):
         raise InputError("there are no graphs to differentiate at: give some ids")
     dense = _Dense(model)
@@ -152,8 +153,8 @@ def tangent_kernel(
         InputError: as `output_jacobian`, or `chunk_size` below 1.
     """
     whole_number("chunk_size", chunk_size)
-    left = checked_positions(ids, graphs.num_graphs)
-    right = left if others is None else checked_positions(others, graphs.num_graphs)
+    left = positions_of(ids, graphs.num_graphs)
+    right = left if others is None else positions_of(others, graphs.num_graphs)
     blocks = []
     for part in left.split(chunk_size):
         ours = output_jacobian(model, graphs, part)

@@ -23,8 +23,8 @@ class _Binomial(nn.Module):
 
     def __init__(self, order: int) -> None:
         super().__init__()
-        row = [math.comb(order - 1, k) for k in range(order)]
-        self.register_buffer("coefficients", torch.tensor(row).float().view(-1, 1, 1) / sum(row))
+        row = [math.comb(order - 1, k) / 2 ** (order - 1) for k in range(order)]
+        self.register_buffer("coefficients", torch.tensor(row).view(-1, 1, 1))
 
     def forward(self, weight: Tensor) -> Tensor:
         return self.coefficients.to(weight.dtype) * weight

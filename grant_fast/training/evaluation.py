@@ -126,7 +126,9 @@ class Evaluator:
         y, other = y.cpu(), self._y[part].cpu()  # no GPU is sure to find the same median
         mean = constant_prediction(y, task).expand(len(other), -1)
         names = _telling(task, self._metric)
-        median = y.nanmedian(0).values.expand(len(other), -1) if "mae" in names else mean
+        median = mean
+        if "mae" in names:  # of a target without labels 0, as the mean
+            median = y.nanmedian(0).values.nan_to_num().expand(len(other), -1)
         each = {name: median if name == "mae" else mean for name in names}
         return {name: evaluate(name, pred, other, task) for name, pred in each.items()}
 

@@ -15,7 +15,7 @@ from ..devices import on_cpu
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
-from ..tasks import Task, fits
+from ..tasks import Task, fits, measured
 from ..teaching.scoring import Ids, score_graphs
 from .checkpoints import load_checkpoint, load_weights
 from .config import MEMORY, RunConfig
@@ -113,10 +113,13 @@ class Predictor:
         if self.spec.scaling is not None:
             if self.spec.task.num_outputs == 1:
                 predict = in_own_units
-            elif graphs.y is not None and fits(graphs.y, graphs.y_level, self.spec.task):
-                # else the score says what is missing
+            elif self._has_labels(graphs):  # else the score is 0, or says what is missing
                 graphs = with_targets(graphs, self.spec.encode)
         return score_graphs(self.model, graphs, self.spec.task, ids=ids, predict=predict).cpu()
+
+    def _has_labels(self, graphs: PackedGraphs) -> bool:
+        y, task = graphs.y, self.spec.task
+        return y is not None and fits(y, graphs.y_level, task) and bool(measured(y, task).any())
 
     def _taken(self, graphs: PackedGraphs) -> PackedGraphs:
         """Graphs that the network can take, on its device and in its precision."""

@@ -59,17 +59,21 @@ def train(
     check_free(out, resume, overwrite)
     config = config_of({"source": MEMORY + dataset.name, **settings}, dataset)
     trainer = Trainer(dataset, config, out, resume=resume)
-    return train_to_the_end(trainer, dataset, observer)
+    return train_to_the_end(trainer, dataset, observer, resume, overwrite)
 
 
-def train_to_the_end(trainer: Trainer, dataset: Dataset, observer: Observer | None) -> RunResult:
+def train_to_the_end(
+    trainer: Trainer, dataset: Dataset, observer: Observer | None, resume: bool, overwrite: bool
+) -> RunResult:
     """Train, test, and leave all files of a run, in a folder that nobody else writes to meanwhile.
 
     Raises:
-        InputError: as `Trainer.fit`; or another process writes to the folder.
+        InputError: as `Trainer.fit`; or another process writes to the folder, or has written a run
+            there since it was looked at.
     """
     make_folder(trainer.run_dir)
     with alone_in(trainer.run_dir):
+        check_free(trainer.run_dir, resume, overwrite, source=trainer.config.source)
         result = trainer.fit(observer)
         write_tables(trainer.run_dir, dataset)
     return result

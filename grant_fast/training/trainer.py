@@ -151,8 +151,9 @@ class Trainer:
     def fit(self, observer: Observer | None = None) -> RunResult:
         """Train to the end, test, and write everything down.
 
-        Interrupted (Ctrl-C) at any moment, it leaves the state after the last whole epoch in the
-        folder and raises `KeyboardInterrupt`; resuming gives the very result of an unbroken run.
+        Interrupted at any moment (Ctrl-C, an observer's exception), it leaves the state after the
+        last whole epoch in the folder and passes the exception on; resuming gives the very result
+        of an unbroken run.
 
         Raises:
             InputError: the loss is no longer finite, or the folder cannot be written.
@@ -172,7 +173,7 @@ class Trainer:
                     if time.monotonic() - saved > SAVE_EVERY_SECONDS:
                         save_state(self.run_dir, boundary)
                         saved = time.monotonic()
-            except KeyboardInterrupt:
+            except BaseException:  # Ctrl-C, an observer that stops the run, a loss of NaN
                 save_state(self.run_dir, boundary)
                 raise
             save_state(self.run_dir, boundary)

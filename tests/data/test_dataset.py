@@ -1,6 +1,7 @@
 """What a data set holds of molecules, and how it is printed."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,20 @@ def test_folds_need_no_graph_in_each_part(table: Path) -> None:
     assert [sum(fold.sizes) for fold in data.folds(3)] == [9, 9, 9]
 
 
-def test_nothing_is_made_of_a_split_that_is_none(table: Path) -> None:
+def test_nothing_is_made_of_a_split_that_is_none(table: Path, tmp_path: Path) -> None:
     data = load_dataset(table, split="random", progress=False)
     data.split["test"] = data.split["train"][:2]
-    for make in (data.folds, data.grouped):
+    save = partial(save_dataset, data, tmp_path / "a.gfast")
+    for make in (data.folds, data.grouped, save):
         with pytest.raises(InputError, match="is in two parts of the split"):
             make()
+    del data.split["valid"]
+    with pytest.raises(InputError, match="has no int64 tensor of positions as 'valid'"):
+        save()
+    data.graphs = data.graphs.subset([])
+    with pytest.raises(InputError, match="table holds no graphs: give some"):
+        save()
+    assert not (tmp_path / "a.gfast").exists()
 
 
 def test_notes_of_ones_own_are_saved_beside_the_task(tmp_path: Path) -> None:

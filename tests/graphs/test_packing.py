@@ -24,6 +24,20 @@ def pack(**changes) -> PackedGraphs:
 
 NAN_X = torch.zeros(4, 2)
 NAN_X[2, 1] = float("nan")
+
+
+def test_arrays_may_be_of_any_make():
+    objects = np.array([1.5, 2], dtype=object)
+    for y in (objects, objects[::-1][::-1], np.array([1.5, 2], dtype=">f4"), [1.5, 2]):
+        graphs = pack(y=y)
+        assert graphs.y.tolist() == [[1.5], [2]] and graphs.y.dtype == torch.float32
+        graphs.y = y
+        assert graphs.y.tolist() == [[1.5], [2]]
+    edges = np.array([[0, 1], [1, 0]])
+    for edge_index in (edges.astype(">i4"), edges[:, ::-1], edges.astype(object)):
+        assert pack(edge_index=edge_index).adj.col.tolist() == [1, 0]
+
+
 BAD = [
     ({"x": torch.zeros(2, 2, 2)}, r"x has shape \(2, 2, 2\)"),
     ({"x": NAN_X}, "x is nan at node 2, column 1"),

@@ -275,6 +275,33 @@ def test_autocast_leaves_float64_as_it_is():
     torch.testing.assert_close(got, model(*given))
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+@pytest.mark.parametrize("casts", [True, False])
+@pytest.mark.parametrize("of_graphs", [torch.float32, torch.float64])
+def test_float64_goes_with_nothing_else_under_autocast_either(of_graphs, casts, backend):
+    case = Case(sizes=(5, 3, 9))
+    other = torch.float64 if of_graphs == torch.float32 else torch.float32
+    model = FlexGCN(5, [8], 2, orders=[3, 2], backend=backend).to(other)
+    batch = case.graphs.to(dtype=of_graphs).batch([2, 0])
+    inputs = (batch.x, batch.edge_index, batch.edge_weight, batch.batch)
+    for given in ((batch,), inputs):
+        refused = pytest.raises(InputError, match=f"{of_graphs} but the weights are {other}: c")
+        with torch.autocast("cpu", torch.bfloat16, enabled=casts), refused:
+            model(*given)
+
+
+def test_a_network_in_float64_wants_the_propagation_matrix_as_exact():
+    graphs = PackedGraphs.from_arrays(
+        torch.zeros(3, 9).long(), [[0, 1, 1, 2], [1, 0, 2, 1]], [0] * 3
+    )
+    model = FlexGCN(9, [8], 2, orders=[3, 2], encoder="atom").double()
+    with pytest.raises(InputError, match=r"graphs\.to\(dtype=torch\.float64\)"):
+        model(graphs.batch(slice(None)))
+    batch = graphs.to(dtype=torch.float64).batch(slice(None))
+    want = model(batch.x, batch.edge_index, batch=batch.batch)
+    torch.testing.assert_close(model(batch), want, rtol=1e-14, atol=1e-14)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, at a graph break
 @pytest.mark.parametrize("pool", ["mean", "max", None])
 def test_compiled_model_takes_packed_batches(pool):

@@ -46,6 +46,14 @@ def test_the_plain_gcn_begins_as_a_linear_layer_does():
     assert -bound < weight.min() < -0.9 * bound and 0.9 * bound < weight.max() < bound
 
 
+def test_the_plain_gcn_reaches_as_far_as_an_order_may_be():
+    model = FlexGCN(2, 2, 1, orders=[1000, 70])
+    tie_orders(model)
+    for conv in model.convs:
+        binomial = conv.parametrizations.weight[0].coefficients.flatten()
+        assert binomial.sum().item() == pytest.approx(1) and binomial.argmax() in (499, 34)
+
+
 @pytest.mark.parametrize("norm", [None, "batch_norm"])
 @pytest.mark.parametrize("pool", ["mean", None])
 def test_the_virtual_node_hears_all_nodes_and_is_heard_by_them(pool, norm):

@@ -111,6 +111,8 @@ def test_a_predictor_scores_as_the_run_learned(tmp_path, config, kind, level, st
     torch.testing.assert_close(predict.score(graphs), expected, rtol=1e-4, atol=1e-5)
     ids = [7, 3, 3]
     torch.testing.assert_close(predict.score(graphs, ids), expected[ids], rtol=1e-4, atol=1e-5)
+    if level == "graph":
+        assert predict.score(graphs[:1]).tolist() == [0]  # it has no label at all
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -156,9 +156,24 @@ def test_a_run_that_is_killed_goes_on_from_what_it_had_saved(tmp_path, config, m
     class Kill(Observer):
         def epoch_done(self, record):
             if record.epoch == 3:
-                raise RuntimeError  # which nothing is saved at
+                until.setattr(trainer, "save_state", lambda *_: None)
+                raise RuntimeError
 
     monkeypatch.setattr(trainer, "SAVE_EVERY_SECONDS", 0.0)
-    with pytest.raises(RuntimeError):
+    with monkeypatch.context() as until, pytest.raises(RuntimeError):
         Trainer(make_dataset(), config(), tmp_path).fit(Kill())
     assert Trainer(make_dataset(), config(), tmp_path, resume=True).epoch == 2
+
+
+def test_a_run_that_its_observer_ends_loses_no_finished_epoch(tmp_path, config):
+    class Prune(Observer):
+        def epoch_done(self, record):
+            if record.epoch == 3:
+                raise StopIteration
+
+    whole = Trainer(make_dataset(), config(), tmp_path / "whole").fit()
+    with pytest.raises(StopIteration):
+        Trainer(make_dataset(), config(), tmp_path / "ended").fit(Prune())
+    resumed = Trainer(make_dataset(), config(), tmp_path / "ended", resume=True)
+    assert resumed.epoch == 3
+    assert resumed.fit().test_metric == whole.test_metric

@@ -13,7 +13,8 @@ from grant_fast.files import alone_in
 from grant_fast.training.answers import write_tables
 from grant_fast.training.defaults import config_of, defaults_for
 from grant_fast.training.predict import load_predictor
-from grant_fast.training.run import train
+from grant_fast.training.run import train, train_to_the_end
+from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
 
 TINY = {"epochs": 3, "batch_size": 5, "hidden_channels": [4], "orders": [2, 2], "device": "cpu"}
@@ -94,6 +95,17 @@ def test_small_sets_get_wider_networks_and_smaller_ones_more_epochs():
     assert defaults_for("molecules", 100, layers=2)["dropout"] == (0.27,)
     assert defaults_for("molecules", layers=3)["hidden_channels"] == (27, 18)
     assert defaults_for("molecules", layers=6)["hidden_channels"] == (27, 18, 18, 18, 18)
+
+
+def test_a_run_that_came_first_is_not_replaced_by_one_that_began_before(tmp_path):
+    data = make_dataset("binary")
+    settings = {"source": "memory:rings", **TINY, "hidden_channels": (4,), "orders": (2, 2)}
+    slow = Trainer(data, config_of({**settings, "arm": "random"}, data), tmp_path)
+    train(data, tmp_path, **TINY, arm="full")
+    with pytest.raises(InputError, match="is not empty"):
+        train_to_the_end(slow, data, None, resume=False, overwrite=False)
+    assert json.loads((tmp_path / "result.json").read_text())["arm"] == "full"
+    assert train_to_the_end(slow, data, None, resume=False, overwrite=True).arm == "random"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")

@@ -156,6 +156,16 @@ def test_the_metric_of_a_constant_is_that_of_the_best_one_in_training(tmp_path, 
     assert result.constant_metric == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_a_target_without_a_label_in_training_is_guessed_to_be_0(tmp_path, config):
+    dataset = make_dataset()
+    y, train = dataset.graphs.y.clone(), dataset.split["train"]
+    y[train, 1] = torch.nan
+    dataset.graphs.y = y
+    result = Trainer(dataset, config(epochs=1, metric="mae"), tmp_path).fit()
+    guess, test = torch.tensor([y[train, 0].nanmedian(), 0.0]), y[dataset.split["test"]]
+    assert result.constant_metric == pytest.approx(float((test - guess).abs().mean()), rel=1e-5)
+
+
 def test_who_guesses_among_two_classes_has_half_of_the_area(tmp_path, config):
     dataset = make_dataset("binary")
     result = Trainer(dataset, config(epochs=1), tmp_path).fit()

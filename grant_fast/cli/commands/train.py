@@ -57,8 +57,6 @@ def train(
     config = saved or config_of(changes)  # nonsense is refused before data are read
     check_free(out, resume, overwrite, source=config.source)
     dataset = load(config, out / CONFIG_FILE if source is None else None)
-    # Another process may have been quicker.
-    check_free(out, resume, overwrite, source=config.source)
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
@@ -69,7 +67,9 @@ def train(
         if resume and trainer.epoch == 0:
             about.append(f"{out} has no finished epoch to continue from: the run starts at epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
-            result = train_to_the_end(trainer, dataset, Observers([shown, *observers]))
+            result = train_to_the_end(
+                trainer, dataset, Observers([shown, *observers]), resume, overwrite
+            )
     except KeyboardInterrupt:
         raise interrupted(holds_run(out, config), resuming(out, config)) from None
     for line in described_test(result, dataset):
