@@ -127,8 +127,7 @@ def described_judgement(judged: "Judgement", source: str) -> list[str]:
     from ..data.table import table_kind
 
     value = judged.metrics[judged.metric]
-    found = "not measurable" if value is None else f"{value:.4g}"
-    found = f"{judged.metric} {found}{_others(judged.metric, judged.metrics)}"
+    found = f"{judged.metric} {_listed(value, judged.metric, judged.metrics)}"
     thing = "molecule" if table_kind(source) else judged.level
     where = f"{judged.labelled:,} {thing}{'s' * (judged.labelled != 1)} of {Path(source).name}"
     lines = [f"{found} (on {where} with a label)"]
@@ -139,15 +138,11 @@ def described_judgement(judged: "Judgement", source: str) -> list[str]:
     return lines
 
 
-def _listed(value: float, name: str, metrics: dict[str, float | None]) -> str:
+def _listed(value: float | None, name: str, metrics: dict[str, float | None]) -> str:
     """The value of the metric of this name, and behind it the others with their names."""
-    return f"{value:.4g}{_others(name, metrics)}"
-
-
-def _others(name: str, metrics: dict[str, float | None]) -> str:
-    """The values of the metrics but that of this name, with their names, each behind a comma."""
-    known = {k: v for k, v in metrics.items() if k != name and v is not None}
-    return "".join(f", {k} {v:.4g}" for k, v in known.items())
+    own = "not measurable" if value is None else f"{value:.4g}"
+    others = {k: v for k, v in metrics.items() if k != name and v is not None}
+    return own + "".join(f", {k} {v:.4g}" for k, v in others.items())
 
 
 def _described_constant(result: "RunResult", dataset: Any) -> str:
