@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scale = given.scale or ("gpu" if given.device == "cuda" else "cpu")
     if given.hiv is not None and not given.hiv.exists():
         parser.error(f"there is no file {given.hiv}")
+    if missing := [name for name in ("pytest", "pytest_benchmark") if find_spec(name) is None]:
+        parser.error(f"{missing[0]} is not installed: pip install pytest-benchmark")
     options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
     before = {number: signal.signal(number, _interrupt) for number in _INTERRUPTS}
     try:

@@ -113,6 +113,7 @@ def save_tensors(
         begin, end = end, end + math.prod(values.shape) * values.dtype.itemsize
         facts = {"shape": values.shape, "data_offsets": (begin, end)}
         header[name] = {"dtype": _KINDS[values.dtype], **facts}
+    metadata["header_crc32"] = _checksum(header)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
@@ -122,6 +123,10 @@ def save_tensors(
                 values.copy_to(file)
             else:
                 file.write(content(values))
+
+
+def _checksum(header: dict[str, Any]) -> str:
+    return str(zlib.crc32(json.dumps(header).encode()))
 
 
 def content(values: Tensor) -> memoryview:
@@ -157,6 +162,7 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
         ) from error
     try:
         if verify:
+            _check_header(path)
             _check_content(tensors, json.loads(metadata.get("crc32", "{}")))
         return _assemble(cls, tensors, metadata)
     except (KeyError, ValueError, IndexError, RuntimeError) as error:
@@ -173,8 +179,18 @@ def _check_format(metadata: dict[str, str], path: Path) -> None:
         )
 
 
+def _check_header(path: Path) -> None:
+    """Compare what the file says of itself, such as the split, with what was written; older files
+    have no checksum of it."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    written = header["__metadata__"].pop("header_crc32", None)
+    if written not in (None, _checksum(header)):
+        raise ValueError("its description is not what was written")
+
+
 def _check_content(tensors: dict[str, Tensor], crcs: dict[str, int]) -> None:
-    """Compare what the file holds with what was written; older files say nothing of it."""
+    """Compare the tensors with what was written; older files say nothing of it."""
     for name, crc in crcs.items():
         if zlib.crc32(content(tensors[name])) != crc:
             raise ValueError(f"{name} is not what was written")

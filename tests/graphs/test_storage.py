@@ -106,13 +106,31 @@ def test_no_other_byte_of_the_content_is_taken_where_it_is_verified(tmp_path, sp
             load_dataset(path)
 
 
+def test_no_other_description_is_taken_where_it_is_verified(tmp_path):
+    path, meta = tmp_path / "set.gfast", {"name": "mine", "split": "tttve"}
+    graphs = Case(sizes=(3, 0, 5)).graphs
+    graphs.meta = meta
+    graphs.save(path)
+    content, refused = path.read_bytes(), 0
+    length = int.from_bytes(content[:8], "little")
+    for place in range(8, 8 + length):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 2]) + content[place + 1 :])
+        try:
+            found = PackedGraphs.load(path, verify=True)
+        except InputError:
+            refused += 1
+        else:  # the name of the checksum itself was hit
+            assert found.meta == meta and torch.equal(found.x, graphs.x)
+    assert refused >= length - len("header_crc32")
+
+
 def test_a_file_of_before_there_were_checksums_is_taken(tmp_path):
     path = tmp_path / "old.gfast"
     Case().graphs.save(path)
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata()
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
-    del metadata["crc32"]
+    del metadata["crc32"], metadata["header_crc32"]
     save_file(tensors, path, metadata=metadata)
     assert len(PackedGraphs.load(path, verify=True)) == 12
 
