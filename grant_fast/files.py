@@ -20,6 +20,7 @@ from .errors import InputError, few
 
 _GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
 _ZIP = b"PK\x03\x04"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks, which Excel's Unicode text begins with
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
@@ -171,11 +172,11 @@ def unzipped_name(path: str | os.PathLike[str]) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """What a file of UTF-8 text says, without a byte order mark; unzipped, if it is gzip, by
-    whatever name.
+    """What a file of text says, in UTF-8 or (by its byte order mark) UTF-16, without such a mark;
+    unzipped, if it is gzip, by whatever name.
 
     Raises:
-        InputError: it cannot be read, is not whole, or (naming its line) is not UTF-8.
+        InputError: it cannot be read, is not whole, or (naming its line) is in neither.
     """
     try:
         content = path.read_bytes()
@@ -188,14 +189,16 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise cannot_read(path, error) from error
     try:
-        return content.decode("utf-8-sig")
+        encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
+        return content.decode(encoding)
     except UnicodeDecodeError as error:
         if content.startswith(_ZIP):
             raise InputError(
                 f"{path} is a zip archive or a workbook, not text: unzip it, or save it as CSV"
             ) from error
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} line {line} is not UTF-8 text: save it in UTF-8") from error
+        name = encoding.upper().removesuffix("-SIG")
+        raise InputError(f"{path} line {line} is not {name} text: save it in UTF-8") from error
 
 
 def check_local(name: str) -> None:

@@ -117,7 +117,9 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         lines.append(_described_constant(result, dataset))
     has_learned = result.valid_metric is not None and result.beats_constant(result.test_metric)
     if has_learned and result.best_epoch == result.epochs > 1:
-        lines.append("the last epoch was the best by valid: more --epochs may do better")
+        lines.append(
+            "the last epoch was the best by valid: more --epochs may do better, in a new run"
+        )
     return lines
 
 

@@ -50,10 +50,10 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
             raise InputError(_no_numbers(sheet, columns, name, words, cells))
         values = np.array([_value(cell) for cell in cells])
         doubtful = np.flatnonzero(~(np.abs(values) <= _LARGEST)).tolist()
-        wrong = next((at for at in doubtful if cells[at].lower() not in MISSING), None)
-        if wrong is not None or sheet.mark != ",":
+        wrong = [at for at in doubtful if cells[at].lower() not in MISSING]
+        if wrong or sheet.mark != ",":
             _check_is_clear(sheet, column)
-        if wrong is not None:
+        if wrong:
             _check_no_number_among_words(sheet, column)
             raise InputError(_no_number(sheet, column, wrong))
         if np.isnan(values).all():
@@ -257,14 +257,17 @@ def _check_is_clear(sheet: Sheet, column: int) -> None:
     )
 
 
-def _no_number(sheet: Sheet, column: int, at: int) -> str:
-    """Why a cell that is not missing is no label, and what can be done."""
-    text = sheet.column(column)[at]
+def _no_number(sheet: Sheet, column: int, wrong: list[int]) -> str:
+    """Why cells that are not missing, the first of all, are no labels, and what can be done."""
+    cells = sheet.column(column)
+    text = cells[wrong[0]]
     problem = "not a number" if math.isnan(_value(text)) else "not finite in float32"
     if "," in text:
         mark = "a comma" if sheet.takes_commas(column) else "a point"
         problem += f", as decimals take {mark} and thousands nothing"
+    others = list(dict.fromkeys(cells[at] for at in wrong))
+    such = f" (of {len(wrong):,} such cells: {listed(others, 5)})" if len(wrong) > 1 else ""
     return (
-        f"{sheet.path} row {sheet.body[at][0]}, column {sheet.names[column]!r}: {text!r} is "
-        f"{problem}; correct the cell, or empty it if the value is missing"
+        f"{sheet.path} row {sheet.body[wrong[0]][0]}, column {sheet.names[column]!r}: {text!r} is "
+        f"{problem}; correct the cell, or empty it if the value is missing{such}"
     )

@@ -46,6 +46,7 @@ _INSTEAD = {
     **dict.fromkeys((".json", ".parquet", ".feather", ".pkl"), "write it as a CSV"),
     **dict.fromkeys((".gz", ".zip", ".bz2", ".xz", ".zst"), "it is compressed: unpack it"),
 }
+_RENAME = "the kind of a file is told by its extension: rename it, a table to *.csv or *.tsv"
 _NO_TABLE = (
     "a PackedGraphs has no columns and no SMILES: load the file that has them, or leave out "
     'smiles_column, target, split_column and split="scaffold"'
@@ -191,7 +192,7 @@ def check_kind(name: str) -> None:
     path = Path(name)
     kind = path.suffix.lower()
     if path.is_file() and not table_kind(name) and kind != ".gfast":
-        instead = _INSTEAD.get(kind, "the kind of a file is told by its extension: rename it")
+        instead = _INSTEAD.get(kind, _RENAME)
         raise InputError(f"{name} is not a *.csv, *.tsv, *.sdf, *.smi or *.gfast: {instead}")
 
 

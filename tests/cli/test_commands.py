@@ -122,7 +122,7 @@ def test_a_test_metric_stands_beside_that_of_a_guess(tmp_path):
         f"rmse {guess['rmse']:.4g}, r2 {guess['r2']:.4g}"
     )
     assert untaught[1].startswith(f"{taught[1]}: this network is no better (try a lower --lr or ")
-    longer = "the last epoch was the best by valid: more --epochs may do better"
+    longer = "the last epoch was the best by valid: more --epochs may do better, in a new run"
     assert (longer in taught) == (" of epoch 30, " in taught[0]) and longer not in untaught
 
 

@@ -23,6 +23,19 @@ def test_the_header_says_what_stands_between_cells(csv_file, text: str) -> None:
     assert (table.smiles, columns(table)) == (["CC"], [[1.5]])
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])  # as spreadsheets write them
+def test_a_byte_order_mark_tells_the_encoding(csv_file, encoding: str) -> None:
+    path = csv_file("smiles\tLöslichkeit\r\nC\t1,5\r\nO\t2,5\r\n".encode(encoding))
+    assert columns(read_table(path, target="Löslichkeit")) == [[1.5, 2.5]]
+
+
+def test_all_cells_that_are_no_numbers_are_told_at_once(csv_file) -> None:
+    path = csv_file("smiles,y\nC,1\nO,n.v.\nN,>10\nCC,n.v.\nCO,2\n")
+    told = r"row 3, .*'n\.v\.' is not a number; .* \(of 3 such cells: 'n\.v\.', '>10'\)"
+    with pytest.raises(InputError, match=told):
+        read_table(path, target="y")
+
+
 def test_a_minus_as_typographers_set_it_is_one(csv_file) -> None:
     table = read_table(csv_file("smiles;y\nC;\u22120,5\nO;\u22122\nN;-3\n"))
     assert columns(table) == [[-0.5, -2.0, -3.0]]
