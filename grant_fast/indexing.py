@@ -90,7 +90,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
 
 
 def positions_of(where: Positions, num_graphs: int) -> Tensor:
-    """The same, int64 on the CPU, also where they are consecutive."""
+    """`as_positions` as int64 on the CPU, also where they are consecutive."""
     found = as_positions(where.cpu() if isinstance(where, Tensor) else where, num_graphs)
     if isinstance(found, slice):
         return torch.arange(found.start, found.stop, device="cpu")
