@@ -130,6 +130,14 @@ def test_a_case_is_begun_by_one_process_only(tmp_path):
     assert claim(tmp_path, "check/another").exists() and not claim(tmp_path, "check").exists()
 
 
+def test_the_command_names_the_package_that_it_lacks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(device, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        device.main(["--out", str(tmp_path / "out")])
+    assert "pip install pytest-benchmark" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_check_that_no_time_is_left_for_is_passed_over_but_a_race_ends_all(tmp_path):
     options = SimpleNamespace(getoption={"until": time.time() + 9}.get)
     (case,) = cases("a")
