@@ -90,6 +90,20 @@ def _bond_looks(bond: Any) -> tuple[Any, ...]:
     return bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated()
 
 
+def _tag_canonically(chem: Any, molecule: Any) -> None:
+    """Give the atoms the chiral tags that they have in RDKit's canonical SMILES.
+
+    A tag says which way an atom's neighbours turn in the order in which the SMILES names them, so a
+    molecule written in two ways may have either.
+    """
+    canonical = chem.MolFromSmiles(chem.MolToSmiles(molecule))
+    if canonical is None or canonical.GetNumAtoms() != molecule.GetNumAtoms():
+        return
+    order = molecule.GetPropsAsDict(includePrivate=True, includeComputed=True)
+    for atom, place in zip(canonical.GetAtoms(), order["_smilesAtomOutputOrder"], strict=True):
+        molecule.GetAtomWithIdx(place).SetChiralTag(atom.GetChiralTag())
+
+
 def _read_chunk(
     edge_attr: bool, also: Callable[[Any], Any] | None, first_row: int, smiles: Sequence[str]
 ) -> _Chunk:
@@ -110,6 +124,10 @@ def _read_chunk(
             if molecule is None or molecule.GetNumAtoms() == 0:
                 failures.append((row, text))
                 continue
+            if also is not None:
+                found.append(also(molecule))
+            if "@" in text or "|" in text:  # the latter opens an extension, which may have wedges
+                _tag_canonically(chem, molecule)
             start = len(atoms)
             # By index: RDKit's iterators take twice as long.
             for atom in map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms())):
@@ -128,8 +146,6 @@ def _read_chunk(
                         features[looks] = bytes(bond_features(bond))
                     rows += (features[looks],) * 2
             sizes.append(len(atoms) - start)
-            if also is not None:
-                found.append(also(molecule))
     return (
         _table(atoms, len(ATOM_CARDINALITIES)),
         np.array(bonds, dtype=np.int32).reshape(-1, 2).T,
@@ -166,8 +182,9 @@ def read_molecules(
 ) -> tuple[PackedGraphs, list[Failure], list[T]]:
     """Turn SMILES into graphs: atoms are nodes, each bond is an edge in both directions.
 
-    The numbers are those of `ogb.utils.mol.smiles2graph`. What RDKit cannot parse, or has no
-    atoms, is left out and reported; a single atom is a graph without edges.
+    The numbers are those of `ogb.utils.mol.smiles2graph`, but that the chirality of an atom is that
+    of RDKit's canonical SMILES: a molecule gets the same numbers however it is written. What RDKit
+    cannot parse, or has no atoms, is left out and reported; a single atom is a graph without edges.
 
     Args:
         smiles: one molecule each.

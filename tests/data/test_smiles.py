@@ -33,7 +33,7 @@ def test_cardinalities_are_ogbs() -> None:
 
 def test_graphs_are_those_of_ogb() -> None:
     mol = pytest.importorskip("ogb.utils.mol")
-    smiles = [ASPIRIN, "C", "[Na+].[Cl-]", "Cl[C@H](/C=C/C)Br", "*", "[H][H]", "F[P-](F)(F)(F)(F)F"]
+    smiles = [ASPIRIN, "C", "[Na+].[Cl-]", "C/C=C/[C@H](Cl)Br", "*", "[H][H]", "F[P-](F)(F)(F)(F)F"]
     # Among these there are atoms that differ in one feature alone, for nearly each of the nine.
     smiles += ["CCBr", "II", "CC[C@@H](N)CO", "CC(C)C", "COC=O", "O=C[O-]", "CO", "NC=O", "NO"]
     smiles += ["C1=CCCC1", "c1ccoc1", "C1CS1", "CCO", "[CH3]", "[O]c1ccccc1"]
@@ -51,6 +51,44 @@ def test_graphs_are_those_of_ogb() -> None:
         assert mine.edge_attr is not None
         np.testing.assert_array_equal(mine.edge_attr.numpy(), expected["edge_feat"][by_target])
     assert read_molecules(smiles)[0].edge_attr is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "C[C@H](N)C(=O)O",
+        "O[C@@H]1[C@H](C)CC[C@]1(F)Cl",
+        "C[S@](=O)CC",
+        "C/C=C/[C@H](Cl)Br.[Na+].[Cl-]",
+        "OC[C@H]1OC(O)[C@H](O)[C@@H](O)[C@@H]1O",
+        "CC(F)(Cl)Br |(0,0,;1,0,;2,0,;1,1,;1,-1,),wU:1.0|",  # chiral by a wedge alone
+    ],
+)
+def test_a_chiral_molecule_gets_the_same_numbers_however_it_is_written(text: str) -> None:
+    chem, _ = reading.import_rdkit()
+    mol = pytest.importorskip("ogb.utils.mol")
+    canonical = chem.CanonSmiles(text)
+    molecule = chem.MolFromSmiles(canonical)
+    expected = mol.smiles2graph(canonical)["node_feat"]
+    assert expected[:, 1].any()  # there is chirality
+    ways = [text, canonical, *chem.MolToRandomSmilesVect(molecule, 20, randomSeed=1)]
+    tags = set()
+    for way in ways:
+        written = chem.MolFromSmiles(way)
+        tags.add(tuple(str(atom.GetChiralTag()) for atom in written.GetAtoms()))
+        order = written.GetSubstructMatch(molecule, useChirality=True)
+        x = read_molecules([way])[0].x.numpy()
+        np.testing.assert_array_equal(x[list(order)], expected)
+    assert len(tags) > 1  # RDKit's tags are those of the text
+
+
+def test_a_molecule_that_cannot_be_read_back_keeps_its_own_chirality() -> None:
+    chem, _ = reading.import_rdkit()
+    for back in (None, chem.MolFromSmiles("C")):
+        molecule = chem.MolFromSmiles("C[C@@H](N)F")
+        stub = SimpleNamespace(MolToSmiles=chem.MolToSmiles, MolFromSmiles=lambda _, m=back: m)
+        reading._tag_canonically(stub, molecule)
+        assert str(molecule.GetAtomWithIdx(1).GetChiralTag()) == "CHI_TETRAHEDRAL_CW"
 
 
 def test_packed_molecules_keep_the_features_of_bonds_where_asked_to() -> None:
