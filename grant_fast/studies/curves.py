@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..files import atomic_path
+from ..training.axes import dress, frame
 from ..training.records import EpochRecord, Run
 
 
@@ -63,7 +64,7 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
                 _draw_arm(axis, arm, histories, x_name, y_name)
             _dress(axis, counted=x_name == "graphs_seen")
         row[0].set_ylabel(y_label)
-        _frame(row[0], [getattr(record, y_name) for run in runs for record in run.history])
+        frame(row[0], [getattr(record, y_name) for run in runs for record in run.history])
     for axis, x_label in zip(axes[1], columns.values(), strict=True):
         axis.set_xlabel(x_label)
     _draw_constant(axes[0], [run.result.constant_loss for run in runs])
@@ -111,36 +112,10 @@ def _draw_constant(axes: Sequence[Any], losses: Sequence[float | None]) -> None:
             )
 
 
-def _frame(axis: Any, values: Sequence[float | None]) -> None:
-    """Limits within which every arm can be read.
-
-    A wild first epoch runs out of the frame. Values that span more than a factor of ten, as where
-    one arm diverges, get a logarithmic axis.
-    """
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    known = np.array([value for value in values if value is not None and np.isfinite(value)])
-    if not len(known):
-        return
-    low, high = np.quantile(known, [0.005, 0.97])
-    if 0 < 10 * low < high:
-        axis.set_yscale("log", nonpositive="clip")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter(NullFormatter())
-        margin = (high / low) ** 0.06
-        axis.set_ylim(low / margin, high * margin)
-    else:
-        margin = 0.06 * max(high - low, 1e-12)
-        axis.set_ylim(low - margin, high + margin)
-
-
 def _dress(axis: Any, counted: bool) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    axis.grid(color="#dddddd", linewidth=0.7)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
+    dress(axis)
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(8))
     if counted:  # seconds stay plain: 50m is no time

@@ -246,7 +246,7 @@ def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
     return answers
 
 
-def write_tables(run_dir: Path, dataset: Dataset) -> None:
+def write_tables(run_dir: Path, dataset: Dataset) -> Tensor | None:
     """What a finished run learned from and how it did, by graphs' ids: split.csv, skipped.csv and
     test.csv.
 
@@ -254,6 +254,9 @@ def write_tables(run_dir: Path, dataset: Dataset) -> None:
     some, which molecules could not be read. test.csv holds the targets of each test graph (and its
     SMILES, where the data set has them) and behind them the answers of the best weights, as
     `predict_table` has them. It is left out for targets of nodes.
+
+    Returns:
+        Those answers, [test graphs, columns]; None for targets of nodes.
 
     Raises:
         InputError: a file cannot be written, or the run's own cannot be read.
@@ -263,7 +266,7 @@ def write_tables(run_dir: Path, dataset: Dataset) -> None:
     if dataset.skipped:
         atomic_write_csv(run_dir / SKIPPED_FILE, ["row", "text"], dataset.skipped)
     if dataset.task.level == "node":
-        return
+        return None
     config, task = read_config(run_dir), dataset.task
     predictor = load_predictor(run_dir, device=config.device)
     ids, test = dataset.graphs.ids.cpu(), dataset.split["test"]
@@ -273,7 +276,7 @@ def write_tables(run_dir: Path, dataset: Dataset) -> None:
     truths = _rows(y, measured(y, task))
     if names:
         truths = ([name and names[int(name)] for name in row] for row in truths)
-    answers = _rows(predictor(dataset.graphs.subset(test)))
+    answers = predictor(dataset.graphs.subset(test))
     targets = _columns(dataset.targets if names else task.names, y.shape[1], "target")
     smiles = dataset.smiles if dataset.smiles.keys() >= set(ids.tolist()) else {}  # or other ids
     header = ["graph", "smiles"] if smiles else ["graph"]
@@ -281,9 +284,10 @@ def write_tables(run_dir: Path, dataset: Dataset) -> None:
     header += _apart(answer_columns(task), header)
     lines = (
         [graph, *([smiles[graph]] if smiles else []), *truth, *said]
-        for graph, truth, said in zip(ids[test].tolist(), truths, answers, strict=True)
+        for graph, truth, said in zip(ids[test].tolist(), truths, _rows(answers), strict=True)
     )
     atomic_write_csv(run_dir / TEST_FILE, header, lines)
+    return answers
 
 
 def _rows(values: Tensor, there: Tensor | None = None) -> Iterator[list[str]]:

@@ -19,8 +19,9 @@ BEST_FILE = "best.pt"
 SPLIT_FILE = "split.csv"
 TEST_FILE = "test.csv"
 SKIPPED_FILE = "skipped.csv"
+PICTURE_FILE = "run.png"
 _TABLES = (METRICS_FILE, SPLIT_FILE, SKIPPED_FILE, TEST_FILE)
-_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, *_TABLES, CONFIG_FILE)
+_FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, *_TABLES, PICTURE_FILE, CONFIG_FILE)
 BOARD = "tensorboard"  # the folder of a run's TensorBoard events
 #: What a comparison's folder has beside its runs.
 REPORT_FILES = ("results.json", "results.md", "curves.png")

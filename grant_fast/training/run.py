@@ -12,9 +12,10 @@ from ..files import alone_in, closest
 from .answers import write_tables
 from .config import DATA, MEMORY, RunConfig
 from .defaults import config_of
-from .folder import check_free, make_folder
+from .folder import PICTURE_FILE, check_free, make_folder
 from .observers import Observer
-from .records import RunResult
+from .picture import draw_run
+from .records import Run, RunResult
 from .trainer import Trainer
 
 
@@ -30,8 +31,8 @@ def train(
 ) -> RunResult:
     """Train one network and test it, as `grant-fast train` does, and leave a run's folder.
 
-    The folder gets the weights (`load_predictor` loads them), the metrics, and which part each
-    graph was in (split.csv, skipped.csv, test.csv). PyTorch's random state and its number of
+    The folder gets the weights (`load_predictor` loads them), the metrics, which part each graph
+    was in (split.csv, skipped.csv, test.csv), and a picture (run.png). PyTorch's random state and its number of
     threads are left alone.
 
     Args:
@@ -75,7 +76,9 @@ def train_to_the_end(
     with alone_in(trainer.run_dir):
         check_free(trainer.run_dir, resume, overwrite, source=trainer.config.source)
         result = trainer.fit(observer)
-        write_tables(trainer.run_dir, dataset)
+        answers = write_tables(trainer.run_dir, dataset)
+        run = Run(result, tuple(trainer.history))
+        draw_run(trainer.run_dir / PICTURE_FILE, run, dataset, answers)
     return result
 
 

@@ -26,6 +26,7 @@ from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, lines_of, ru
 def test_train_leaves_a_whole_run_folder(trained):
     names = {path.name for path in trained.iterdir()}
     files = {"config.json", "metrics.csv", "last.pt", "best.pt", "result.json", "split.csv"}
+    files |= {"run.png"}
     assert names == files  # no test.csv, which targets of nodes would make huge
     assert json.loads((trained / "config.json").read_text())["epochs"] == 2
 

@@ -29,7 +29,7 @@ def test_it_leaves_the_folder_that_the_command_leaves(tmp_path):
     assert (result.arm, result.epochs) == ("full", 3)
     files = {path.name for path in (tmp_path / "run").iterdir()}
     wanted = {"best.pt", "last.pt", "config.json", "metrics.csv", "result.json", "split.csv"}
-    assert files == wanted | {"test.csv"}
+    assert files == wanted | {"test.csv", "run.png"}
     assert json.loads((tmp_path / "run" / "result.json").read_text())["arm"] == "full"
     assert load_predictor(tmp_path / "run")(data.graphs).shape == (len(data.graphs), 1)
 

@@ -35,13 +35,13 @@ def train(
 ) -> None:
     """Train one network and test it.
 
-    The folder gets the weights, the metrics, which part of the split each
-    graph was in (split.csv), which molecules could not be read (skipped.csv),
-    and the predictions for the test graphs (test.csv; not written where each
-    node has a target).
+    The folder gets the weights, the metrics, a picture of these and of the
+    test (run.png), which part of the split each graph was in (split.csv),
+    which molecules could not be read (skipped.csv), and the predictions for
+    the test graphs (test.csv; not written where each node has a target).
     """
     from ...training.console import ConsoleObserver
-    from ...training.folder import CONFIG_FILE, check_flags, check_free
+    from ...training.folder import CONFIG_FILE, PICTURE_FILE, check_flags, check_free
     from ...training.observers import Observers, TensorBoard
     from ...training.predict import resuming
     from ...training.run import train_to_the_end
@@ -74,4 +74,4 @@ def train(
         raise interrupted(holds_run(out, config), resuming(out, config)) from None
     for line in described_test(result, dataset):
         print(line)
-    print(f"run folder: {out}")
+    print(f"run folder: {out}\npicture: {out / PICTURE_FILE}")

@@ -1,0 +1,126 @@
+"""The picture of a run: how loss and metric went, and how the answers for the test graphs are."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ..data.dataset import Dataset
+from ..files import atomic_path
+from ..tasks import measured
+from .axes import dress, frame
+from .records import Run
+from .targets import targets_of
+
+_BLUE, _ORANGE, _GREY = "#0072B2", "#E69F00", "#7a7a7a"  # Okabe and Ito's
+#: So many points of a scatter are drawn solid; of more, each is fainter.
+_SOLID = 300
+
+
+def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> None:
+    """Draw loss and validation metric against epochs, and beside them the test.
+
+    Of one regression target, that is what was predicted against what was measured; of two classes
+    the ROC curve. Of all else, and where `answers` [test graphs, columns] is None, there is none.
+
+    Raises:
+        InputError: `path` cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    tested = None if answers is None else _tested(dataset, answers)
+    panels = 2 if tested is None else 3
+    figure = Figure(figsize=(4.6 * panels, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, panels)
+    _draw_losses(axes[0], run)
+    _draw_metric(axes[1], run)
+    if tested is not None:
+        if dataset.task.kind == "regression":
+            _draw_parity(axes[2], *tested, *(dataset.task.names or ("target",)))
+        else:
+            _draw_roc(axes[2], *tested)
+        axes[2].set_title(_measures(run, len(tested[0])), fontsize=10)
+    for axis in axes[:2]:
+        axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    for axis in axes:
+        dress(axis)
+    figure.suptitle(f"{dataset.name}, {run.result.arm}", fontsize=13, parse_math=False)
+    with atomic_path(path) as temporary, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # boxes, in a target's name
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def _tested(dataset: Dataset, answers: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
+    """Targets and answers for the test graphs that have one, of a task that one panel can show."""
+    task = dataset.task
+    y = targets_of(dataset.graphs, dataset.split["test"]).cpu()
+    if task.kind not in ("regression", "binary") or task.num_outputs > 1:
+        return None
+    there = measured(y, task)[:, 0]
+    truth, said = y[there, 0].numpy(), answers[there, 0].cpu().numpy()
+    least = 2 if task.kind == "binary" else 1
+    return (truth, said) if len(np.unique(truth)) >= least else None
+
+
+def _draw_losses(axis: Any, run: Run) -> None:
+    records, result = run.history, run.result
+    validated = [record for record in records if record.valid_loss is not None]
+    of = "" if result.arm.startswith("full") else ", graphs picked"
+    losses = [record.loss for record in records]
+    axis.plot([r.epoch for r in records], losses, color=_ORANGE, label=f"training{of}")
+    epochs, valid = [r.epoch for r in validated], [r.valid_loss for r in validated]
+    axis.plot(epochs, valid, color=_BLUE, label="validation")
+    if result.constant_loss is not None:
+        guess = {"color": _GREY, "linewidth": 1, "linestyle": "-.", "label": "constant guess"}
+        axis.axhline(result.constant_loss, **guess)
+    frame(axis, [*losses, *valid])
+    axis.set_ylabel("loss")
+    axis.legend(frameon=False)
+
+
+def _draw_metric(axis: Any, run: Run) -> None:
+    result = run.result
+    records = [record for record in run.history if record.valid_metric is not None]
+    values = [record.valid_metric for record in records]
+    axis.plot([r.epoch for r in records], values, color=_BLUE)
+    if result.valid_metric is not None:
+        axis.plot([result.best_epoch], [result.valid_metric], "o", color=_BLUE)
+        best = f"best: {result.valid_metric:.4g}, at epoch {result.best_epoch}"
+        axis.set_title(best, fontsize=10)
+    frame(axis, [*values, result.valid_metric])
+    better = "higher" if result.higher_is_better else "lower"
+    axis.set_ylabel(f"validation {result.metric} ({better} is better)")
+
+
+def _draw_parity(axis: Any, truth: np.ndarray, said: np.ndarray, name: str) -> None:
+    ends = [min(truth.min(), said.min()), max(truth.max(), said.max())]
+    axis.plot(ends, ends, color=_GREY, linewidth=1, linestyle="-.")
+    faint = max(0.08, min(0.8, _SOLID / len(truth)))
+    axis.plot(truth, said, "o", color=_BLUE, markersize=4, markeredgewidth=0, alpha=faint)
+    axis.set_aspect("equal", adjustable="datalim")
+    axis.set_xlabel(name, parse_math=False)
+    axis.set_ylabel(f"{name}, predicted", parse_math=False)
+
+
+def _draw_roc(axis: Any, truth: np.ndarray, said: np.ndarray) -> None:
+    order = np.argsort(-said, kind="stable")
+    last = np.append(np.flatnonzero(np.diff(said[order])), len(said) - 1)  # of each answer
+    positive = truth[order] == 1
+    for_true, for_false = (np.append(0, np.cumsum(hit)[last]) for hit in (positive, ~positive))
+    axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="-.", label="coin toss")
+    axis.plot(for_false / for_false[-1], for_true / for_true[-1], color=_BLUE)
+    axis.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
+    axis.legend(frameon=False)
+
+
+def _measures(run: Run, count: int) -> str:
+    """What the test gave, in a line."""
+    values = {name: v for name, v in run.result.test_metrics.items() if v is not None}
+    said = [f"{name} {value:.4g}" for name, value in values.items()]
+    return ", ".join([f"test: {count:,} graphs", *said])

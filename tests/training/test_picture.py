@@ -1,0 +1,115 @@
+"""The picture of a run: what its panels show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from grant_fast.tasks import Task
+from grant_fast.training.metrics import roc_auc
+from grant_fast.training.picture import draw_run
+from grant_fast.training.records import read_run
+from grant_fast.training.run import train
+from tests.rings import make_dataset
+
+TINY = {"epochs": 3, "batch_size": 5, "hidden_channels": [4], "orders": [2, 2], "device": "cpu"}
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved from now on, drawn."""
+    kept = []
+
+    def keep(figure, path, **_):
+        figure.canvas.draw()
+        kept.append(figure)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+    return kept
+
+
+def of_one_target(name=()):
+    data = make_dataset("regression")
+    data.graphs.y = data.graphs.y[:, :1]
+    return replace(data, task=Task("regression", names=name))
+
+
+def lines(axis):
+    """What is drawn on an axis: [points, 2] of each line."""
+    return [line.get_xydata() for line in axis.get_lines()]
+
+
+def test_a_run_leaves_its_picture(tmp_path):
+    train(make_dataset("regression"), tmp_path, **TINY)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "run.png").write_bytes(b"old")
+    train(make_dataset("regression"), tmp_path, **TINY, resume=True)
+    assert len((tmp_path / "run.png").read_bytes()) > 3
+
+
+@pytest.mark.parametrize("arm", ["full", "random"])
+def test_it_shows_how_the_loss_and_the_metric_went(tmp_path, figures, arm):
+    result = train(make_dataset("regression"), tmp_path, **TINY, arm=arm)
+    history = read_run(tmp_path).history
+    losses, metric = figures[0].axes  # and no panel for two targets
+    training, validation, guess = lines(losses)
+    assert training.tolist() == [[r.epoch, r.loss] for r in history]
+    assert validation.tolist() == [[r.epoch, r.valid_loss] for r in history]
+    assert set(guess[:, 1]) == {result.constant_loss}
+    named = [text.get_text() for text in losses.get_legend().get_texts()]
+    assert named[0] == {"full": "training", "random": "training, graphs picked"}[arm]
+    curve, best = lines(metric)
+    assert curve.tolist() == [[r.epoch, r.valid_metric] for r in history]
+    assert best.tolist() == [[result.best_epoch, result.valid_metric]]
+    assert metric.get_ylabel() == "validation mae (lower is better)"
+    assert figures[0].get_suptitle() == f"{make_dataset('regression').name}, {arm}"
+
+
+def test_of_a_regression_it_shows_predictions_against_labels(tmp_path, figures):
+    data = of_one_target("log$P")
+    test = data.split["test"]
+    y = data.graphs.y.clone()
+    y[test[0]] = torch.nan  # not measured
+    data.graphs.y = y
+    train(data, tmp_path, **TINY)
+    run = read_run(tmp_path)
+    answers = torch.arange(float(len(test)))[:, None]
+    draw_run(tmp_path / "run.png", run, data, answers)
+    axis = figures[1].axes[2]
+    _, points = lines(axis)
+    expected = torch.cat([y[test], answers], 1)[1:]
+    np.testing.assert_allclose(points, expected)
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("log$P", "log$P, predicted")
+    said = f"test: {len(test) - 1} graphs, mae {run.result.test_metric:.4g}, rmse "
+    assert axis.get_title().startswith(said)
+
+
+def test_of_two_classes_it_shows_the_roc_curve(tmp_path, figures):
+    data = make_dataset("binary")
+    test = data.split["test"]
+    train(data, tmp_path, **TINY)
+    y = data.graphs.y[test]
+    answers = torch.randint(3, (len(test), 1), generator=torch.Generator().manual_seed(3)) / 2
+    draw_run(tmp_path / "run.png", read_run(tmp_path), data, answers)  # with ties
+    _, curve = lines(figures[1].axes[2])
+    assert curve[0].tolist() == [0, 0] and curve[-1].tolist() == [1, 1]
+    assert len(curve) == len(answers.unique()) + 1
+    area = np.sum(np.diff(curve[:, 0]) * (curve[1:, 1] + curve[:-1, 1]) / 2)
+    assert area == pytest.approx(float(roc_auc(answers, y)))
+    assert figures[1].axes[2].get_xlabel() == "false positive rate"
+
+
+def test_what_one_panel_cannot_show_is_left_out(tmp_path, figures):
+    data = make_dataset("binary")
+    train(data, tmp_path, **TINY)
+    run, test = read_run(tmp_path), data.split["test"]
+    answers = torch.rand(len(test), 1)
+    y = data.graphs.y.clone()
+    y[test] = 1  # no curve of one class
+    data.graphs.y = y
+    classes = replace(data, task=Task("multiclass", num_outputs=2))
+    draw_run(tmp_path / "run.png", run, data, answers)
+    draw_run(tmp_path / "run.png", run, classes, torch.rand(len(test), 2))
+    draw_run(tmp_path / "run.png", run, data, None)
+    assert [len(figure.axes) for figure in figures] == [3, 2, 2, 2]
