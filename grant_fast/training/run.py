@@ -32,8 +32,8 @@ def train(
     """Train one network and test it, as `grant-fast train` does, and leave a run's folder.
 
     The folder gets the weights (`load_predictor` loads them), the metrics, which part each graph
-    was in (split.csv, skipped.csv, test.csv), and a picture (run.png). PyTorch's random state and its number of
-    threads are left alone.
+    was in (split.csv, skipped.csv, test.csv), and a picture (run.png). PyTorch's random state and
+    its number of threads are left alone.
 
     Args:
         dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…)` gives it another
