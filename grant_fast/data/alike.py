@@ -9,8 +9,7 @@ from ..graphs import PackedGraphs
 _ROUNDS = 4
 #: Nodes and edges at a time: little memory, and most of it cached.
 _BLOCK = 1 << 18
-#: OGB's column of chirality. In OGB's own sets, and where two centres are told apart by each other
-#: alone, a molecule written in two ways may have either tag.
+#: OGB's column of chirality. In OGB's own sets, a molecule written in two ways may have either tag.
 CHIRALITY = 1
 
 
