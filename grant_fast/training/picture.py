@@ -43,7 +43,7 @@ def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> 
         if dataset.task.kind == "regression":
             _draw_parity(axes[2], *tested, *(dataset.task.names or ("target",)))
         else:
-            _draw_roc(axes[2], *tested)
+            _draw_roc(axes[2], *tested, *dataset.task.class_names[1:])
         axes[2].set_title(_measures(run, len(tested[0])), fontsize=10)
     for axis in axes[:2]:
         axis.set_xlabel("epoch")
@@ -57,15 +57,16 @@ def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> 
 
 
 def _tested(dataset: Dataset, answers: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
-    """Targets and answers for the test graphs that have one, of a task that one panel can show."""
+    """Targets and answers for the test graphs that have one, of a task that one panel can show; of
+    two classes whether it is the second, and its probability."""
     task = dataset.task
-    y = targets_of(dataset.graphs, dataset.split["test"]).cpu()
-    if task.kind not in ("regression", "binary") or task.num_outputs > 1:
+    y = targets_of(dataset.graphs, dataset.split["test"]).cpu().reshape(len(answers), -1)
+    of_two = task.kind == "binary" or (task.kind == "multiclass" and task.num_outputs == 2)
+    if not of_two and (task.kind != "regression" or task.num_outputs > 1):
         return None
     there = measured(y, task)[:, 0]
-    truth, said = y[there, 0].numpy(), answers[there, 0].cpu().numpy()
-    least = 2 if task.kind == "binary" else 1
-    return (truth, said) if len(np.unique(truth)) >= least else None
+    truth, said = y[there, 0].numpy(), answers[there, -1].cpu().numpy()
+    return (truth, said) if len(np.unique(truth)) > of_two else None
 
 
 def _draw_losses(axis: Any, run: Run) -> None:
@@ -108,19 +109,21 @@ def _draw_parity(axis: Any, truth: np.ndarray, said: np.ndarray, name: str) -> N
     axis.set_ylabel(f"{name}, predicted", parse_math=False)
 
 
-def _draw_roc(axis: Any, truth: np.ndarray, said: np.ndarray) -> None:
+def _draw_roc(axis: Any, truth: np.ndarray, said: np.ndarray, name: str = "1") -> None:
     order = np.argsort(-said, kind="stable")
     last = np.append(np.flatnonzero(np.diff(said[order])), len(said) - 1)  # of each answer
     positive = truth[order] == 1
     for_true, for_false = (np.append(0, np.cumsum(hit)[last]) for hit in (positive, ~positive))
     axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="-.", label="coin toss")
-    axis.plot(for_false / for_false[-1], for_true / for_true[-1], color=_BLUE)
+    rates = for_false / for_false[-1], for_true / for_true[-1]
+    axis.plot(*rates, color=_BLUE, label=f"class {name}")
     axis.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
-    axis.legend(frameon=False)
+    for text in axis.legend(frameon=False).get_texts():
+        text.set_parse_math(False)
 
 
 def _measures(run: Run, count: int) -> str:
     """What the test gave, in a line."""
     values = {name: v for name, v in run.result.test_metrics.items() if v is not None}
-    said = [f"{name} {value:.4g}" for name, value in values.items()]
-    return ", ".join([f"test: {count:,} graphs", *said])
+    said = [f"{name} {value:.3g}" for name, value in values.items()]
+    return f"test ({count:,}): {', '.join(said)}"

@@ -81,7 +81,7 @@ def test_of_a_regression_it_shows_predictions_against_labels(tmp_path, figures):
     expected = torch.cat([y[test], answers], 1)[1:]
     np.testing.assert_allclose(points, expected)
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("log$P", "log$P, predicted")
-    said = f"test: {len(test) - 1} graphs, mae {run.result.test_metric:.4g}, rmse "
+    said = f"test ({len(test) - 1}): mae {run.result.test_metric:.3g}, rmse "
     assert axis.get_title().startswith(said)
 
 
@@ -100,6 +100,21 @@ def test_of_two_classes_it_shows_the_roc_curve(tmp_path, figures):
     assert figures[1].axes[2].get_xlabel() == "false positive rate"
 
 
+def test_two_classes_with_names_have_one_curve_too(tmp_path, figures):
+    data = make_dataset("binary")
+    test, y = data.split["test"], data.graphs.y[:, 0]
+    answers = torch.rand(len(test), 2, generator=torch.Generator().manual_seed(3))
+    train(data, tmp_path, **TINY)
+    draw_run(tmp_path / "run.png", read_run(tmp_path), data, answers[:, 1:])
+    data.graphs.y = torch.where(y.isnan(), -100, y).long()
+    named = replace(data, task=Task("multiclass", num_outputs=2, names=("dead", "a$live$")))
+    draw_run(tmp_path / "run.png", read_run(tmp_path), named, answers)
+    _, one, two = ([*lines(f.axes[2])] for f in figures)
+    np.testing.assert_array_equal(one[1], two[1])
+    name = figures[2].axes[2].get_legend().get_texts()[1]
+    assert name.get_text() == "class a$live$" and not name.get_parse_math()
+
+
 def test_what_one_panel_cannot_show_is_left_out(tmp_path, figures):
     data = make_dataset("binary")
     train(data, tmp_path, **TINY)
@@ -108,8 +123,8 @@ def test_what_one_panel_cannot_show_is_left_out(tmp_path, figures):
     y = data.graphs.y.clone()
     y[test] = 1  # no curve of one class
     data.graphs.y = y
-    classes = replace(data, task=Task("multiclass", num_outputs=2))
+    classes = make_dataset("multiclass")
     draw_run(tmp_path / "run.png", run, data, answers)
-    draw_run(tmp_path / "run.png", run, classes, torch.rand(len(test), 2))
+    draw_run(tmp_path / "run.png", run, classes, torch.rand(len(test), 3))
     draw_run(tmp_path / "run.png", run, data, None)
     assert [len(figure.axes) for figure in figures] == [3, 2, 2, 2]
