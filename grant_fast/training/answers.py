@@ -217,12 +217,13 @@ def _written(
     for number, (outputs, predictor) in enumerate(zip(each, predictors, strict=True), 1):
         which = "the run" if len(each) == 1 else f"run {number} of {len(each)}"
         answers.append(_finite(answers_of(outputs, task), predictor, which))
-    names = answer_columns(task)
+    values, classes = answer_columns(predictors[0].spec)
     if len(answers) == 1:
-        return names, _rows(answers[0])
+        return classes + values, _with_classes(answers[0], _rows(answers[0]), task)
     std, mean = torch.std_mean(torch.stack(answers), dim=0)
-    names += [f"{name.removesuffix(PREDICTED)}_std" for name in names]
-    return names, _rows(torch.cat([mean, std], dim=1))
+    stds = [f"{name.removesuffix(PREDICTED)}_std" for name in values]
+    rows = _with_classes(mean, _rows(torch.cat([mean, std], dim=1)), task)
+    return [*classes, *values, *stds], rows
 
 
 def _doubts_of_answers(
@@ -277,14 +278,16 @@ def write_tables(run_dir: Path, dataset: Dataset) -> Tensor | None:
     if names:
         truths = ([name and names[int(name)] for name in row] for row in truths)
     answers = predictor(dataset.graphs.subset(test))
+    said = _with_classes(answers, _rows(answers), task)
     targets = _columns(dataset.targets if names else task.names, y.shape[1], "target")
     smiles = dataset.smiles if dataset.smiles.keys() >= set(ids.tolist()) else {}  # or other ids
     header = ["graph", "smiles"] if smiles else ["graph"]
     header += _apart(targets, header, "_target")
-    header += _apart(answer_columns(task), header)
+    values, classes = answer_columns(predictor.spec)
+    header += _apart(classes + values, header)
     lines = (
-        [graph, *([smiles[graph]] if smiles else []), *truth, *said]
-        for graph, truth, said in zip(ids[test].tolist(), truths, _rows(answers), strict=True)
+        [graph, *([smiles[graph]] if smiles else []), *truth, *cells]
+        for graph, truth, cells in zip(ids[test].tolist(), truths, said, strict=True)
     )
     atomic_write_csv(run_dir / TEST_FILE, header, lines)
     return answers
@@ -300,13 +303,26 @@ def _rows(values: Tensor, there: Tensor | None = None) -> Iterator[list[str]]:
         yield from cells.tolist()
 
 
-def answer_columns(task: Task) -> list[str]:
+def _with_classes(answers: Tensor, rows: Iterator[list[str]], task: Task) -> Iterator[list[str]]:
+    """Rows of answers, before each the class that is most likely by it, where there are several."""
+    if task.kind != "multiclass":
+        return rows
+    names = task.class_names or tuple(map(str, range(task.num_outputs)))
+    likely = (names[at] for at in answers.argmax(1).tolist())
+    return ([name, *row] for name, row in zip(likely, rows, strict=True))
+
+
+def answer_columns(spec: ModelSpec) -> tuple[list[str], list[str]]:
     """Names of the answers: NAME_predicted where the targets have names; of classes these, or
-    NAME_class_0, …"""
-    if task.kind == "multiclass":
-        stem = f"{task.names[0]}_class" if len(task.names) == 1 else "class"
-        return _columns(task.names, task.num_outputs, stem)
-    return _columns([f"{name}{PREDICTED}" for name in task.names], task.num_outputs, "prediction")
+    NAME_class_0, …; and of the column of the likely class, NAME_predicted, where there is one."""
+    task = spec.task
+    if task.kind != "multiclass":
+        names = [f"{name}{PREDICTED}" for name in task.names]
+        return _columns(names, task.num_outputs, "prediction"), []
+    named = spec.targets if task.class_names else task.names
+    target = named[0] if len(named) == 1 else ""
+    stem = f"{target}_class" if target else "class"
+    return _columns(task.names, task.num_outputs, stem), [f"{target or 'class'}{PREDICTED}"]
 
 
 def _columns(names: Sequence[str], count: int, stem: str) -> list[str]:

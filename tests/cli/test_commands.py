@@ -349,8 +349,12 @@ def test_pack_train_and_predict_on_a_packed_file(tmp_path):
     assert result.exit_code == 0, result.output
     assert run("predict", folder, packed, "-o", out).exit_code == 0
     rows = rows_of(out)
-    assert list(rows[0])[:3] == ["graph", "node", "class_0"]
-    assert sum(float(value) for value in list(rows[0].values())[2:]) == pytest.approx(1, abs=1e-5)
+    assert list(rows[0])[:4] == ["graph", "node", "class_predicted", "class_0"]
+    for row in rows:
+        _, _, likely, *shares = row.values()
+        shares = list(map(float, shares))
+        assert sum(shares) == pytest.approx(1, abs=1e-5)
+        assert shares[int(likely)] == max(shares)
 
 
 def test_version_is_that_of_the_package():

@@ -55,14 +55,25 @@ def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     assert "target effect, multiclass, 3 classes (active: " in result.stderr
     assert "roc_auc and ap are means over the classes, each against the others" in result.stdout
     header, *rows = lines_of(folder / "test.csv")
-    assert header == ["graph", "smiles", "effect", "active", "in between", "inactive"]
+    classes = ["active", "in between", "inactive"]
+    assert header == ["graph", "smiles", "effect", "effect_predicted", *classes]
     source = dict(enumerate(lines_of(of_words)[1:], 2))
     assert [row[1:3] for row in rows] == [source[int(row[0])] for row in rows]
 
     assert run("predict", folder, of_words, "-o", out).exit_code == 0
     header, *rows = lines_of(out)
-    assert header == ["smiles", "effect", "active", "in between", "inactive"]
-    assert all(sum(map(float, row[2:])) == pytest.approx(1, abs=1e-5) for row in rows)
+    assert header == ["smiles", "effect", "effect_predicted", *classes]
+    for row in rows:
+        shares = dict(zip(map(float, row[3:]), classes, strict=True))
+        assert sum(shares) == pytest.approx(1, abs=1e-5) and row[2] == shares[max(shares)]
+
+    assert run("train", of_words, *QUICK, "--seed", 1, "-o", tmp_path / "other").exit_code == 0
+    assert run("predict", folder, tmp_path / "other", of_words, "-o", out).exit_code == 0
+    header, *rows = lines_of(out)
+    assert header[2:] == ["effect_predicted", *classes, *(f"{name}_std" for name in classes)]
+    for row in rows:
+        shares = dict(zip(map(float, row[3:6]), classes, strict=True))
+        assert row[2] == shares[max(shares)]
 
 
 def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, tmp_path):
@@ -74,12 +85,16 @@ def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, t
     assert "multiclass, 3 classes (active: " in result.stderr
     out = tmp_path / "out.csv"
     assert run("predict", folder / "full" / "seed-0", packed, "-o", out).exit_code == 0
-    assert lines_of(out)[0] == ["graph", "active", "in between", "inactive"]
+    assert lines_of(out)[0] == ["graph", "effect_predicted", "active", "in between", "inactive"]
     assert (
         run("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run").exit_code
         == 0
     )
-    assert lines_of(tmp_path / "run" / "test.csv")[0][:3] == ["graph", "effect", "active"]
+    assert lines_of(tmp_path / "run" / "test.csv")[0][1:4] == [
+        "effect",
+        "effect_predicted",
+        "active",
+    ]
 
 
 def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
@@ -108,7 +123,8 @@ def test_classes_may_be_any_whole_numbers(molecules, tmp_path):
     assert result.exit_code == 0, result.output
     assert "target grade, multiclass, 3 classes (-1: " in result.stderr
     header, *rows = lines_of(tmp_path / "run" / "test.csv")
-    assert header == ["graph", "smiles", "grade", "-1", "2", "3"]
+    assert header == ["graph", "smiles", "grade", "grade_predicted", "-1", "2", "3"]
+    assert {row[3] for row in rows} <= {"-1", "2", "3"}
     assert [row[1:3] for row in rows] == [lines[int(row[0]) - 2].split(",") for row in rows]
 
 

@@ -38,7 +38,7 @@ def test_classes_are_called_after_their_target(classes, tmp_path):
     assert load_dataset(packed).task.names == ("colour",)
     numbers = run("train", packed, "--task", "regression", "--epochs", 1, "-o", tmp_path / "other")
     assert "target colour, regression" in numbers.stderr
-    answers = [f"colour_class_{i}" for i in range(3)]
+    answers = ["colour_predicted", *(f"colour_class_{i}" for i in range(3))]
     for source, settings in ((classes, words), (packed, [])):
         more = ["--epochs", 1, "--device", "cpu", "-o", folder, "--overwrite"]
         result = run("train", source, *settings, *more)
@@ -59,7 +59,9 @@ def test_the_names_of_classes_are_no_targets(classes, tmp_path):
     words = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
     result = run("train", tmp_path / "named.gfast", *words)
     assert "split), target colour, multiclass, 3 classes (low: " in result.stderr
-    assert header_of(tmp_path / "run" / "test.csv")[-3:] == ["low", "mid", "high"]
+    assert header_of(tmp_path / "run" / "test.csv")[-4:] == [
+        *("colour_predicted", "low", "mid", "high")
+    ]
 
 
 def test_a_run_that_was_stopped_before_it_had_weights_is_to_be_gone_on_with(trained, tmp_path):
