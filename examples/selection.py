@@ -293,7 +293,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of the molecules")
     parser.add_argument("--sets", nargs="+", default=list(STUDIES), choices=list(STUDIES))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="only show what was measured before")
     parser.add_argument("-o", "--out", type=Path, help="the picture")
