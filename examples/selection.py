@@ -249,7 +249,8 @@ def beside(group: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
     if group is others or min(len(group), len(others)) < 2:
         return "–"
     one, other = (Spread.of([run["test"] for run in runs]) for runs in (group, others))
-    return f"{chance(one, other):.3f}"
+    p = chance(one, other)
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
 def spread(group: list[dict[str, Any]], key: str) -> str:
