@@ -26,7 +26,8 @@ def frame(axis: Any, values: Sequence[float | None]) -> None:
         margin = (high / low) ** 0.06
         axis.set_ylim(low / margin, high * margin)
     else:
-        margin = 0.06 * max(high - low, 1e-12)
+        is_flat = high - low <= 1e-6 * abs(high)  # as of a single epoch
+        margin = 0.06 * (max(abs(high), 1e-12) if is_flat else high - low)
         axis.set_ylim(low - margin, high + margin)
 
 

@@ -17,6 +17,8 @@ from .targets import targets_of
 _BLUE, _ORANGE, _GREY = "#0072B2", "#E69F00", "#7a7a7a"  # Okabe and Ito's
 #: So many points of a scatter are drawn solid; of more, each is fainter.
 _SOLID = 300
+#: Curves of fewer epochs show each as a point; one alone would be no line.
+_FEW = 10
 
 
 def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> None:
@@ -47,6 +49,7 @@ def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> 
         axes[2].set_title(_measures(run, len(tested[0])), fontsize=10)
     for axis in axes[:2]:
         axis.set_xlabel("epoch")
+        axis.set_xlim(left=0)
         axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     for axis in axes:
         dress(axis)
@@ -74,9 +77,9 @@ def _draw_losses(axis: Any, run: Run) -> None:
     validated = [record for record in records if record.valid_loss is not None]
     of = "" if result.arm.startswith("full") else ", graphs picked"
     losses = [record.loss for record in records]
-    axis.plot([r.epoch for r in records], losses, color=_ORANGE, label=f"training{of}")
+    _draw_curve(axis, [r.epoch for r in records], losses, color=_ORANGE, label=f"training{of}")
     epochs, valid = [r.epoch for r in validated], [r.valid_loss for r in validated]
-    axis.plot(epochs, valid, color=_BLUE, label="validation")
+    _draw_curve(axis, epochs, valid, color=_BLUE, label="validation")
     if result.constant_loss is not None:
         guess = {"color": _GREY, "linewidth": 1, "linestyle": "-.", "label": "constant guess"}
         axis.axhline(result.constant_loss, **guess)
@@ -85,11 +88,15 @@ def _draw_losses(axis: Any, run: Run) -> None:
     axis.legend(frameon=False)
 
 
+def _draw_curve(axis: Any, epochs: list[int], values: list[Any], **look: Any) -> None:
+    axis.plot(epochs, values, marker="." if len(epochs) < _FEW else None, **look)
+
+
 def _draw_metric(axis: Any, run: Run) -> None:
     result = run.result
     records = [record for record in run.history if record.valid_metric is not None]
     values = [record.valid_metric for record in records]
-    axis.plot([r.epoch for r in records], values, color=_BLUE)
+    _draw_curve(axis, [r.epoch for r in records], values, color=_BLUE)
     if result.valid_metric is not None:
         axis.plot([result.best_epoch], [result.valid_metric], "o", color=_BLUE)
         best = f"best: {result.valid_metric:.4g}, at epoch {result.best_epoch}"

@@ -48,6 +48,23 @@ def test_a_run_leaves_its_picture(tmp_path):
     assert len((tmp_path / "run.png").read_bytes()) > 3
 
 
+def test_a_run_of_one_epoch_can_be_seen(tmp_path, figures):
+    train(make_dataset("regression"), tmp_path, **{**TINY, "epochs": 1})
+    for axis in figures[0].axes:
+        (x, y), curve = axis.get_lines()[0].get_xydata()[0], axis.get_lines()[0]
+        (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
+        assert curve.get_marker() == "." and left == 0 < x < right and low < y < high
+        assert high - low > abs(y) / 100
+
+
+def test_what_is_no_number_does_not_end_a_run(tmp_path, figures):
+    data = of_one_target()
+    train(data, tmp_path, **TINY)
+    answers = torch.zeros(len(data.split["test"]), 1)
+    answers[0], answers[1] = torch.inf, torch.nan
+    draw_run(tmp_path / "run.png", read_run(tmp_path), data, answers)
+
+
 @pytest.mark.parametrize("arm", ["full", "random"])
 def test_it_shows_how_the_loss_and_the_metric_went(tmp_path, figures, arm):
     result = train(make_dataset("regression"), tmp_path, **TINY, arm=arm)
