@@ -1,14 +1,13 @@
 """The picture of a comparison: loss and metric against time and against graphs seen."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..files import atomic_path
-from ..training.axes import dress, frame
+from ..training import drawing
+from ..training.drawing import dress, frame, new_figure, save_figure
 from ..training.records import EpochRecord, Run
 
 
@@ -18,16 +17,16 @@ class _Look(NamedTuple):
     width: float
 
 
-# Okabe and Ito's palette, told apart in every common colour blindness; controls are broken lines.
+# Controls are broken lines.
 _LOOKS = {
-    "full": _Look("#000000", "-", 1.8),
-    "full-equal-budget": _Look("#7a7a7a", (0, (1, 1.2)), 3.2),  # type: ignore[arg-type]
-    "random": _Look("#E69F00", "--", 2.2),
-    "grant-b": _Look("#0072B2", "-", 1.8),
-    "grant-s": _Look("#009E73", "-", 1.8),
-    "grant-global": _Look("#D55E00", "-", 1.8),
-    "grant-proportional": _Look("#CC79A7", "-", 1.8),
-    "infobatch": _Look("#56B4E9", "-", 1.8),
+    "full": _Look(drawing.BLACK, "-", 1.8),
+    "full-equal-budget": _Look(drawing.GREY, (0, (1, 1.2)), 3.2),  # type: ignore[arg-type]
+    "random": _Look(drawing.ORANGE, "--", 2.2),
+    "grant-b": _Look(drawing.BLUE, "-", 1.8),
+    "grant-s": _Look(drawing.GREEN, "-", 1.8),
+    "grant-global": _Look(drawing.RED, "-", 1.8),
+    "grant-proportional": _Look(drawing.PINK, "-", 1.8),
+    "infobatch": _Look(drawing.SKY, "-", 1.8),
 }
 
 
@@ -40,13 +39,9 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
     Raises:
         InputError: `path` cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     result = runs[0].result
     arms = list(dict.fromkeys(run.result.arm for run in runs))
-    figure = Figure(figsize=(11, 7.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11, 7.6)
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
     better = "higher is better" if result.higher_is_better else "lower is better"
     columns = {
@@ -67,15 +62,15 @@ def draw_curves(path: Path, runs: Sequence[Run], title: str) -> None:
         frame(row[0], [getattr(record, y_name) for run in runs for record in run.history])
     for axis, x_label in zip(axes[1], columns.values(), strict=True):
         axis.set_xlabel(x_label)
-    _draw_constant(axes[0], [run.result.constant_loss for run in runs])
+    constant = [value for run in runs if (value := run.result.constant_loss) is not None]
+    if constant:
+        for axis in axes[0]:
+            drawing.draw_constant(axis, float(np.mean(constant)))
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     seeds = len({run.result.seed for run in runs})
     spread = f"mean ± one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    figure.suptitle(f"{title} ({spread})", fontsize=13, parse_math=False)
-    with atomic_path(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # boxes, in a file's name
-        figure.savefig(temporary, format="png", dpi=150)
+    save_figure(figure, path, f"{title} ({spread})")
 
 
 def _draw_arm(
@@ -96,20 +91,6 @@ def _draw_arm(
     if len(histories) > 1:
         std = y.std(1, ddof=1)
         axis.fill_between(x, mean - std, mean + std, color=look.color, alpha=0.12, linewidth=0)
-
-
-def _draw_constant(axes: Sequence[Any], losses: Sequence[float | None]) -> None:
-    known = [value for value in losses if value is not None]
-    if known:
-        for axis in axes:
-            axis.axhline(
-                float(np.mean(known)),
-                color="#444444",
-                linewidth=1,
-                linestyle="-.",
-                zorder=1,
-                label="constant guess" if axis is axes[0] else None,
-            )
 
 
 def _dress(axis: Any, counted: bool) -> None:

@@ -217,7 +217,7 @@ def _written(
     for number, (outputs, predictor) in enumerate(zip(each, predictors, strict=True), 1):
         which = "the run" if len(each) == 1 else f"run {number} of {len(each)}"
         answers.append(_finite(answers_of(outputs, task), predictor, which))
-    values, classes = answer_columns(predictors[0].spec)
+    classes, values = answer_columns(predictors[0].spec)
     if len(answers) == 1:
         return classes + values, _with_classes(answers[0], _rows(answers[0]), task)
     std, mean = torch.std_mean(torch.stack(answers), dim=0)
@@ -283,7 +283,7 @@ def write_tables(run_dir: Path, dataset: Dataset) -> Tensor | None:
     smiles = dataset.smiles if dataset.smiles.keys() >= set(ids.tolist()) else {}  # or other ids
     header = ["graph", "smiles"] if smiles else ["graph"]
     header += _apart(targets, header, "_target")
-    values, classes = answer_columns(predictor.spec)
+    classes, values = answer_columns(predictor.spec)
     header += _apart(classes + values, header)
     lines = (
         [graph, *([smiles[graph]] if smiles else []), *truth, *cells]
@@ -313,16 +313,16 @@ def _with_classes(answers: Tensor, rows: Iterator[list[str]], task: Task) -> Ite
 
 
 def answer_columns(spec: ModelSpec) -> tuple[list[str], list[str]]:
-    """Names of the answers: NAME_predicted where the targets have names; of classes these, or
-    NAME_class_0, …; and of the column of the likely class, NAME_predicted, where there is one."""
+    """Names of the columns of answers: of the likely class NAME_predicted, where there are several;
+    of values NAME_predicted, of classes their names, or NAME_class_0, …"""
     task = spec.task
     if task.kind != "multiclass":
         names = [f"{name}{PREDICTED}" for name in task.names]
-        return _columns(names, task.num_outputs, "prediction"), []
+        return [], _columns(names, task.num_outputs, "prediction")
     named = spec.targets if task.class_names else task.names
     target = named[0] if len(named) == 1 else ""
     stem = f"{target}_class" if target else "class"
-    return _columns(task.names, task.num_outputs, stem), [f"{target or 'class'}{PREDICTED}"]
+    return [f"{target or 'class'}{PREDICTED}"], _columns(task.names, task.num_outputs, stem)
 
 
 def _columns(names: Sequence[str], count: int, stem: str) -> list[str]:

@@ -1,6 +1,5 @@
 """The picture of a run: how loss and metric went, and how the answers for the test graphs are."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,11 @@ import numpy as np
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..files import atomic_path
 from ..tasks import measured
-from .axes import dress, frame
+from .drawing import BLUE, GREY, ORANGE, draw_constant, dress, frame, new_figure, save_figure
 from .records import Run
 from .targets import targets_of
 
-_BLUE, _ORANGE, _GREY = "#0072B2", "#E69F00", "#7a7a7a"  # Okabe and Ito's
 #: So many points of a scatter are drawn solid; of more, each is fainter.
 _SOLID = 300
 #: Curves of fewer epochs show each as a point; one alone would be no line.
@@ -30,14 +27,11 @@ def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> 
     Raises:
         InputError: `path` cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     tested = None if answers is None else _tested(dataset, answers)
     panels = 2 if tested is None else 3
-    figure = Figure(figsize=(4.6 * panels, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(4.6 * panels, 4.2)
     axes = figure.subplots(1, panels)
     _draw_losses(axes[0], run)
     _draw_metric(axes[1], run)
@@ -53,10 +47,7 @@ def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> 
         axis.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     for axis in axes:
         dress(axis)
-    figure.suptitle(f"{dataset.name}, {run.result.arm}", fontsize=13, parse_math=False)
-    with atomic_path(path) as temporary, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # boxes, in a target's name
-        figure.savefig(temporary, format="png", dpi=110)
+    save_figure(figure, path, f"{dataset.name}, {run.result.arm}")
 
 
 def _tested(dataset: Dataset, answers: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
@@ -77,12 +68,11 @@ def _draw_losses(axis: Any, run: Run) -> None:
     validated = [record for record in records if record.valid_loss is not None]
     of = "" if result.arm.startswith("full") else ", graphs picked"
     losses = [record.loss for record in records]
-    _draw_curve(axis, [r.epoch for r in records], losses, color=_ORANGE, label=f"training{of}")
+    _draw_curve(axis, [r.epoch for r in records], losses, color=ORANGE, label=f"training{of}")
     epochs, valid = [r.epoch for r in validated], [r.valid_loss for r in validated]
-    _draw_curve(axis, epochs, valid, color=_BLUE, label="validation")
+    _draw_curve(axis, epochs, valid, color=BLUE, label="validation")
     if result.constant_loss is not None:
-        guess = {"color": _GREY, "linewidth": 1, "linestyle": "-.", "label": "constant guess"}
-        axis.axhline(result.constant_loss, **guess)
+        draw_constant(axis, result.constant_loss)
     frame(axis, [*losses, *valid])
     axis.set_ylabel("loss")
     axis.legend(frameon=False)
@@ -96,9 +86,9 @@ def _draw_metric(axis: Any, run: Run) -> None:
     result = run.result
     records = [record for record in run.history if record.valid_metric is not None]
     values = [record.valid_metric for record in records]
-    _draw_curve(axis, [r.epoch for r in records], values, color=_BLUE)
+    _draw_curve(axis, [r.epoch for r in records], values, color=BLUE)
     if result.valid_metric is not None:
-        axis.plot([result.best_epoch], [result.valid_metric], "o", color=_BLUE)
+        axis.plot([result.best_epoch], [result.valid_metric], "o", color=BLUE)
         best = f"best: {result.valid_metric:.4g}, at epoch {result.best_epoch}"
         axis.set_title(best, fontsize=10)
     frame(axis, [*values, result.valid_metric])
@@ -108,9 +98,9 @@ def _draw_metric(axis: Any, run: Run) -> None:
 
 def _draw_parity(axis: Any, truth: np.ndarray, said: np.ndarray, name: str) -> None:
     ends = [min(truth.min(), said.min()), max(truth.max(), said.max())]
-    axis.plot(ends, ends, color=_GREY, linewidth=1, linestyle="-.")
+    axis.plot(ends, ends, color=GREY, linewidth=1, linestyle="-.")
     faint = max(0.08, min(0.8, _SOLID / len(truth)))
-    axis.plot(truth, said, "o", color=_BLUE, markersize=4, markeredgewidth=0, alpha=faint)
+    axis.plot(truth, said, "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=faint)
     axis.set_aspect("equal", adjustable="datalim")
     axis.set_xlabel(name, parse_math=False)
     axis.set_ylabel(f"{name}, predicted", parse_math=False)
@@ -121,9 +111,9 @@ def _draw_roc(axis: Any, truth: np.ndarray, said: np.ndarray, name: str = "1") -
     last = np.append(np.flatnonzero(np.diff(said[order])), len(said) - 1)  # of each answer
     positive = truth[order] == 1
     for_true, for_false = (np.append(0, np.cumsum(hit)[last]) for hit in (positive, ~positive))
-    axis.plot([0, 1], [0, 1], color=_GREY, linewidth=1, linestyle="-.", label="coin toss")
+    axis.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="-.", label="coin toss")
     rates = for_false / for_false[-1], for_true / for_true[-1]
-    axis.plot(*rates, color=_BLUE, label=f"class {name}")
+    axis.plot(*rates, color=BLUE, label=f"class {name}")
     axis.set(xlabel="false positive rate", ylabel="true positive rate", aspect="equal")
     for text in axis.legend(frameon=False).get_texts():
         text.set_parse_math(False)
@@ -131,6 +121,6 @@ def _draw_roc(axis: Any, truth: np.ndarray, said: np.ndarray, name: str = "1") -
 
 def _measures(run: Run, count: int) -> str:
     """What the test gave, in a line."""
-    values = {name: v for name, v in run.result.test_metrics.items() if v is not None}
-    said = [f"{name} {value:.3g}" for name, value in values.items()]
+    metrics = run.result.test_metrics.items()
+    said = [f"{name} {value:.3g}" for name, value in metrics if value is not None]
     return f"test ({count:,}): {', '.join(said)}"

@@ -1,5 +1,5 @@
 """The tests of studies run tiny trainings, as those of training do."""
 
-from tests.training.conftest import config, unthreaded
+from tests.training.conftest import config, figures, unthreaded
 
-__all__ = ["config", "unthreaded"]
+__all__ = ["config", "figures", "unthreaded"]

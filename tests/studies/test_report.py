@@ -319,19 +319,6 @@ def test_a_page_kept_here_shows_the_numbers_kept_beside_it(path):
     assert kept["verdict"] == said
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are saved from now on, drawn."""
-    figures = []
-
-    def keep(figure, path, **_):
-        figure.canvas.draw()
-        figures.append(figure)
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
-    return figures
-
-
 def test_an_arm_that_diverges_leaves_the_others_readable(tmp_path, figures):
     tame, wild = make_runs({"full": [0.8], "grant-s": [0.5]})
     history = tuple(replace(r, valid_loss=20 * r.valid_loss) for r in wild.history)

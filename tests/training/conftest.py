@@ -21,3 +21,16 @@ def config() -> Callable[..., RunConfig]:
         return RunConfig(**{**small, **settings})
 
     return make
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved from now on, drawn."""
+    figures = []
+
+    def keep(figure, path, **_):
+        figure.canvas.draw()
+        figures.append(figure)
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
+    return figures

@@ -6,6 +6,8 @@ import torch
 from grant_fast.training.observers import Observer
 from grant_fast.training.trainer import Trainer
 
+#: Settings of a run that takes no time.
+TINY = {"epochs": 3, "batch_size": 5, "hidden_channels": [4], "orders": [2, 2], "device": "cpu"}
 TIMES = {"train_seconds", "selection_seconds", "valid_seconds"}
 
 

@@ -12,21 +12,7 @@ from grant_fast.training.picture import draw_run
 from grant_fast.training.records import read_run
 from grant_fast.training.run import train
 from tests.rings import make_dataset
-
-TINY = {"epochs": 3, "batch_size": 5, "hidden_channels": [4], "orders": [2, 2], "device": "cpu"}
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are saved from now on, drawn."""
-    kept = []
-
-    def keep(figure, path, **_):
-        figure.canvas.draw()
-        kept.append(figure)
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep)
-    return kept
+from tests.training.runs import TINY
 
 
 def of_one_target(name=()):

@@ -16,8 +16,7 @@ from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train, train_to_the_end
 from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
-
-TINY = {"epochs": 3, "batch_size": 5, "hidden_channels": [4], "orders": [2, 2], "device": "cpu"}
+from tests.training.runs import TINY
 
 
 def test_it_leaves_the_folder_that_the_command_leaves(tmp_path):
