@@ -15,6 +15,7 @@ import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -38,6 +39,7 @@ from grant_fast.training.targets import Scaling, targets_of, with_targets
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "selection.json"
 NOISE = 0.2  # share of the training labels that a noisy set has shuffled among themselves
 CAP = 0.05  # share of the graphs, the hardest, that the capped teacher takes last
+SELDOM = 0.05  # the p below which a difference is called clear
 
 
 @dataclass(frozen=True)
@@ -221,8 +223,8 @@ def tables(runs: list[dict[str, Any]]) -> str:
         for run in mine:
             by_arm[run["arm"]].append(run)
         extra = [key for key in ("positive", "noisy") if key in mine[0]["probes"][0]]
-        heads = ["arm", f"test {mine[0]['metric']}", "p", "at the last epoch", "graphs seen"]
-        heads += ["seconds", "selecting", "overlap", "chance"]
+        heads = ["arm", f"test {mine[0]['metric']}", "p", "at the last epoch", "p"]
+        heads += ["graphs seen", "seconds", "selecting", "overlap", "chance"]
         heads += [f"{key} among them" for key in extra]
         text.append(
             f"**{name}** ({len(by_arm['full'])} seeds, {mine[0]['train_graphs']:,} training graphs)"
@@ -231,8 +233,10 @@ def tables(runs: list[dict[str, Any]]) -> str:
         for arm in (arm for arm in ARMS if arm in by_arm):
             group = by_arm[arm]
             early = [p for run in group for p in run["probes"] if p["share"] < 1]
-            cells = [arm, spread(group, "test"), beside(group, by_arm.get("random", []))]
-            cells.append(spread(group, "test_last"))
+            cells = [arm]
+            for key in ("test", "test_last"):
+                p = beside(group, by_arm.get("random", []), key)
+                cells += [spread(group, key), "–" if p is None else shown(p)]
             cells.append(f"{mean(run['visits'] for run in group):,.0f}")
             selecting = mean(run["selecting_seconds"] for run in group)
             seconds = selecting + mean(run["training_seconds"] for run in group)
@@ -244,12 +248,34 @@ def tables(runs: list[dict[str, Any]]) -> str:
     return "\n\n".join(text)
 
 
-def beside(group: list[dict[str, Any]], others: list[dict[str, Any]]) -> str:
-    """The p of Welch's t-test of two arms' test metrics; nothing of an arm beside itself."""
+def beside(group: list[dict[str, Any]], others: list[dict[str, Any]], key: str) -> float | None:
+    """The p of Welch's t-test of two arms' test metrics; None of an arm beside itself."""
     if group is others or min(len(group), len(others)) < 2:
-        return "–"
-    one, other = (Spread.of([run["test"] for run in runs]) for runs in (group, others))
-    p = chance(one, other)
+        return None
+    one, other = (Spread.of([run[key] for run in runs]) for runs in (group, others))
+    return chance(one, other)
+
+
+def lasting(runs: list[dict[str, Any]], key: str) -> str:
+    """Which arms differ from random when all comparisons count, in a sentence: by the correction of
+    S. Holm, *Scandinavian Journal of Statistics* 6, 1979."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[run["set"], run["arm"]].append(run)
+    found = {
+        at: beside(group, groups.get((at[0], "random"), []), key) for at, group in groups.items()
+    }
+    ascending = sorted((p, at) for at, p in found.items() if p is not None)
+    kept = takewhile(
+        lambda place: place[1][0] * (len(ascending) - place[0]) < SELDOM, enumerate(ascending)
+    )
+    clear = [(p, *at) for _, (p, at) in kept]
+    few = sum(p < SELDOM for p, _ in ascending)
+    named = ", ".join(f"{arm} on {name} ({shown(p)})" for p, name, arm in clear) or "none"
+    return f"{few} of {len(ascending)} have p < {SELDOM}; by Holm's correction: {named}."
+
+
+def shown(p: float) -> str:
     return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
 
 
@@ -303,6 +329,8 @@ def main(arguments: list[str] | None = None) -> None:
         measure(options.sets, options.seeds, options.data, options.results)
     runs = json.loads(options.results.read_text())["runs"]
     print(tables(runs))
+    for key, which in (("test", "best by validation"), ("test_last", "at the last epoch")):
+        print(f"\nAgainst random, {which}: {lasting(runs, key)}")
     if options.out is not None:
         draw(options.out, runs)
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..files import atomic_write_text
+from ..training.config import RunConfig
 
 
 def counted(sizes: Sequence[int]) -> str:
@@ -25,12 +28,17 @@ def bullets(sentences: Sequence[str]) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def write_results(out: Path, document: dict[str, Any], page: str) -> None:
+def write_results(
+    out: Path, title: str, command: str, config: RunConfig, found: dict[str, Any], page: str
+) -> None:
     """Write results.json, null where a number is not finite, and the Markdown page results.md into
-    `out`."""
-    text = json.dumps(_finite(document), indent=2, ensure_ascii=False)
+    `out`; both begin with the title and the command, the former also with what it ran on and the
+    settings that all runs share."""
+    made_on = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    made = {"title": title, "command": command, **made_on, "config": config.to_dict()}
+    text = json.dumps(_finite({**made, **found}), indent=2, ensure_ascii=False)
     atomic_write_text(out / "results.json", text + "\n")
-    atomic_write_text(out / "results.md", page)
+    atomic_write_text(out / "results.md", f"# {title}\n\n    {command}\n\n{page}\n")
 
 
 def _finite(value: object) -> object:

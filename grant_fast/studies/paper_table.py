@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -151,12 +150,8 @@ def write_reproduction(
     command: str,
 ) -> None:
     """Write results.json and results.md into `out`."""
-    document = {
-        "title": title,
-        "command": command,
-        "torch": torch.__version__,
+    found = {
         "convention": CONVENTIONS[recipe.convention],
-        "config": replace(config, arm=FULL).to_dict(),
         "rows": [dataclasses.asdict(row) for row in rows],
         "published": {arm: vars(figures) for arm, figures in recipe.published.items()},
         "cited": {name: vars(figures) for name, figures in recipe.cited.items()},
@@ -165,7 +160,7 @@ def write_reproduction(
     head, *body = cells(recipe, config, rows)
     table = markdown(head, body, left=2)
     page = (
-        f"# {title}\n\n    {command}\n\n{table}\n\nThe published metric is taken "
-        f"{CONVENTIONS[recipe.convention]}. What differs:\n\n{bullets(differences)}\n"
+        f"{table}\n\nThe published metric is taken {CONVENTIONS[recipe.convention]}. "
+        f"What differs:\n\n{bullets(differences)}"
     )
-    write_results(out, document, page)
+    write_results(out, title, command, config, found, page)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..data.dataset import Dataset
-from ..training.config import INFOBATCH
+from ..training.config import INFOBATCH, RunConfig
 from ..training.records import Run, RunResult
 from .compare import CONTROLS
 from .markdown import bullets, counted, markdown, write_results
@@ -279,6 +279,8 @@ def write_report(
     runs: Sequence[Run],
     summaries: Sequence[ArmSummary],
     title: str,
+    command: str,
+    config: RunConfig,
     notes: Sequence[str] = (),
 ) -> list[str]:
     """Write results.json and results.md into `out`; return the verdict's sentences, then `notes`,
@@ -290,8 +292,7 @@ def write_report(
         *unlearned(summaries, result),
         *notes,
     ]
-    document = {
-        "title": title,
+    found = {
         "metric": result.metric,
         "higher_is_better": result.higher_is_better,
         "verdict": sentences,
@@ -299,7 +300,7 @@ def write_report(
         "runs": [dataclasses.asdict(run.result) for run in runs],
     }
     table = markdown(*rows(summaries, result.metric))
-    write_results(out, document, f"# {title}\n\n{table}\n\n{bullets(sentences)}\n")
+    write_results(out, title, command, config, found, f"{table}\n\n{bullets(sentences)}")
     return sentences
 
 

@@ -170,7 +170,7 @@ class RunConfig:
         True, _SWITCH, "scale regression targets to mean 0 and standard deviation 1 in training"
     )
 
-    arm: str = _setting("grant-b", _one_of(*ARMS, *ON_REQUEST), "how the graphs are picked")
+    arm: str = _setting("full", _one_of(*ARMS, *ON_REQUEST), "how the graphs are picked")
     start_ratio: float = _setting(
         0.1, _SHARE, "share of the graphs (grant-b: of the batches) selected at first"
     )

@@ -43,8 +43,9 @@ INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i6
 #pragma GCC unroll 16
         for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4
-            for (int v = 0; v < NV; v++)
-                acc[r][v] += load(p->init + (m + r) * p->init_row + n + v * VL);
+            for (int v = 0; v < NV; v++) /* beyond a row may be what another thread writes */
+                acc[r][v] += load_part(p->init + (m + r) * p->init_row + n + v * VL,
+                                       v == NV - 1 ? tail : VL);
 #pragma GCC unroll 16
     for (int r = 0; r < MR; r++)
 #pragma GCC unroll 4

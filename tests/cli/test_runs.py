@@ -92,10 +92,10 @@ def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_pa
 def test_a_run_in_its_usual_folder_is_gone_on_with_by_its_own_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("train", *SMALL, "--epochs", 2).exit_code == 0
-    (Path("runs") / "gen-reg-grant-b" / "result.json").unlink()
+    (Path("runs") / "gen-reg-full" / "result.json").unlink()
     result = run("train", "gen-reg", "--resume")
     assert result.exit_code == 0, result.output
-    assert read_run(Path("runs") / "gen-reg-grant-b").result.epochs == 2
+    assert read_run(Path("runs") / "gen-reg-full").result.epochs == 2
 
 
 def test_a_run_of_data_in_memory_goes_on_in_python_alone(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import torch
 from rich.console import Console
 
 from grant_fast.cli.messages import show_results
@@ -40,6 +41,7 @@ from tests.studies.runs import make_run, make_runs
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]
 ALL_ARMS = [config.EQUAL_BUDGET, *config.ARMS, *config.ON_REQUEST]
+HOW = ("grant-fast compare x.csv", config.RunConfig(source="x.csv"))
 PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("compare-*.json"))
 
 
@@ -111,7 +113,7 @@ def test_arms_that_are_no_better_than_a_guess_are_named(tmp_path, higher, consta
         replace(run, result=replace(run.result, constant_metric=constant))
         for run in make_runs(metrics, higher_is_better=higher)
     ]
-    said = write_report(tmp_path, runs, summarize(runs), "title")
+    said = write_report(tmp_path, runs, summarize(runs), "title", *HOW)
     named = [sentence for sentence in said if sentence.startswith("No better")]
     guess = f"the same answer everywhere (test {'roc_auc' if higher else 'mae'} 0.5)"
     says = f"No better than {guess}: {who}. How such networks differ says nothing."
@@ -202,12 +204,16 @@ def test_few_seeds_and_no_metric_claim_nothing():
 )
 def test_reports_and_pictures_are_written_whatever_is_missing(tmp_path, metrics):
     runs = make_runs(metrics)
-    write_report(tmp_path, runs, summarize(runs), "title")
+    write_report(tmp_path, runs, summarize(runs), "title", *HOW)
     draw_curves(tmp_path / "curves.png", runs, "title")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / "results.json").read_text()
-    assert len(json.loads(text)["runs"]) == len(runs) and "NaN" not in text
-    assert (tmp_path / "results.md").read_text().startswith("# title\n\n| arm |")
+    found = json.loads(text)
+    assert len(found["runs"]) == len(runs) and "NaN" not in text
+    assert found["command"] == "grant-fast compare x.csv" and found["config"]["source"] == "x.csv"
+    assert found["torch"] == torch.__version__ and found["threads"] == torch.get_num_threads()
+    page = (tmp_path / "results.md").read_text()
+    assert page.startswith("# title\n\n    grant-fast compare x.csv\n\n| arm |")
     assert terminal_table(summarize(runs), "mae", False, "title").row_count == len(metrics)
 
 
@@ -225,7 +231,7 @@ def test_an_arm_that_takes_longer_than_full_is_said_to(tmp_path):
         assert says in " ".join(verdict(summarize([*runs, *slow]), "roc_auc", True))
     few = [make_run("random", seed, 0.5, 5.0) for seed in range(3)]
     few = [replace(run, result=replace(run.result, graphs_seen=100)) for run in few]
-    said = write_report(tmp_path, [*slow, *few], summarize([*slow, *few]), "title")
+    said = write_report(tmp_path, [*slow, *few], summarize([*slow, *few]), "title", *HOW)
     assert any("grant-b saw 200 graphs, random 100: the numbers differ" in line for line in said)
 
 
@@ -265,7 +271,7 @@ def test_what_overflowed_is_not_reported(tmp_path):
     tame, wild = make_runs({"full": [0.8], "random": [math.inf]})
     wild = Run(wild.result, tuple(replace(r, valid_loss=math.inf) for r in wild.history))
     summaries = summarize([tame, wild])
-    assert write_report(tmp_path, [tame, wild], summaries, "title")
+    assert write_report(tmp_path, [tame, wild], summaries, "title", *HOW)
     draw_curves(tmp_path / "curves.png", [tame, wild], "title")
     found = json.loads((tmp_path / "results.json").read_text())["arms"][1]
     assert found["test_metric"]["mean"] is None and found["loss"]["mean"] is None
@@ -365,5 +371,5 @@ def test_an_arm_that_was_not_measured_is_compared_with_none():
 @pytest.mark.parametrize("higher", [True, False])
 def test_numbers_say_which_way_is_better(tmp_path, higher):
     runs = make_runs({"full": [0.5, 0.6]}, higher_is_better=higher)
-    write_report(tmp_path, runs, summarize(runs), "a title")
+    write_report(tmp_path, runs, summarize(runs), "a title", *HOW)
     assert json.loads((tmp_path / "results.json").read_text())["higher_is_better"] == higher

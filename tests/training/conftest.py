@@ -14,10 +14,11 @@ def unthreaded(one_thread: None) -> None:
 
 @pytest.fixture
 def config() -> Callable[..., RunConfig]:
-    """A config for tiny runs, with any settings of one's own."""
+    """A config for tiny runs of a teacher's arm, with any settings of one's own."""
 
     def make(**settings) -> RunConfig:
         small = {"epochs": 6, "batch_size": 5, "hidden_channels": (4,), "device": "cpu"}
+        small["arm"] = "grant-b"
         return RunConfig(**{**small, **settings})
 
     return make

@@ -13,7 +13,7 @@ from ...training.defaults import config_of
 from ..entry import SEEDS, SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_stay, show_results
 from ..options import with_settings
-from ..runs import again, holds_comparison, interrupted, load, use_fitting_threads
+from ..runs import again, command, holds_comparison, interrupted, load, use_fitting_threads
 from ..terminal import readable, stderr
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def compare(
             )
         title = title_of(dataset)
         summaries = summarize(runs)
-        sentences = write_report(out, runs, summaries, title, stay)
+        sentences = write_report(out, runs, summaries, title, command(), config, stay)
         draw_curves(out / "curves.png", runs, title)
     except KeyboardInterrupt:
         raise interrupted(resume or holds_comparison(out, config), again()) from None
