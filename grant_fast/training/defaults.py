@@ -7,8 +7,10 @@ should end while its user is watching. What small sets of molecules have was cho
 validation error on ESOL, FreeSolv and lipophilicity.
 """
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InputError
 from .config import RunConfig
 
 if TYPE_CHECKING:
@@ -74,6 +76,17 @@ def _defaults_for(source: str, num_graphs: int | None) -> dict[str, Any]:
         return dict(_MOLECULES)
     longer = {"epochs": 300} if num_graphs < _TINY_SET else {}
     return {**_MOLECULES, **_SMALL, **longer}
+
+
+def check_heeded(config: RunConfig, given: Collection[str]) -> None:
+    """Refuse settings of a curriculum where all graphs are taken (InputError); only `lr_restart`
+    then asks when a teacher would have its turn."""
+    idle = [name for name in ("start_ratio", "ratio_schedule", "interval") if name in given]
+    if idle and config.arm == "full" and config.lr_restart is None:
+        raise InputError(
+            f"{idle[0]}={getattr(config, idle[0])} cannot be used: arm=full takes all graphs in "
+            "every epoch; give another arm with it, such as grant-b"
+        )
 
 
 def config_of(given: dict[str, Any], dataset: "Dataset | None" = None) -> RunConfig:

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..files import alone_in, closest
 from .answers import write_tables
 from .config import DATA, MEMORY, RunConfig
-from .defaults import config_of
+from .defaults import check_heeded, config_of
 from .folder import PICTURE_FILE, check_free, make_folder
 from .observers import Observer
 from .picture import draw_run
@@ -59,6 +59,7 @@ def train(
     settings = {name: _plain(name, value) for name, value in settings.items()}
     check_free(out, resume, overwrite)
     config = config_of({"source": MEMORY + dataset.name, **settings}, dataset)
+    check_heeded(config, settings)
     trainer = Trainer(dataset, config, out, resume=resume)
     return train_to_the_end(trainer, dataset, observer, resume, overwrite)
 

@@ -77,6 +77,8 @@ def test_a_name_that_is_no_text_is_refused():
 def test_unknown_data_sets_and_missing_sources_are_refused(tmp_path):
     assert "unknown data set 'gen-rag': give gen-reg" in fails("train", "gen-rag")
     assert "nothing to train on" in fails("train")
+    line = fails("train", "gen-reg", "--start-ratio", 0.3, "-o", tmp_path / "none")
+    assert "start_ratio=0.3 cannot be used: arm=full takes all graphs" in line
     assert "nothing to compare: give a SOURCE, or --resume with" in fails("compare")
     line = fails("compare", "--resume", "-o", tmp_path / "none")
     assert "none holds no comparison to continue: give a SOURCE" in line

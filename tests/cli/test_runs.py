@@ -135,5 +135,5 @@ def test_a_run_that_lost_patience_says_when(tmp_path):
     done = json.loads((out / "result.json").read_text())["epochs"]
     assert done < 90
     assert f"stopped after epoch {done}: no better for 2 validations\n" in said
-    words = ["--patience", 2, "-o", tmp_path / "other"]
+    words = ["--arm", "random", "--patience", 2, "-o", tmp_path / "other"]
     assert "patience=2 cannot be used: give arm=full, as" in fails("train", "gen-reg", *words)

@@ -11,7 +11,7 @@ import torch
 from grant_fast.errors import InputError
 from grant_fast.files import alone_in
 from grant_fast.training.answers import write_tables
-from grant_fast.training.defaults import config_of, defaults_for
+from grant_fast.training.defaults import check_heeded, config_of, defaults_for
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train, train_to_the_end
 from grant_fast.training.trainer import Trainer
@@ -54,6 +54,17 @@ def test_a_setting_that_is_none_is_named(tmp_path):
     with pytest.raises(InputError, match="epochs=0 cannot be used: give a whole number"):
         train(make_dataset(), tmp_path / "run", epochs=0)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_curriculum_that_nobody_heeds_is_refused(tmp_path):
+    for given in ({"start_ratio": 0.3}, {"interval": 1}, {"ratio_schedule": "linear"}):
+        (name,) = given
+        with pytest.raises(InputError, match=rf"{name}=.* give another arm with it, such as"):
+            train(make_dataset(), tmp_path / name, **TINY, **given)
+        assert not (tmp_path / name).exists()
+        for heeded in ({"arm": "random"}, {"lr_restart": 0.5}):
+            check_heeded(config_of({"source": "gen-reg", **heeded, **given}), given)
+    assert train(make_dataset(), tmp_path, **TINY).arm == "full"
 
 
 def test_a_loaded_network_stays_as_it_was_loaded(tmp_path):

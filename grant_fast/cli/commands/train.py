@@ -7,7 +7,7 @@ import typer
 
 from ...errors import InputError
 from ...files import unzipped_name
-from ...training.defaults import config_of
+from ...training.defaults import check_heeded, config_of
 from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_share, described_test
 from ..options import with_settings
@@ -55,6 +55,8 @@ def train(
         out = Path("runs") / f"{unzipped_name(str(source)).stem}-{config_of(changes).label}"
     saved = saved_config(out, source, changes) if resume else None
     config = saved or config_of(changes)  # nonsense is refused before data are read
+    if saved is None:
+        check_heeded(config, given)
     check_free(out, resume, overwrite, source=config.source)
     dataset = load(config, out / CONFIG_FILE if source is None else None)
     config = saved or config_of(changes, dataset)
