@@ -16,13 +16,19 @@ if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
     _HOST_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def on_cpu(make: Callable[P, T]) -> Callable[P, T]:
-    """Run `make` where new tensors are on the CPU, whatever `torch.set_default_device` says."""
+def usual_tensors(make: Callable[P, T]) -> Callable[P, T]:
+    """Run `make` where new tensors are float32 and on the CPU, whatever `torch.set_default_dtype`
+    and `torch.set_default_device` say."""
 
     @wraps(make)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        with torch.device("cpu"):
-            return make(*args, **kwargs)
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            with torch.device("cpu"):
+                return make(*args, **kwargs)
+        finally:
+            torch.set_default_dtype(usual)
 
     return run
 
@@ -56,8 +62,8 @@ def is_before_ampere(device: torch.device) -> bool:
 
 
 def has_tensor_memory(device: torch.device) -> bool:
-    """Whether matrix units keep their sums in a memory of their own (B200, B300)."""
-    return nvidia_major(device) == 10
+    """Whether matrix units keep their sums in a memory of their own (B200, B300, Jetson Thor)."""
+    return nvidia_major(device) in (10, 11)
 
 
 def has_nvidia_units(device: torch.device) -> bool:

@@ -81,7 +81,7 @@ def lay_out(tiles: Tiles, ptr: Tensor, bits: Tensor, scale: Tensor) -> TileRows:
     num_tiles = tiles.tile.shape[0] - 1
     size = num_tiles * TILE
     word, row, node = torch.empty(3, size, dtype=torch.int32, device=ptr.device)
-    out = TileRows(word, torch.empty(size, device=ptr.device), row, node)
+    out = TileRows(word, torch.empty(size, dtype=torch.float32, device=ptr.device), row, node)
     if num_tiles:
         tables = (bits, scale, ptr, tiles.tile, tiles.graph, tiles.row)
         launch(

@@ -144,7 +144,7 @@ def score(
         width: T, the number of outputs.  mean: p is of the mean over each graph.
         classes, sigmoid, raw: as in `score.score`.
     """
-    scores = torch.empty(graph.shape[0], device=x.device)
+    scores = torch.empty(graph.shape[0], dtype=torch.float32, device=x.device)
     if len(scores) == 0:
         return scores
     weight, bias, pool = (None, None, None) if head is None else head

@@ -91,7 +91,7 @@ class PaddedBatch(GraphBatch):
             "segments": Segments(here.ptr, here.first_nodes, which, None),
             "rest": None,
         }
-        self._hold(ids[:0])
+        self.hold(ids[:0])
 
     def fill(self, positions: Tensor) -> bool:
         """Hold the graphs at these positions, [size] int64 on the CPU; False where they do not fit.
@@ -123,10 +123,10 @@ class PaddedBatch(GraphBatch):
         for part, value in zip(new, values, strict=True):
             part[..., : value.shape[-1]] = value.numpy()
         self._table.copy_(upload(torch.from_numpy(table), graphs.device), non_blocking=True)
-        self._hold(positions)
+        self.hold(positions)
         return True
 
-    def _hold(self, positions: Tensor) -> None:
+    def hold(self, positions: Tensor) -> None:
         """Forget what was derived from the positions before."""
         self.__dict__ = self._fixed | {"_fixed": self._fixed, "_positions": positions}
 

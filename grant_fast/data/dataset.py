@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import on_cpu
+from ..devices import usual_tensors
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..graphs.storage import content
@@ -124,7 +124,7 @@ class Dataset:
                 "one: leave it in one"
             )
 
-    @on_cpu
+    @usual_tensors
     def folds(self, count: int = 5, seed: int = 0) -> list["Dataset"]:
         """The graphs in the split, split in `count` ways for cross-validation: at random into
         `count` parts of nearly equal size, each of which is "test" once while the one before it is
@@ -156,7 +156,7 @@ class Dataset:
             found.append(replace(self, split=split, splitting="random"))
         return found
 
-    @on_cpu
+    @usual_tensors
     def grouped(self) -> "Dataset":
         """The same data with the graphs of each part side by side, so that a pass over a part reads
         the packed arrays in place instead of gathering; itself where that is so already.

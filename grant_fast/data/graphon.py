@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import on_cpu
+from ..devices import usual_tensors
 from ..errors import InputError, whole_number
 from ..graphs.arrays import GraphArrays, batch_vector, concatenate
 from ..workers import share_out
@@ -248,7 +248,7 @@ def _stream(seed: int, use: Literal["labels", "graphs"], chunk: int = 0) -> np.r
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
-@on_cpu
+@usual_tensors
 def generate(
     name: str,
     num_graphs: int = NUM_GRAPHS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from ..devices import on_cpu
+from ..devices import usual_tensors
 from ..errors import InputError, whole_number
 from ..files import check_local, closest
 from ..graphs import PackedGraphs
@@ -54,7 +54,7 @@ _NO_TABLE = (
 GENERATED_FRACTIONS = (0.6, 0.2, 0.2)  # the paper's 30,000 / 10,000 / 10,000
 
 
-@on_cpu
+@usual_tensors
 def load_dataset(
     source: str | os.PathLike[str] | PackedGraphs,
     *,

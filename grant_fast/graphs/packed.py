@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 from ..batches import GraphBatch
 from ..batches.foreign import no_such
 from ..batches.layout import joined_csr, joined_ptr
-from ..devices import on_cpu
+from ..devices import usual_tensors
 from ..errors import InputError
 from ..indexing import Positions
 from ..tasks import Level
@@ -267,7 +267,7 @@ class PackedGraphs(FlatGraphs):
         return cls.from_graph_arrays(arrays, missing_labels=missing_labels)
 
     @classmethod
-    @on_cpu
+    @usual_tensors
     def from_smiles(
         cls,
         smiles: Iterable[str],

@@ -1,7 +1,11 @@
 """Who computes a layer: the Triton kernels, the CPU's, or PyTorch. The meaning is the same."""
 
 import os
+import sys
+import sysconfig
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 
 import torch
 from torch import Tensor
@@ -28,6 +32,11 @@ try:
     HAS_TRITON = find_spec("triton") is not None
 except ModuleNotFoundError:  # an import hook refuses it
     HAS_TRITON = False
+#: At a first launch, Triton for Linux compiles C (elsewhere it brings a compiler).
+HAS_COMPILER = sys.platform != "linux" or (
+    any(map(which, (os.environ.get("CC") or "gcc", "clang")))
+    and Path(sysconfig.get_paths()["include"], "Python.h").exists()
+)
 
 
 def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
@@ -114,11 +123,14 @@ def why_not(x: Tensor) -> str | None:
         return "triton is not installed"
     if device.type == "cuda" and TORCH < OLDEST_TORCH:
         return f"torch {torch.__version__} brings a triton that cannot compile them (torch 2.8 can)"
+    if device.type == "cuda" and not HAS_COMPILER:
+        return "Triton needs a C compiler (gcc or clang) and Python's headers (Python.h)"
     if is_before_ampere(device):
         return "the GPU has no TF32 matrix units (it is older than Ampere)"
     if has_tensor_memory(device):
         return (
-            "Triton has miscompiled such products for this GPU (B200, B300: Triton's issue 10821)"
+            "Triton has miscompiled such products for GPUs with tensor memory (B200, B300, Jetson "
+            "Thor: Triton's issue 10821)"
         )
     if is_amd_without_units(device):
         return "the GPU has no float32 matrix units (of AMD's, Instinct has them since MI100)"

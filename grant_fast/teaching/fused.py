@@ -151,7 +151,7 @@ def score(
         graphs.bits.bits,
         graphs.scale.float(),
     )
-    scores = torch.zeros(graphs.num_graphs, device=graphs.device)
+    scores = torch.zeros(graphs.num_graphs, dtype=torch.float32, device=graphs.device)
     counts = empty_counts(graphs.device)
     rows = graphs.num_graphs if model.pool is not None else graphs.num_nodes
     pred = scores.new_zeros(rows, task.num_outputs) if predict else None

@@ -11,7 +11,7 @@ from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..data.progress import track
 from ..data.smiles import are_pyg_features
-from ..devices import on_cpu
+from ..devices import usual_tensors
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
@@ -151,7 +151,7 @@ def answers_of(outputs: Tensor, task: Task) -> Tensor:
     return outputs.softmax(dim=1) if task.kind == "multiclass" else outputs.sigmoid()
 
 
-@on_cpu
+@usual_tensors
 def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "auto") -> Predictor:
     """Rebuild the network from a run folder.
 

@@ -92,10 +92,15 @@ class BatchRecorder(Generic[Result]):
 
     def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
         """The result of `work` on the batch, or on the room filled with the same graphs."""
-        room = self.room
-        if room is not None and room.fill(batch.positions):
-            return self._recorder(lambda: work(room), room)
-        return work(batch)
+        room, positions = self.room, batch.positions
+        if room is None or not room.fill(positions):
+            return work(batch)
+
+        def anew() -> Result:
+            room.hold(positions)  # what a recording in vain derived, no kernel has filled
+            return work(room)
+
+        return self._recorder(anew, room)
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..devices import on_cpu
+from ..devices import usual_tensors
 from ..errors import InputError
 from ..files import alone_in, closest
 from .answers import write_tables
@@ -19,7 +19,7 @@ from .records import Run, RunResult
 from .trainer import Trainer
 
 
-@on_cpu
+@usual_tensors
 def train(
     dataset: Dataset,
     out: str | Path,

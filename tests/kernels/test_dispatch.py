@@ -171,11 +171,13 @@ def check_gpu(refusal):
         (8, None),
         (9, None),
         (10, "Triton has miscompiled"),
+        (11, "Triton has miscompiled"),
         (12, None),
         (0, None),
     ],
 )
 def test_a_gpu_without_the_matrix_units_is_refused(monkeypatch, major, refusal):
+    monkeypatch.setattr(dispatch, "HAS_COMPILER", True)
     monkeypatch.setattr(devices, "nvidia_major", lambda device: major)  # 0: not NVIDIA's
     check_gpu(refusal)
 
@@ -186,12 +188,20 @@ def test_a_gpu_without_the_matrix_units_is_refused(monkeypatch, major, refusal):
 )
 def test_an_amd_gpu_without_the_matrix_units_is_refused(monkeypatch, name, refused):
     monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(dispatch, "HAS_COMPILER", True)
     of = SimpleNamespace(gcnArchName=name)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: of)
     check_gpu("Instinct has them since MI100" if refused else None)
 
 
-@pytest.mark.parametrize("major", [8, 9, 10, 12])
+def test_a_machine_on_which_triton_cannot_launch_is_refused(monkeypatch):
+    monkeypatch.setattr(devices, "nvidia_major", lambda device: 9)
+    monkeypatch.setattr(dispatch, "HAS_COMPILER", False)
+    check_gpu(r"needs a C compiler \(gcc or clang\) and Python's headers")
+    assert takes_kernels(torch.empty(2, 3), "triton")  # the interpreter launches nothing
+
+
+@pytest.mark.parametrize("major", [8, 9, 10, 11, 12])
 def test_only_hopper_takes_blocks_of_its_shape(monkeypatch, major):
     monkeypatch.setattr(devices, "nvidia_major", lambda device: major)
     assert devices.has_hopper_units(torch.device("cuda")) == (major == 9)

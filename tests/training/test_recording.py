@@ -157,6 +157,28 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
     assert untimed(unrecorded.history) == untimed(recorded.history)
 
 
+def test_steps_that_cannot_be_recorded_are_done_as_they_come(
+    tmp_path, config, monkeypatch, request
+):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    chosen = config(arm="full", epochs=2, **STEPS["binary"])
+    plain = Trainer(make_dataset("binary"), chosen, tmp_path / "plain")
+    plain.fit()
+    request.getfixturevalue("tapes")
+    record = recording.record
+
+    def in_vain(work, device):
+        record(work, device)
+        raise RuntimeError("not permitted")
+
+    monkeypatch.setattr(recording, "record", in_vain)
+    tried = Trainer(make_dataset("binary"), chosen, tmp_path / "tried")
+    with pytest.warns(UserWarning, match="not permitted"):
+        tried.fit()
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(tried.model.state_dict()[name], value, msg=name)
+
+
 def test_interrupted_recorded_steps_resume_to_the_same_result(tmp_path, config, monkeypatch, tapes):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
     chosen = config(norm="batch_norm", dropout=(0.3,), interval=1, epochs=3, start_ratio=0.5)
