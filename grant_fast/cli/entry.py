@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .terminal import lose_output, say, set_up
+from .terminal import lose_output, say, set_up, wait_briefly
 
 app = typer.Typer(
     name="grant-fast",
@@ -54,6 +54,7 @@ _UsageError: Any = typer.BadParameter.__base__  # click's, or typer's own copy o
 def main() -> None:
     """Entry point of `grant-fast`."""
     set_up()
+    wait_briefly()
     try:
         status = app(standalone_mode=False)
         sys.stdout.flush()  # here, where its failure can be said

@@ -5,27 +5,37 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, few
 from ..training.config import RunConfig
 from .messages import report_skipped
 from .terminal import say
 
-_NARROW, _FEW_THREADS = 32, 4
+if TYPE_CHECKING:
+    from ..graphs import PackedGraphs
+
+#: Up to so wide a network, or so many nodes a step, has kernels too short for many threads.
+_NARROW, _FEW_NODES = 32, 2_000
+_FEW_THREADS = 4
 
 
-def use_fitting_threads(config: RunConfig) -> None:
-    """Half of the cores, and few, for narrow networks, unless the user chose by OMP_NUM_THREADS.
+def use_fitting_threads(config: RunConfig, graphs: "PackedGraphs | None" = None) -> None:
+    """Half of the cores, and few, for narrow networks and for steps over few of the `graphs` that
+    are trained on, unless the user chose by OMP_NUM_THREADS.
 
     Their kernels take a fraction of a millisecond each: where a thread has to share its core with
-    something else, all the others wait for it. On two cores two threads take less time than one if
-    both are idle, and several times more if one is busy.
+    something else, all the others wait for it. On two cores two threads take hardly less time than
+    one if both are idle, and several times more if one is busy.
     """
     import torch
 
-    widest = max(*config.hidden_channels, config.embedding, config.head or 0)
-    if widest <= _NARROW and "OMP_NUM_THREADS" not in os.environ:
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    few = max(*config.hidden_channels, config.embedding, config.head or 0) <= _NARROW
+    if graphs is not None and config.step_every == "batch":
+        few |= config.batch_size * graphs.num_nodes <= _FEW_NODES * len(graphs)
+    if few:
         torch.set_num_threads(max(1, min(torch.get_num_threads() // 2, _FEW_THREADS)))
 
 

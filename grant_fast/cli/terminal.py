@@ -35,6 +35,15 @@ def set_up() -> None:
             stream.reconfigure(errors="replace")
 
 
+def wait_briefly() -> None:
+    """Have the threads of GNU's OpenMP, which is not loaded yet, spin for some 20 µs between two
+    operators and then sleep, unless the user chose: usually they spin for milliseconds, in vain
+    where one of them waits for a core that is busy with something else.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def _open_streams() -> None:
     """Put a null device where a standard stream is closed, which Python gives as None.
 

@@ -10,7 +10,7 @@ from ..files import read_text
 from ..workers import share_out
 from .progress import track
 from .sheet import Sheet, one_line
-from .smiles import CHUNK, PIECES, import_rdkit
+from .smiles import CHUNK, PIECES, import_rdkit, settled
 
 #: A data field: its name in a line that begins with >, and the lines from there to an empty one.
 _FIELD = re.compile(r"^>[^\n<]*<([^\n]+)>[^\n>]*\n((?:[^\n]+\n?)*)", re.MULTILINE)
@@ -89,7 +89,7 @@ def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for text in texts:
             molecule = chem.MolFromMolBlock(text)
-            smiles = "" if molecule is None else chem.MolToSmiles(molecule)
+            smiles = "" if molecule is None else chem.MolToSmiles(settled(chem, molecule))
             data = _END_OF_STRUCTURE.split(text, maxsplit=1)[-1]
             fields = {name.strip(): value.strip() for name, value in _FIELD.findall(data)}
             found.append((smiles, fields))

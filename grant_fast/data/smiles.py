@@ -90,6 +90,31 @@ def _bond_looks(bond: Any) -> tuple[Any, ...]:
     return bond.GetBondType(), bond.GetStereo(), bond.GetIsConjugated()
 
 
+def settled(chem: Any, molecule: Any) -> Any:
+    """A molecule without what may differ where it does not: numbers that map its atoms, which RDKit
+    ranks them by, and which of its mirror images shows a racemate (or what is either of the two).
+
+    Of a stereo group with one centre that is then unspecified; of one with several, which turn
+    together, it is always the same image, and its atoms are put in another order.
+    """
+    mapped = [atom for atom in molecule.GetAtoms() if atom.GetAtomMapNum()]
+    groups = [
+        list(group.GetAtoms())
+        for group in molecule.GetStereoGroups()
+        if group.GetGroupType() != chem.StereoGroupType.STEREO_ABSOLUTE
+    ]
+    if not mapped and not groups:
+        return molecule
+    for atom in mapped:
+        atom.SetAtomMapNum(0)
+    for centre in (group[0] for group in groups if len(group) == 1):
+        centre.SetChiralTag(chem.ChiralType.CHI_UNSPECIFIED)
+    chem.AssignStereochemistry(molecule, cleanIt=True, force=True)  # what told neighbours apart
+    if not any(len(group) > 1 for group in groups):
+        return molecule
+    return chem.MolFromSmiles(chem.MolToCXSmiles(molecule).split()[0]) or molecule
+
+
 def _tag_canonically(chem: Any, molecule: Any) -> None:
     """Give the atoms the chiral tags that they have in RDKit's canonical SMILES.
 
@@ -124,6 +149,8 @@ def _read_chunk(
             if molecule is None or molecule.GetNumAtoms() == 0:
                 failures.append((row, text))
                 continue
+            if ":" in text:  # of an atom's number, or of a stereo group's centres
+                molecule = settled(chem, molecule)
             if also is not None:
                 found.append(also(molecule))
             if "@" in text or "|" in text:  # the latter opens an extension, which may have wedges

@@ -1,6 +1,7 @@
 """Molecules from SMILES."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from grant_fast import PackedGraphs
+from grant_fast.data import sdf
 from grant_fast.data import smiles as reading
 from grant_fast.data.smiles import read_molecules
 from grant_fast.data.splits import scaffold
@@ -80,6 +82,47 @@ def test_a_chiral_molecule_gets_the_same_numbers_however_it_is_written(text: str
         x = read_molecules([way])[0].x.numpy()
         np.testing.assert_array_equal(x[list(order)], expected)
     assert len(tags) > 1  # RDKit's tags are those of the text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["C[C@H](N)C(=O)O", "c1cc(C)ccc1CO", "CN[C@@H]1CC[C@@H](CC1)NC(=O)C", "O[C@]1(F)CCCC1Br"],
+)
+def test_numbers_that_map_atoms_change_nothing(text: str) -> None:
+    chem, _ = reading.import_rdkit()
+    molecule = chem.MolFromSmiles(text)
+    (of_ring,) = read_molecules([text], scaffold)[2]
+    plain = read_molecules([chem.MolToSmiles(molecule)])[0].x
+    draw = random.Random(0)
+    for _ in range(10):
+        for atom in molecule.GetAtoms():
+            atom.SetAtomMapNum(draw.randrange(30))
+        mapped = chem.MolToSmiles(molecule, doRandom=True)
+        graphs, _, found = read_molecules([mapped], scaffold)
+        assert found == [of_ring]
+        assert sorted(graphs.x.tolist()) == sorted(plain.tolist())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("C[C@H](N)C(=O)O |&1:1|", "C[C@@H](N)C(=O)O |&1:1|", True),
+        ("C[C@H](N)C(=O)O |o1:1|", "CC(N)C(=O)O", True),  # one of the two, unknown which
+        ("C[C@H](N)C(=O)O |a:1|", "C[C@H](N)C(=O)O", True),
+        ("C[C@H](N)C(=O)O |a:1|", "C[C@@H](N)C(=O)O |a:1|", False),
+        ("C[C@H](N)[C@H](O)CC |&1:1,3|", "C[C@@H](N)[C@@H](O)CC |&1:1,3|", True),
+        ("C[C@H](N)[C@H](O)CC |&1:1,3|", "CC[C@@H](O)[C@@H](N)C |&1:2,4|", True),
+        ("C[C@H](N)[C@H](O)CC |&1:1,3|", "C[C@@H](N)[C@H](O)CC |&1:1,3|", False),
+        ("C[C@H](N)[C@H](O)CC |&1:1,&2:3|", "C[C@@H](N)[C@H](O)CC |&1:1,&2:3|", True),
+    ],
+)
+def test_a_racemate_is_the_same_whichever_image_shows_it(one: str, other: str, same: bool) -> None:
+    chem, _ = reading.import_rdkit()
+    rows = [sorted(read_molecules([text])[0].x.tolist()) for text in (one, other)]
+    assert (rows[0] == rows[1]) == same
+    blocks = [chem.MolToV3KMolBlock(chem.MolFromSmiles(text)) for text in (one, other)]
+    (first, _), (second, _) = sdf._read_structures(blocks)
+    assert (first == second) == same
 
 
 def test_a_molecule_that_cannot_be_read_back_keeps_its_own_chirality() -> None:

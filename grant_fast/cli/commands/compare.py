@@ -90,7 +90,7 @@ def compare(
     # Another process may have been quicker.
     check_free(out, resume, overwrite, COMPARISON, config.source)
     config = saved or config_of(given, dataset)
-    use_fitting_threads(config)
+    use_fitting_threads(config, dataset.graphs)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     every, about = with_controls(chosen), described(dataset, config)
     stay = described_stay(config, every)

@@ -88,7 +88,6 @@ def reproduce(
     if resume and seeds is None:
         seeds = num_seeds(begun(out), config.seed) or None
     seeds = seeds or SEEDS
-    use_fitting_threads(config)
     check_free(out, resume, overwrite, COMPARISON, config.source)
     dataset = load(config)
     if config.metric not in metrics_for(dataset.task):
@@ -98,6 +97,7 @@ def reproduce(
         )
     # Another process may have been quicker.
     check_free(out, resume, overwrite, COMPARISON, config.source)
+    use_fitting_threads(config, dataset.graphs)
     baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
     try:
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)

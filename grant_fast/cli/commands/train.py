@@ -60,7 +60,7 @@ def train(
     check_free(out, resume, overwrite, source=config.source)
     dataset = load(config, out / CONFIG_FILE if source is None else None)
     config = saved or config_of(changes, dataset)
-    use_fitting_threads(config)
+    use_fitting_threads(config, dataset.graphs)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
         trainer = Trainer(dataset, config, out, resume=resume)
