@@ -157,8 +157,9 @@ def _described_constant(result: "RunResult", dataset: Any) -> str:
     if result.beats_constant(result.test_metric):
         return line
     y = targets_of(dataset.graphs, dataset.split["train"])
-    has_logs = dataset.task.kind == "regression" and not (y <= 0).any()
-    logs = ", or the logarithms of the targets" if has_logs else ""
+    y = y[~y.isnan()] if dataset.task.kind == "regression" else y[:0]
+    is_wide = len(y) > 0 and y.max() > 10 * y.min() > 0
+    logs = ", or the logarithms of the targets" if is_wide else ""
     return f"{line}: this network is no better (try a lower --lr or more --epochs{logs})"
 
 

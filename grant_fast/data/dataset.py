@@ -53,6 +53,7 @@ class Dataset:
         unlabelled: how many rows were left out because they hold no label.
         targets: the columns that the targets came from, where they were chosen among columns.
         left_out: columns that target="all" left out, as not all of their cells are numbers.
+        says_parts: a column of the table that says train and test, and was not asked for.
         splitting: how the split was made, for people: random, scaffold, given (by a column), given
             train/test (which says nothing of valid), published or stored.
     """
@@ -68,6 +69,7 @@ class Dataset:
     unlabelled: int = 0
     targets: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    says_parts: str | None = None
     splitting: str = "random"
 
     def __repr__(self) -> str:

@@ -114,6 +114,7 @@ def from_table(
         unlabelled=unlabelled,
         targets=table.target_names,
         left_out=table.left_out,
+        says_parts=table.says_parts,
         splitting="scaffold" if table.parts is None else "given",
     )
 

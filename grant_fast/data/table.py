@@ -47,6 +47,7 @@ class Table:
         left_out: the columns that "all" targets are without, as not all of their cells are numbers.
         classes: what the numbers in `y` stand for, where its column holds classes in words.
         titles: what the molecules of an SDF are called, where they are.
+        says_parts: a column that says train and test for all rows and was not asked for, if any.
     """
 
     sheet: Sheet
@@ -58,6 +59,7 @@ class Table:
     left_out: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
+    says_parts: str | None = None
 
     def __len__(self) -> int:
         return len(self.smiles)
@@ -178,6 +180,7 @@ def read_table(
         left_out=tuple(sheet.names[i] for i in left_out),
         classes=classes,
         titles=titles,
+        says_parts=None if split_at is not None else _says_parts(sheet),
     )
 
 
@@ -235,6 +238,14 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
         f"{sheet.path} has {problem} called 'smiles': choose one with --smiles-column, from "
         f"{listed(names)}{hint}"
     )
+
+
+def _says_parts(sheet: Sheet) -> str | None:
+    for at, name in enumerate(sheet.names):
+        words = {cell.strip().lower() for cell in sheet.column(at)}
+        if words <= _PARTS.keys() and {"train", "test"} <= {_PARTS[word] for word in words}:
+            return name
+    return None
 
 
 def _parts(sheet: Sheet, at: int) -> list[str]:

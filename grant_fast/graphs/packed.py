@@ -334,7 +334,7 @@ class PackedGraphs(FlatGraphs):
         )
 
     @classmethod
-    def concat(cls, parts: Sequence["PackedGraphs"]) -> "PackedGraphs":
+    def concat(cls, parts: Iterable["PackedGraphs"]) -> "PackedGraphs":
         """One dataset from several, in order; ids are kept if all differ, else renumbered.
 
         `meta` is the first one's, except for a stored split, which refers to ids: it is kept only
@@ -344,6 +344,7 @@ class PackedGraphs(FlatGraphs):
             InputError: there are no parts, or they differ in the width or type of a tensor, in
                 y_level, or in what they have.
         """
+        parts = list(parts)
         _check_alike(parts)
         for part in parts:
             part.forget_written()

@@ -75,11 +75,11 @@ class GraNTSampler(Sampler[list[int]]):
             single graph if the batch before it has one to spare.
         epochs: length of the whole run, which the schedules stretch over.
         mode: "batch" (B): the training graphs are dealt into random batches at each selection, and
-            the batches with the largest mean score are kept, whole, until the next one (a share of
-            all graphs is dealt anew in every epoch). "graph" (S): the largest scores within each
-            such batch. "global": the largest overall. "proportional": the same number, drawn with
-            odds that grow with the score, for losses weighted with `weights`, which preserve the
-            expectation of their sum (`grant_fast.teaching.sample_graphs`;
+            the batches with the largest mean score are kept, whole, until the next one (where
+            all are kept, they are dealt anew in every epoch). "graph" (S): the largest scores
+            within each such batch. "global": the largest overall. "proportional": the same number,
+            drawn with odds that grow with the score, for losses weighted with `weights`, which
+            preserve the expectation of their sum (`grant_fast.teaching.sample_graphs`;
             `grant_fast.teaching.graph_losses` gives the loss of each graph). "random": the share,
             drawn uniformly: the control. "full": every graph, always.
         start_ratio: the share of the graphs (for "batch", of the batches) to begin with.
@@ -91,7 +91,8 @@ class GraNTSampler(Sampler[list[int]]):
         score: `score(model, batch)` gives a number for each graph, `[num_graphs]`, in place of the
             size of its residual: the largest are picked first. The batch needs no targets, `task`
             and `residual` have no say, and `predict` may not be given. For mode "proportional" at
-            least 0.
+            least 0. It is called without gradients: what needs some begins with
+            `torch.enable_grad()`.
         residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
         seed: for the order and for dealing graphs into batches.
         collate: makes a batch from a list of graphs when scoring; PyG's own if None.
@@ -210,8 +211,9 @@ class GraNTSampler(Sampler[list[int]]):
             self._is_set = True
             return False
         size, scores, batch_of, weights = len(self.ids), None, None, None
-        m = share_size(self.ratio, size)
-        if m == size:
+        units = self._num_batches(size) if self.mode == "batch" else size
+        m = share_size(self.ratio, units)
+        if m == units:
             picked = torch.arange(size, device="cpu")
         elif self.mode == "random":
             picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
@@ -368,7 +370,8 @@ class GraNTSampler(Sampler[list[int]]):
     def _pick(
         self, scores: Tensor, counts: Tensor | None, m: int, at: int
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What a selection at epoch `at` picks by the scores; then `_batch_of` and `_weights`."""
+        """What a selection at epoch `at` picks by the scores, `m` graphs, or batches in mode
+        "batch"; then `_batch_of` and `_weights`."""
         if self.mode == "global":
             return select_graphs(scores, m, counts=counts).cpu(), None, None
         size, device = len(scores), scores.device
@@ -379,8 +382,7 @@ class GraNTSampler(Sampler[list[int]]):
         dealt = deal(size, self.batch_size, self.seed, at)
         if self.mode == "graph":
             return select_graphs(scores, m, "graph", batches=dealt.to(device)).cpu(), None, None
-        count = share_size(self.ratio, self._num_batches(size))
-        picked = select_graphs(scores, count, "batch", batches=dealt.to(device)).cpu()
+        picked = select_graphs(scores, m, "batch", batches=dealt.to(device)).cpu()
         return picked, dealt[picked], None
 
     @property

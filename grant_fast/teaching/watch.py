@@ -24,7 +24,8 @@ class Watch:
         if epoch == 1:
             warnings.warn(
                 "the first epoch that is selected for is 1, but epochs count from 0: a loop that "
-                "counts from 1 gives epoch - 1 (a resumed run first loads the sampler's state)",
+                "counts from 1 gives epoch - 1 (a resumed run first loads the sampler's state, and "
+                "one sampler serves all epochs of a run)",
                 stacklevel=3,
             )
 

@@ -26,8 +26,8 @@ _MOST_CLASSES = 10
 _NO_CLASS = ("<na>", "none", "n.d.", "nd", "unknown", "not tested")
 #: The share of one class from which on always to guess it is hard to beat by accuracy.
 _MOST_OF_ONE = 0.9
-#: Of a class with fewer graphs the order says little, in a split of at least as many.
-_FEW_OF_A_CLASS = 10
+#: Fewer graphs, or fewer of a class, say little in the validation or the test.
+_FEW = 10
 #: Metrics of a target that has two values or more.
 _OF_TWO = ("r2", "roc_auc", "ap")
 
@@ -71,8 +71,7 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     lines += doubts_of_labels(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
-    if task.kind == "binary" and metric in _OF_TWO:
-        lines += _few_of_a_class(dataset, metric)
+    lines += _few_to_judge_by(dataset, metric)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
         lines.append(f"no label in training, so predictions mean nothing: target {which}")
@@ -130,14 +129,17 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
     ]
 
 
-def _few_of_a_class(dataset: Dataset, metric: str) -> list[str]:
-    """That the validation or the test split has next to none of a class, a line for each."""
-    lines = []
+def _few_to_judge_by(dataset: Dataset, metric: str) -> list[str]:
+    """That the validation or the test split has next to no graphs, or none of a class, a line for
+    each."""
+    task, lines = dataset.task, []
     for part in ("valid", "test"):
         y = targets_of(dataset.graphs, dataset.split[part])
-        count, kind = min((int((y == 1).sum()), "positive"), (int((y == 0).sum()), "negative"))
-        if 0 < count < _FEW_OF_A_CLASS <= len(dataset.split[part]):
-            some = f"{count} {kind}{'s' * (count > 1)}"
+        count, what = int(measured(y, task).reshape(len(y), -1).any(1).sum()), str(task.level)
+        if task.kind == "binary" and metric in _OF_TWO and count >= _FEW:
+            count, what = min((int((y == 1).sum()), "positive"), (int((y == 0).sum()), "negative"))
+        if 0 < count < _FEW:
+            some = f"{count} {what}{'s' * (count > 1)}"
             lines.append(f"{part} has only {some}, so its {metric} says little")
     return lines
 

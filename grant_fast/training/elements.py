@@ -16,6 +16,8 @@ _ELEMENTS = (
     "Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og *"
 )
 SYMBOLS = _ELEMENTS.split()
+#: RDKit leaves out a hydrogen that is nothing but the neighbour of a heavy atom.
+_HYDROGEN = "H, as deuterium or a hydrogen of its own,"
 
 
 def elements_of(x: Tensor) -> tuple[int, ...]:
@@ -37,7 +39,8 @@ def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> l
         return []
     place = graphs.ids.repeat_interleave(graphs.num_nodes_per_graph)
     found = torch.stack([place, element], 1)[new].unique(dim=0).tolist()
-    shown = few([f"{SYMBOLS[number]} in {places} {place}" for place, number in found])
+    names = [_HYDROGEN, *SYMBOLS[1:]]
+    shown = few([f"{names[number]} in {places} {place}" for place, number in found])
     count = len({place for place, _ in found})
     have, them = ("molecule has", "it") if count == 1 else ("molecules have", "them")
     return [

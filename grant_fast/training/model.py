@@ -1,6 +1,7 @@
 """From a config and a dataset to a network on a device, and from a network to predictions."""
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,10 +73,14 @@ class ModelSpec:
         return pred if self.scaling is None else self.scaling.decode(pred)
 
 
+#: PyTorch's random state is one for all threads: those that set it for a while take turns.
+RANDOM = threading.RLock()
+
+
 def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
     """A freshly initialised network, on the CPU, that depends on the config's seed only."""
     gaps = len(config.orders) - 1
-    with torch.random.fork_rng(devices=[]):
+    with RANDOM, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)  # not every GPU's, as torch.manual_seed
         kind = VirtualNodeGCN if config.network == "gcn-virtual-node" else FlexGCN
         model = kind(

@@ -33,7 +33,8 @@ def train(
 
     The folder gets the weights (`load_predictor` loads them), the metrics, which part each graph
     was in (split.csv, skipped.csv, test.csv), and a picture (run.png). PyTorch's random state and
-    its number of threads are left alone.
+    its number of threads are left alone. Calls in several threads of one process wait for each
+    other: to train at the same time, use processes.
 
     Args:
         dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…)` gives it another

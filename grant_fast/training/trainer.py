@@ -30,7 +30,7 @@ from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, make_folder, prepare_folder, save_state
 from .learnable import check_learnable
 from .metrics import check_metric, higher_is_better
-from .model import ModelSpec, build_model, resolve_device
+from .model import RANDOM, ModelSpec, build_model, resolve_device
 from .observers import Observer
 from .passes import Pass, Passes
 from .rates import LearningRate
@@ -82,7 +82,8 @@ class Trainer:
     The folder holds `config.json`, `metrics.csv` (one row an epoch), `last.pt` and `best.pt`, and
     at the end `result.json`. Initial weights depend on the config's seed alone, and so does the
     order of the graphs, of which each arm serves those that it picked (see `GraNTSampler`).
-    PyTorch's global random state is left as it was.
+    PyTorch's global random state is left as it was; runs in several threads of one process, which
+    share it, wait for each other.
 
     Args:
         dataset: graphs, task and split.
@@ -391,7 +392,7 @@ class Trainer:
     def _random_stream(self) -> Iterator[None]:
         """The run's own random numbers (dropout), apart from the caller's."""
         cuda = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
+        with RANDOM, torch.random.fork_rng(devices=cuda):
             torch.default_generator.manual_seed(self.config.seed)
             if cuda:
                 torch.cuda.default_generators[self._device.index].manual_seed(self.config.seed)

@@ -203,13 +203,31 @@ def test_an_sdf_is_predicted_with_its_fields_whatever_the_run_learned_from(
     assert [float(row[-1]) for row in rows[:-1]] == pytest.approx(answers, rel=1e-4)
 
 
-@pytest.mark.parametrize(("lowest", "advised"), [(0.1, True), (0, False), (-1, False)])
+@pytest.mark.parametrize(
+    ("lowest", "advised"), [(0.1, True), (0.6, True), (0.7, False), (0, False), (-1, False)]
+)
 def test_logarithms_are_advised_where_there_are_some(molecules, tmp_path, lowest, advised):
     rows = [f"{smiles},{lowest + row % 7}" for row, smiles in enumerate(SMILES * 3)]
     molecules.write_text("smiles,size\n" + "\n".join(rows) + "\n")
     result = run("train", molecules, *SIZE, "--lr", 1e-9, "-o", tmp_path / "run")
     assert "this network is no better" in result.stdout
     assert ("the logarithms of the targets" in result.stdout) == advised
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [("train TEST", True), ("train test x", False), ("train val", False)]
+)
+def test_a_column_of_parts_that_nobody_named_is_pointed_to(molecules, tmp_path, words, said):
+    parts = [*["Train"] * len(SMILES), *words.split()]
+    rows = [
+        f"{s},{i / 7},{part}" for i, (s, part) in enumerate(zip(SMILES * 2, parts, strict=False))
+    ]
+    molecules.write_text("smiles,size,my set\n" + "\n".join(rows) + "\n")
+    words = ["train", molecules, *SIZE, "--epochs", 1, "--overwrite", "-o", tmp_path / "run"]
+    line = "column 'my set' says train and test, and is not used: --split-column 'my set' would"
+    assert (line in run(*words).stderr) == said
+    if said:
+        assert "says train" not in run(*words, "--split-column", "my set").stderr
 
 
 def test_an_sdf_without_a_structure_is_refused(of_molecules, tmp_path):

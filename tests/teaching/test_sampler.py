@@ -175,7 +175,7 @@ def test_scores_of_ones_own_are_asked_of_the_network_as_it_evaluates() -> None:
 )
 def test_scores_of_ones_own_that_are_none_are_refused(make_graphs, given, says) -> None:
     sampler = GraNTSampler(
-        make_graphs(8), REGRESSION, 8, epochs=1, score=lambda model, batch: given
+        make_graphs(8), REGRESSION, 8, epochs=1, mode="global", score=lambda model, batch: given
     )
     with pytest.raises(InputError, match=says):
         sampler.select(nn.Identity(), 0)

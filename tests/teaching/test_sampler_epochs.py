@@ -1,6 +1,7 @@
 """Whose word counts for the epoch that a sampler serves, and which selection it uses."""
 
 import math
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -72,11 +73,28 @@ def test_between_selections_the_teacher_does_nothing(make_graphs, zero, mode) ->
         return zero(model, batch)
 
     sampler = GraNTSampler(
-        make_graphs(20), REGRESSION, 8, epochs=10, mode=mode, interval=4, predict=predict
+        make_graphs(20), REGRESSION, 2, epochs=10, mode=mode, interval=4, predict=predict
     )
     changed = [sampler.select(zero, epoch) for epoch in range(10)]
     assert [epoch for epoch, change in enumerate(changed) if change] == [0, 4, 8]
     assert sum(looks) == 3 * 20  # one look at each graph for each selection
+
+
+def test_batches_that_are_all_kept_are_dealt_anew_and_not_scored(make_graphs) -> None:
+    sampler = GraNTSampler(
+        make_graphs(20),
+        REGRESSION,
+        8,
+        epochs=10,
+        start_ratio=0.7,
+        interval=4,
+        ratio_schedule="constant",
+    )
+    assert sampler.select(None, 0)  # 2.1 of 3 batches
+    first = [sorted(batch) for batch in sampler]
+    assert not sampler.select(None, 1)
+    assert sorted(chain.from_iterable(first)) == sampler.selected.tolist() == list(range(20))
+    assert sampler.scores is None and [sorted(batch) for batch in sampler] != first
 
 
 @pytest.mark.parametrize("mode", SCORED)

@@ -8,11 +8,19 @@ import torch
 
 from grant_fast.data.dataset import Dataset, save_dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.training import doubts as module
 from grant_fast.training.config import RunConfig
 from grant_fast.training.doubts import doubts
 from tests.rings import make_dataset
 
+FEW = module._FEW
 CHAINS = ["C" * n + "O" for n in range(1, 31)]
+
+
+@pytest.fixture(autouse=True)
+def one_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sets here are tiny, and nothing is to be said of that but where it is tested."""
+    monkeypatch.setattr(module, "_FEW", 1)
 
 
 def said(folder: Path, rows: list[tuple[str, object]], target: str = "y") -> list[str]:
@@ -196,7 +204,21 @@ def test_other_classes_are_the_users_own(tmp_path: Path, kinds: tuple[str, ...])
     assert not any("not measured" in line for line in said(tmp_path, rows))
 
 
-def test_a_split_with_next_to_none_of_a_class_is_named() -> None:
+def test_a_split_with_next_to_no_graphs_or_none_of_a_class_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_FEW", FEW)
+    small = make_dataset(num_graphs=40)
+    small.split = {
+        "train": torch.arange(20),
+        "valid": torch.arange(20, 30),
+        "test": torch.arange(30, 39),
+    }
+    few = "test has only 9 graphs, so its mae says little"
+    assert doubts(small, RunConfig()) == [few]
+    assert small.graphs.y is not None
+    small.graphs.y = small.graphs.y.index_fill(0, torch.arange(21, 30), torch.nan)
+    assert doubts(small, RunConfig()) == ["valid has only 1 graph, so its mae says little", few]
     dataset, y = make_dataset("binary", num_graphs=60), torch.arange(60.0)[:, None] % 2
     dataset.graphs.y = y
     parts = {"train": torch.arange(20), "valid": torch.arange(20, 40), "test": torch.arange(40, 60)}

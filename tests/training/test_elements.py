@@ -40,6 +40,10 @@ def test_new_elements_are_named_with_their_molecules():
         "2 molecules have an element that no molecule in training had (Se in row 3, Br in row 4, "
         "* in row 4), so what is predicted for them means little"
     ]
+    assert unseen_elements(molecules("H"), seen, "row") == [
+        "1 molecule has an element that no molecule in training had (H, as deuterium or a hydrogen "
+        "of its own, in row 2), so what is predicted for it means little"
+    ]
     assert unseen_elements(new[:2], seen, "graph") == [
         "1 molecule has an element that no molecule in training had (Se in graph 3), so what is "
         "predicted for it means little"

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -65,6 +66,16 @@ def test_a_curriculum_that_nobody_heeds_is_refused(tmp_path):
         for heeded in ({"arm": "random"}, {"lr_restart": 0.5}):
             check_heeded(config_of({"source": "gen-reg", **heeded, **given}), given)
     assert train(make_dataset(), tmp_path, **TINY).arm == "full"
+
+
+def test_runs_in_threads_are_those_of_one_after_the_other(tmp_path):
+    data, settings = make_dataset(), {**TINY, "dropout": [0.5]}
+    alone = train(data, tmp_path / "alone", **settings)
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as threads:
+        runs = [threads.submit(train, data, tmp_path / str(i), **settings) for i in range(4)]
+    assert {run.result().valid_metric for run in runs} == {alone.valid_metric}
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_loaded_network_stays_as_it_was_loaded(tmp_path):
