@@ -13,6 +13,7 @@ from .answers import write_tables
 from .config import DATA, MEMORY, RunConfig
 from .defaults import check_heeded, config_of
 from .folder import PICTURE_FILE, check_free, make_folder
+from .model import RANDOM
 from .observers import Observer
 from .picture import draw_run
 from .records import Run, RunResult
@@ -75,7 +76,7 @@ def train_to_the_end(
             there since it was looked at.
     """
     make_folder(trainer.run_dir)
-    with alone_in(trainer.run_dir):
+    with alone_in(trainer.run_dir), RANDOM:  # which predictions put back as they found it
         check_free(trainer.run_dir, resume, overwrite, source=trainer.config.source)
         result = trainer.fit(observer)
         answers = write_tables(trainer.run_dir, dataset)

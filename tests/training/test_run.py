@@ -73,7 +73,7 @@ def test_runs_in_threads_are_those_of_one_after_the_other(tmp_path):
     alone = train(data, tmp_path / "alone", **settings)
     before = torch.get_rng_state()
     with ThreadPoolExecutor(4) as threads:
-        runs = [threads.submit(train, data, tmp_path / str(i), **settings) for i in range(4)]
+        runs = [threads.submit(train, data, tmp_path / str(i), **settings) for i in range(6)]
     assert {run.result().valid_metric for run in runs} == {alone.valid_metric}
     assert torch.equal(before, torch.get_rng_state())
 
