@@ -95,6 +95,14 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return fill
 
 
+@pytest.fixture
+def double_is_usual() -> Iterator[None]:
+    """New tensors are float64, unless they say otherwise."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """Tensors as small as those of most tests only make threads wait for each other."""

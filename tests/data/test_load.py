@@ -19,6 +19,13 @@ from tests.data.parts import assert_covers, parts
 RINGS = ["c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1ccoc1", "c1ccsc1", "C1CCCC1"]
 
 
+def test_data_are_float32_whatever_is_usual(double_is_usual: None) -> None:
+    graphs = load_dataset("gen-reg", num_graphs=12, progress=False).graphs
+    assert graphs.y is not None
+    assert graphs.x.dtype == graphs.y.dtype == torch.float32
+    assert torch.get_default_dtype() == torch.float64
+
+
 class TestMolecules:
     @pytest.fixture(autouse=True)
     def packages(self) -> None:

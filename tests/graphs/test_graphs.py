@@ -45,18 +45,14 @@ def test_every_graph_is_carried_faithfully(symmetric, weighted):
         assert edge_list(one.edge_index, one.edge_weight) == edges_of(case, i)
 
 
-def test_precision_is_that_of_all_tensors_whatever_is_usual():
+def test_precision_is_that_of_all_tensors_whatever_is_usual(double_is_usual):
     case = Case()
-    torch.set_default_dtype(torch.float64)
-    try:
-        graphs = PackedGraphs.from_arrays(
-            case.x.long(), case.edge_index, case.batch, case.y, num_graphs=len(case.sizes)
-        )
-        double = graphs.to(torch.float64)
-        assert (graphs.y.dtype, double.y.dtype) == (torch.float32, torch.float64)
-        assert double.to(torch.float64) is double
-    finally:
-        torch.set_default_dtype(torch.float32)
+    graphs = PackedGraphs.from_arrays(
+        case.x.long(), case.edge_index, case.batch, case.y, num_graphs=len(case.sizes)
+    )
+    double = graphs.to(torch.float64)
+    assert (graphs.y.dtype, double.y.dtype) == (torch.float32, torch.float64)
+    assert double.to(torch.float64) is double
 
 
 def test_positions_may_come_as_any_array():

@@ -111,6 +111,15 @@ def check_tail(
     assert int(counts[0].sum()) >= len(ids)
 
 
+@pytest.mark.parametrize("width", [7, 70])
+def test_kernels_write_float32_whatever_is_usual(width, double_is_usual):
+    graphs, task = dense_graphs(SMALL, width), Task("regression")
+    graphs.y = torch.randn(len(SMALL), 1).float()
+    model = trained(FlexGCN(width, width, 1, orders=[2, 2]).float())
+    assert score_graphs(model, graphs, task).dtype == torch.float32
+    assert graphs.batch(slice(None)).tile_rows.scale.dtype == torch.float32
+
+
 TASKS = [
     Task("regression"),
     Task("regression", num_outputs=3),

@@ -130,13 +130,9 @@ def test_scores_hold_no_graph_of_the_losses():
     assert not sampler.scores.requires_grad
 
 
-def test_weights_are_float32_whatever_the_default_is():
-    torch.set_default_dtype(torch.float64)
-    try:
-        sampler = InfoBatchSampler(range(4), 2, epochs=50)
-        sampler.select(None, 0)
-    finally:
-        torch.set_default_dtype(torch.float32)
+def test_weights_are_float32_whatever_is_usual(double_is_usual):
+    sampler = InfoBatchSampler(range(4), 2, epochs=50)
+    sampler.select(None, 0)
     assert sampler.weights([1, 2]).dtype == sampler.scores.dtype == torch.float32
 
 

@@ -78,6 +78,13 @@ def test_runs_in_threads_are_those_of_one_after_the_other(tmp_path):
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_a_run_is_the_same_whatever_dtype_is_usual(tmp_path, double_is_usual):
+    data = make_dataset()
+    result = train(data, tmp_path / "double", **TINY)
+    torch.set_default_dtype(torch.float32)
+    assert train(data, tmp_path / "single", **TINY).valid_metric == result.valid_metric
+
+
 def test_a_loaded_network_stays_as_it_was_loaded(tmp_path):
     data = make_dataset("binary")
     train(data, tmp_path, **TINY, norm="batch_norm")
