@@ -1,6 +1,6 @@
 """What does a random forest reach where a network was tested? Two columns of docs/results.md.
 
-    python examples/forest.py esol.csv --target logSolubility
+    python examples/forest.py esol.csv --target logSolubility -o benchmarks/results/forest-esol.json
 
 On the split that `grant-fast train` takes, scikit-learn's forest learns from two descriptions of
 each molecule: how often each circular fragment occurs in it (Morgan fingerprints of radius 2,
@@ -8,8 +8,9 @@ folded to 2,048 columns), and RDKit's descriptors. Needs rdkit, ogb and scikit-l
 """
 
 import argparse
+import json
 from collections.abc import Sequence
-from statistics import mean, stdev
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from grant_fast import load_dataset
 from grant_fast.data.dataset import Dataset
+from grant_fast.files import atomic_write_text
+from grant_fast.studies.report import Spread
 from grant_fast.training.metrics import evaluate
 
 TREES = 200
@@ -57,17 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("table", help="a CSV of SMILES, or an SDF")
     parser.add_argument("--target", help="its column of numbers, or of labels 0 and 1")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("-o", "--out", type=Path, help="a JSON file for the metrics")
     options = parser.parse_args(arguments)
     dataset = load_dataset(options.table, target=options.target)
     if dataset.task.kind not in ("regression", "binary") or dataset.task.num_outputs > 1:
         parser.error("give one --target, of numbers or of labels 0 and 1")
+    found: dict[str, list[float]] = {}
     with BlockLogs():
         molecules = [Chem.MolFromSmiles(dataset.smiles[id]) for id in dataset.graphs.ids.tolist()]
         for name, describe in FEATURES.items():
             x = describe(molecules)
-            found = [test_metric(dataset, x, seed) for seed in range(options.seeds)]
-            spread = f" ± {stdev(found):.3g}" if len(found) > 1 else ""
-            print(f"forest of {name}: test {dataset.metric} {mean(found):.3g}{spread}")
+            found[name] = [test_metric(dataset, x, seed) for seed in range(options.seeds)]
+            print(f"forest of {name}: test {dataset.metric} {Spread.of(found[name])}")
+    if options.out is not None:
+        document = {"data": dataset.name, "metric": dataset.metric, "trees": TREES, "seeds": found}
+        atomic_write_text(options.out, json.dumps(document, indent=2) + "\n")
 
 
 if __name__ == "__main__":

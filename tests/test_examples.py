@@ -31,11 +31,13 @@ def test_a_forest_is_tested_beside_a_network(tmp_path, capsys):
     table, chains = tmp_path / "chains.csv", ["C1" + "C" * n + "C1" for n in range(1, 41)]
     table.write_text("smiles,y\n" + "".join(f"{chain},{len(chain)}\n" for chain in chains))
     forest = example("forest")
-    forest.main([str(table), "--seeds", "2"])
+    forest.main([str(table), "--seeds", "2", "-o", str(tmp_path / "forest.json")])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ± ")[0].rpartition(" ")[0] for line in lines] == [
         f"forest of {name}: test mae" for name in forest.FEATURES
     ]
+    seeds = json.loads((tmp_path / "forest.json").read_text())["seeds"]
+    assert [len(found) for found in seeds.values()] == [2, 2]
 
 
 def test_the_study_of_what_was_picked_trains_every_arm(tmp_path, capsys, monkeypatch):

@@ -138,11 +138,13 @@ def test_tables_of_reproductions_are_those_of_the_results(name):
 
 @pytest.mark.parametrize("name", ["esol", "freesolv", "lipo"])
 def test_the_table_of_small_sets_is_that_of_the_results(name):
-    """The constant guess and each arm's metric, in one row of docs/results.md."""
+    """The constant guess's, each arm's and each forest's metric, in one row of docs/results.md."""
     document = json.loads((ROOT / f"benchmarks/results/compare-{name}.json").read_text())
     arms = {row["arm"]: str(Spread(**row["test_metric"])) for row in document["arms"]}
     assert list(arms) == ["full", "full-equal-budget", "random", "grant-b"]
-    cells = (f"{document['runs'][0]['constant_metric']:.3g}", *arms.values())
+    forests = json.loads((ROOT / f"benchmarks/results/forest-{name}.json").read_text())["seeds"]
+    guess = f"{document['runs'][0]['constant_metric']:.3g}"
+    cells = (guess, *arms.values(), *(str(Spread.of(found)) for found in forests.values()))
     assert f" | {' | '.join(cells)} |" in PAGES["docs/results.md"]
     verdict = (ROOT / f"benchmarks/results/compare-{name}.md").read_text()
     assert "grant-b: no clear difference from random, no clear difference from full" in verdict

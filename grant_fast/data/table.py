@@ -241,10 +241,12 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
 
 
 def _says_parts(sheet: Sheet) -> str | None:
-    for at, name in enumerate(sheet.names):
+    """A column whose cells all name a part, and not all the same one."""
+    _, first = sheet.body[0]
+    for at in (at for at, cell in enumerate(first) if cell.strip().lower() in _PARTS):
         words = {cell.strip().lower() for cell in sheet.column(at)}
         if words <= _PARTS.keys() and {"train", "test"} <= {_PARTS[word] for word in words}:
-            return name
+            return sheet.names[at]
     return None
 
 

@@ -34,7 +34,7 @@ except ModuleNotFoundError:  # an import hook refuses it
     HAS_TRITON = False
 #: At a first launch, Triton for Linux compiles C (elsewhere it brings a compiler).
 HAS_COMPILER = sys.platform != "linux" or (
-    any(map(which, (os.environ.get("CC") or "gcc", "clang")))
+    which(os.environ.get("CC") or which("gcc") or "clang") is not None
     and Path(sysconfig.get_paths()["include"], "Python.h").exists()
 )
 
