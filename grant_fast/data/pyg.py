@@ -82,6 +82,8 @@ def _arrays(rows: GraphRows, y_level: Level | None, stacklevel: int) -> GraphArr
         edge_attr=rows.edge_attr and _features("edge_attr", "edge", rows.edge_attr),
     )
     for name, graph in rows.left_out.items():
+        if name == "train_mask" and level == "graph" and y is not None:
+            continue  # it is of nodes
         warnings.warn(
             f"graph {graph} has {name}, which is left out: {LEFT_OUT[name]}, or set it to None",
             stacklevel=stacklevel,

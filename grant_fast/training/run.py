@@ -45,7 +45,7 @@ def train(
         overwrite: replace the run there.
         observer: who is told how it goes on.
         settings: fields of `RunConfig`, the options of the command but those that choose the data:
-            `arm="full"`, `epochs=100`, `hidden_channels=[64]`. What is left out suits the data.
+            `arm="grant-b"`, `epochs=100`, `hidden_channels=[64]`. What is left out suits the data.
 
     Raises:
         InputError: there is no such setting, a value is out of range or does not fit the data, the

@@ -201,6 +201,13 @@ def test_what_is_left_out_is_said_once_and_of_the_call(make: Any) -> None:
     assert [warning.filename for warning in caught] == [__file__]
 
 
+@pytest.mark.parametrize("make", [PackedGraphs.from_data_list, PackedGraphs.from_dataset])
+def test_a_mask_of_nodes_says_nothing_of_graphs_with_targets(make: Any) -> None:
+    mask = torch.tensor([True, False, True])
+    graphs = make([graph(3, y=torch.tensor([[1.0]]), train_mask=mask)] * 2)
+    assert graphs.y_level == "graph"
+
+
 def test_types_of_edges_are_left_out_with_a_warning() -> None:
     related = graph(2, edge_type=torch.tensor([0, 0]))
     from_data_list([related])  # of one type, nothing is lost
