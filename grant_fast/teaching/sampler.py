@@ -30,6 +30,8 @@ MODES = get_args(Mode)
 SCORED = tuple(mode for mode in MODES if mode not in ("random", "full"))
 #: What the paper calls them.
 PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
+#: What a selection was made with, and so cannot change.
+_FIXED = ("batch_size", "ids", "mode", "seed", "curriculum")
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -107,7 +109,8 @@ class GraNTSampler(Sampler[list[int]]):
             ranked by; None if nothing was scored, or not since `load_state_dict`.
 
     Raises:
-        InputError: a number, name or position that makes no sense, or a task that is not a `Task`.
+        InputError: a number, name or position that makes no sense, or a task that is not a `Task`;
+            and where batch_size, ids, mode, seed or curriculum is set anew.
     """
 
     _is_set = False  # the epoch by `select`, and nothing was served since
@@ -169,6 +172,11 @@ class GraNTSampler(Sampler[list[int]]):
         self._watch = Watch()
         self._needs_model = mode in SCORED
         self.set_epoch(0)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and name in vars(self):
+            raise InputError(f"{name} of a sampler is fixed: make another {type(self).__name__}")
+        super().__setattr__(name, value)
 
     @property
     def ratio(self) -> float:
