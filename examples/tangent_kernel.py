@@ -13,7 +13,7 @@ import torch
 
 from grant_fast import FlexGCN, GraNTSampler, PackedGraphs, Task
 from grant_fast.teaching import loss
-from grant_fast.teaching.sampler import Mode
+from grant_fast.teaching.picking import Mode
 from grant_fast.teaching.tangent import check_loss_reduction, tangent_kernel
 
 TASK = Task("regression")

@@ -16,7 +16,7 @@ from grant_fast import (
 )
 from grant_fast.data.graphon import generate
 from grant_fast.teaching import sample_graphs
-from grant_fast.teaching.sampler import MODES
+from grant_fast.teaching.picking import MODES
 from grant_fast.teaching.tangent import tangent_kernel
 from tests.cases import Case
 

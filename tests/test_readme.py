@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from grant_fast.studies.report import Spread
-from grant_fast.teaching.sampler import MODES
+from grant_fast.teaching.picking import MODES
 from grant_fast.training.config import ARMS, INFOBATCH, ON_REQUEST
 from tests.cli.runs import SMILES, run
 

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,18 +16,14 @@ from ..graphs import PackedGraphs
 from ..indexing import as_index, count_graphs, distinct_positions
 from ..tasks import Task, check_task
 from .gathering import Collate
-from .order import DEALING, arrange, deal, permutation, serving_order, uniform
+from .order import arrange, serving_order
+from .picking import MODES, SCORED, Mode, Picked, pick, pick_at_random
 from .replicas import Replicas
 from .residuals import ResidualKind, check_residual
 from .schedules import Curriculum, Interval, RatioSchedule, share_size
 from .scoring import Ids, Model, Predict, Score, ScoringPass, check_functions, check_numbers
-from .selection import sample_graphs, select_graphs
 from .watch import Watch
 
-Mode = Literal["batch", "graph", "global", "proportional", "random", "full"]
-MODES = get_args(Mode)
-#: Those that score graphs with the model.
-SCORED = tuple(mode for mode in MODES if mode not in ("random", "full"))
 #: What the paper calls them.
 PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
 #: What a selection was made with, and so cannot change.
@@ -218,18 +214,18 @@ class GraNTSampler(Sampler[list[int]]):
         if self._picked_at == at and epoch != at:
             self._is_set = True
             return False
-        size, scores, batch_of, weights = len(self.ids), None, None, None
+        size, scores = len(self.ids), None
         units = self._num_batches(size) if self.mode == "batch" else size
         m = share_size(self.ratio, units)
         if m == units:
-            picked = torch.arange(size, device="cpu")
+            picked = Picked(torch.arange(size, device="cpu"))
         elif self.mode == "random":
-            picked = permutation(size, self.seed, DEALING, at)[:m].sort().values
+            picked = pick_at_random(size, m, self.seed, at)
         else:
             scores, counts = self._score(model)
-            picked, batch_of, weights = self._pick(scores, counts, m, at)
-        self._picked, self._picked_at, self.scores = picked, at, scores
-        self._batch_of, self._weights, self._is_set = batch_of, weights, True
+            picked = pick(self.mode, scores, m, self.batch_size, self.seed, at, counts)
+        self._picked, self._batch_of, self._weights = picked
+        self._picked_at, self.scores, self._is_set = at, scores, True
         return self.mode != "full"
 
     def set_epoch(self, epoch: int) -> None:
@@ -374,24 +370,6 @@ class GraNTSampler(Sampler[list[int]]):
         # Now, and so in all processes or in none.
         check_numbers(scores, self.ids, self.dataset, own=self.score is not None)
         return scores, None
-
-    def _pick(
-        self, scores: Tensor, counts: Tensor | None, m: int, at: int
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What a selection at epoch `at` picks by the scores, `m` graphs, or batches in mode
-        "batch"; then `_batch_of` and `_weights`."""
-        if self.mode == "global":
-            return select_graphs(scores, m, counts=counts).cpu(), None, None
-        size, device = len(scores), scores.device
-        if self.mode == "proportional":
-            lot = uniform(size, self.seed, DEALING, at).to(device)
-            picked, weights = sample_graphs(scores, m, lot)
-            return picked.cpu(), None, weights.cpu()
-        dealt = deal(size, self.batch_size, self.seed, at)
-        if self.mode == "graph":
-            return select_graphs(scores, m, "graph", batches=dealt.to(device)).cpu(), None, None
-        picked = select_graphs(scores, m, "batch", batches=dealt.to(device)).cpu()
-        return picked, dealt[picked], None
 
     @property
     def _mine(self) -> Tensor:

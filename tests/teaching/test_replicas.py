@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from grant_fast import FlexGCN, GraNTSampler, InputError, PackedGraphs, Task
 from grant_fast.teaching import loss
+from grant_fast.teaching.picking import SCORED
 from grant_fast.teaching.replicas import Replicas
-from grant_fast.teaching.sampler import SCORED
 
 TASK = Task("regression")
 EPOCHS = 4

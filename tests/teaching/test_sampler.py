@@ -13,7 +13,8 @@ from grant_fast.graphs import PackedGraphs
 from grant_fast.nn import FlexGCN
 from grant_fast.tasks import Task
 from grant_fast.teaching.order import deal, permutation
-from grant_fast.teaching.sampler import MODES, SCORED, GraNTSampler
+from grant_fast.teaching.picking import MODES, SCORED
+from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.teaching.schedules import ratio_at, selection_epochs, share_size
 from grant_fast.teaching.scoring import score_graphs
 from tests.rings import make_dataset

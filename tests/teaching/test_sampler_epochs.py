@@ -10,7 +10,8 @@ from torch import Tensor
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
-from grant_fast.teaching.sampler import MODES, SCORED, GraNTSampler
+from grant_fast.teaching.picking import MODES, SCORED
+from grant_fast.teaching.sampler import GraNTSampler
 from grant_fast.teaching.schedules import ratio_at
 
 REGRESSION = Task("regression")

@@ -5,7 +5,8 @@ import torch
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
-from grant_fast.teaching.sampler import MODES, GraNTSampler
+from grant_fast.teaching.picking import MODES
+from grant_fast.teaching.sampler import GraNTSampler
 
 REGRESSION = Task("regression")
 
