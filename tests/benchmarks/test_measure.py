@@ -31,7 +31,7 @@ from benchmarks.timing import Clock
 from benchmarks.work import Side, Work
 from grant_fast import GraphBatch, PackedGraphs, native
 from grant_fast.native import loading
-from grant_fast.teaching import sampler
+from grant_fast.teaching import picking
 from grant_fast.training import recording
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
@@ -313,8 +313,8 @@ def test_a_look_must_score_right_and_choose_the_best(store, recipe, monkeypatch)
     found = race(work())
     assert found["ours"] == "torch"
     assert all(values["error"] < 1e-6 for values in found["sides"].values())
-    right = sampler.select_graphs
-    monkeypatch.setattr(sampler, "select_graphs", lambda s, m, **kw: right(-s, m))
+    right = picking.select_graphs
+    monkeypatch.setattr(picking, "select_graphs", lambda s, m, **kw: right(-s, m))
     with pytest.raises(WrongAnswer):
         race(work())
 
