@@ -117,9 +117,8 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         lines.append(_described_constant(result, dataset))
     has_learned = result.valid_metric is not None and result.beats_constant(result.test_metric)
     if has_learned and result.best_epoch == result.epochs > 1:
-        lines.append(
-            "the last epoch was the best by valid: more --epochs may do better, in a new run"
-        )
+        how = "in a new run" if result.arm != "full" else "added by --resume -o FOLDER --epochs N"
+        lines.append(f"the last epoch was the best by valid: more may do better, {how}")
     return lines
 
 

@@ -22,6 +22,7 @@ from ..teaching.schedules import Curriculum, share_size
 from ..training.config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
 from ..training.folder import (
     CONFIG_FILE,
+    LENGTH,
     REPORT_FILES,
     check_whole,
     clear_folder,
@@ -201,7 +202,9 @@ def _is_done(run_dir: Path, config: RunConfig, checksum: int, metric: str) -> bo
     so is one whose state is gone."""
     check_whole(run_dir)
     state = load_state(run_dir, config, checksum, metric)
-    return state is not None and is_finished(run_dir)
+    if state is None or not is_finished(run_dir):
+        return False
+    return all(state["config"].get(name) == getattr(config, name) for name in LENGTH)
 
 
 def check_seeds(seeds: int) -> None:

@@ -1,5 +1,6 @@
 """GraNT as a batch sampler: the teacher picks graphs, the data loader serves them."""
 
+import dataclasses
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -423,15 +424,13 @@ class GraNTSampler(Sampler[list[int]]):
 
     @property
     def _settings(self) -> dict[str, str | int | float]:
-        return {
+        settings: dict[str, str | int | float] = {
             "mode": self.mode,
             "batch_size": self.batch_size,
-            "epochs": self.curriculum.epochs,
-            "start_ratio": self.curriculum.start_ratio,
-            "ratio_schedule": self.curriculum.ratio_schedule,
-            "interval": self.curriculum.interval,
-            "residual": self.residual,
             "seed": self.seed,
             "num_graphs": len(self.ids),
             "ids_crc32": zlib.crc32(self.ids.numpy().tobytes()),
         }
+        if self.mode != "full":  # which keeps all graphs, whatever the curriculum
+            settings.update(dataclasses.asdict(self.curriculum), residual=self.residual)
+        return settings

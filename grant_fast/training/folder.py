@@ -23,18 +23,23 @@ PICTURE_FILE = "run.png"
 _TABLES = (METRICS_FILE, SPLIT_FILE, SKIPPED_FILE, TEST_FILE)
 _FILES = (RESULT_FILE, LAST_FILE, BEST_FILE, *_TABLES, PICTURE_FILE, CONFIG_FILE)
 BOARD = "tensorboard"  # the folder of a run's TensorBoard events
+#: The settings that say how long a run of all graphs lasts, and do nothing else.
+LENGTH = ("epochs", "patience")
 #: What a comparison's folder has beside its runs.
 REPORT_FILES = ("results.json", "results.md", "curves.png")
 
 
-def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool) -> None:
-    """Empty a folder of an earlier run if `fresh`, and write the config into it.
+def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool, done: bool = True) -> None:
+    """Empty a folder of an earlier run if `fresh`, and write the config into it. Of a run that is
+    not `done`, what came out when it was to be shorter goes, too.
 
     Raises:
         InputError: it cannot be written.
     """
     if fresh:
         clear_folder(run_dir)
+    elif not done:
+        remove_files(run_dir, (RESULT_FILE, TEST_FILE, PICTURE_FILE))
     atomic_write_text(run_dir / CONFIG_FILE, config.to_json())
 
 
@@ -251,7 +256,7 @@ def load_state(
 
 
 def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
-    """Refuse to take up a run under other settings.
+    """Refuse to take up a run under settings that would have made another one of it.
 
     Of another source `load_state` compares what it holds.
 
@@ -266,10 +271,19 @@ def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
 
 
 def difference(saved: RunConfig, config: RunConfig) -> str | None:
-    """The first setting but the source, which may have moved, in which two configs differ, in
-    words; None where there is none."""
+    """The first setting in which a run differs from what it would have been, in words; None where
+    there is none. The source may have moved, and a run of all graphs may go on for longer."""
     for spec in dataclasses.fields(RunConfig):
         before, now = getattr(saved, spec.name), getattr(config, spec.name)
-        if before != now and spec.name != "source":
+        if before != now and spec.name != "source" and not _lengthens(saved, spec.name, now):
             return f"{spec.name}={before}, not {now}"
     return None
+
+
+def _lengthens(saved: RunConfig, name: str, value: Any) -> bool:
+    """Whether another value of a setting lets a run go on for longer and changes nothing before:
+    any curriculum and budget depends on how many epochs there are."""
+    if saved.label != "full" or name not in LENGTH:
+        return False
+    before = getattr(saved, name)
+    return before is not None and (value is None or value > before)

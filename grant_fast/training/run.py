@@ -41,7 +41,8 @@ def train(
         dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…)` gives it another
             split.
         out: the folder; made if it is not there.
-        resume: go on with the run of the same settings that was interrupted there, if there is one.
+        resume: go on with the run of the same settings that was interrupted there, if there is one;
+            or, of all graphs, with one that ended, for more `epochs` or with more `patience`.
         overwrite: replace the run there.
         observer: who is told how it goes on.
         settings: fields of `RunConfig`, the options of the command but those that choose the data:

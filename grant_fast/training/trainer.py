@@ -89,8 +89,9 @@ class Trainer:
         dataset: graphs, task and split.
         config: everything else that defines the run.
         run_dir: where to write; made if it is not there.
-        resume: go on from `last.pt` in the folder, if there is one. Where a run begins, `fit`
-            first removes what an earlier one left there.
+        resume: go on from `last.pt` in the folder, if there is one; with the arm "full" for more
+            epochs, or with more patience, than before, if the config says so. Where a run begins,
+            `fit` first removes what an earlier one left there.
 
     Raises:
         InputError: the config does not fit the data, the device or the folder's checkpoint.
@@ -162,7 +163,8 @@ class Trainer:
         observer = observer or Observer()
         make_folder(self.run_dir)
         with self._random_stream():
-            prepare_folder(self.run_dir, self.config, fresh=self.epoch == 0)
+            fresh = self.epoch == 0
+            prepare_folder(self.run_dir, self.config, fresh=fresh, done=self._is_done)
             observer.started(self.config, self.run_dir, self.epoch)
             boundary = self._state()
             saved = time.monotonic()

@@ -123,8 +123,14 @@ def test_a_test_metric_stands_beside_that_of_a_guess(tmp_path):
         f"rmse {guess['rmse']:.4g}, r2 {guess['r2']:.4g}"
     )
     assert untaught[1].startswith(f"{taught[1]}: this network is no better (try a lower --lr or ")
-    longer = "the last epoch was the best by valid: more --epochs may do better, in a new run"
-    assert (longer in taught) == (" of epoch 30, " in taught[0]) and longer not in untaught
+    longer = "the last epoch was the best by valid: more may do better, "
+    added = f"{longer}added by --resume -o FOLDER --epochs N"
+    assert (added in taught) == (" of epoch 30, " in taught[0])
+    assert longer not in "".join(untaught)
+    again = run("train", "--resume", "-o", tmp_path, "--epochs", 2)
+    assert " of epoch 2, best by valid" in again.stdout, again.output
+    taught = run("train", "gen-reg", *few, "--epochs", 1, "--arm", "random").stdout
+    assert longer not in taught  # of one epoch
 
 
 def test_targets_that_never_vary_are_named(tmp_path):

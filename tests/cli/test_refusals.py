@@ -378,8 +378,8 @@ def test_recipes_that_are_not_there_are_named(here):
 
 
 def test_resuming_asks_for_the_same_settings(trained):
-    line = fails("train", "--resume", "-o", trained, "--epochs", 9)
-    assert "the run was made with epochs=2, not 9" in line
+    line = fails("train", "--resume", "-o", trained, "--epochs", 1)
+    assert "the run was made with epochs=2, not 1" in line
     assert run("train", "--resume", "-o", trained).exit_code == 0
 
 

@@ -91,3 +91,19 @@ def test_a_state_of_other_settings_is_refused(make_graphs, zero, change, says) -
         other.load_state_dict(state)
     with pytest.raises(InputError, match="the saved sampler had mode=None"):
         other.load_state_dict({"weights": torch.zeros(1)})
+
+
+def test_a_sampler_of_all_graphs_goes_on_for_more_epochs(make_graphs) -> None:
+    def make(epochs: int) -> GraNTSampler:
+        return GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=epochs, mode="full")
+
+    short, long = make(5), make(50)
+    for epoch in range(5):
+        short.select(None, epoch)
+        long.select(None, epoch)
+    longer = make(50)
+    longer.load_state_dict(short.state_dict())
+    for epoch in range(5, 50):
+        longer.select(None, epoch)
+        long.select(None, epoch)
+        assert list(longer) == list(long)
