@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+import torch
 from torch import nn
 
 from ..errors import InputError
@@ -56,9 +57,16 @@ def check_layers(model: "FlexGCN") -> None:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether calling it runs more than its class says, or another forward pass."""
-    own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return bool(own or module._backward_pre_hooks) or "forward" in module.__dict__
+    """Whether calling it runs more than its class says, for itself or as every module does (as for
+    PyTorch's counter of operations); or another forward pass."""
+    of_all = torch.nn.modules.module
+    hooks = (
+        *(module._forward_hooks, module._forward_pre_hooks),
+        *(module._backward_hooks, module._backward_pre_hooks),
+        *(of_all._global_forward_hooks, of_all._global_forward_pre_hooks),
+        *(of_all._global_backward_hooks, of_all._global_backward_pre_hooks),
+    )
+    return any(hooks) or "forward" in module.__dict__
 
 
 def embeds_kinds(encoder: object) -> TypeGuard[AtomEncoder]:

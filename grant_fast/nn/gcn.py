@@ -229,7 +229,7 @@ class FlexGCN(nn.Module):
     ) -> Tensor:
         """Convolution → norm → activation → dropout; the first layer has no h, but X."""
         conv, norm = self._conv(layer), self.norms[layer]
-        if is_hooked(conv) or is_hooked(norm):
+        if self._is_called(layer):
             return self._called_layer(layer, h, graphs)
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
@@ -268,18 +268,35 @@ class FlexGCN(nn.Module):
     ) -> Tensor:
         """Σ Â^k h W_k + b, and its ReLU if asked; of X, the features of the graphs, without h."""
         if h is None and isinstance(graphs, GraphBatch):
-            how = (graphs, weight, bias, self.normalize, relu, backend)
-            y = None
-            if self.encoder is None:
-                y = ops.hops_product(*how)
-            elif embeds_kinds(self.encoder):
-                y = ops.embedded_flex_conv(self.encoder.of_kinds, *how)
-            if y is not None:
-                return y
+            source, encode = self._first_reads(graphs, weight, backend)
+            if source != "batch":
+                return ops.first_flex_conv(
+                    source, graphs, weight, bias, self.normalize, relu, backend, encode
+                )
         x = self._encode(graphs) if h is None else h
         return ops.flex_conv(
             x, weight, bias, graphs.adjacency(self.normalize), relu=relu, backend=backend
         )
+
+    def _first_reads(
+        self, graphs: GraphBatch, weight: Tensor, backend: str | None
+    ) -> tuple[ops.Source, Callable[[FlatGraphs], Tensor] | None]:
+        """What the first layer reads, see `ops.reads`, and what embeds the kinds of nodes."""
+        encoder = self.encoder
+        if encoder is not None and not embeds_kinds(encoder):
+            return "batch", None
+        encode = None if encoder is None else encoder.of_kinds
+        return ops.reads(weight, graphs, self.normalize, backend, encode), encode
+
+    def _is_called(self, layer: int) -> bool:
+        """Whether the modules of a layer are called one by one: for hooks, which are to see it."""
+        hidden = layer < len(self.norms)
+        return is_hooked(self._conv(layer)) or (hidden and is_hooked(self.norms[layer]))
+
+    def _pools_first(self, graphs: GraphBatch | LooseGraphs) -> bool:
+        """Whether the last layer is ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: one product per graph."""
+        linear = self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch)
+        return linear and not self._is_called(len(self.norms))
 
     def _called_layer(
         self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
@@ -292,9 +309,8 @@ class FlexGCN(nn.Module):
 
     def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"
-        linear = mean or self.pool == "sum"
-        if linear and isinstance(graphs, GraphBatch) and not is_hooked(conv):
-            # ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: pool first, then one product per graph.
+        if self._pools_first(graphs):
+            assert isinstance(graphs, GraphBatch)
             weight = conv.weight
             ops.check_features(h, weight)
             pooled = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
@@ -323,9 +339,6 @@ class FlexGCN(nn.Module):
 
 def is_plain(model: object) -> TypeGuard[FlexGCN]:
     """Whether calling `model` runs `FlexGCN.forward` and nothing beside: no hooks, no subclass."""
-    of_all = torch.nn.modules.module
-    if of_all._global_forward_hooks or of_all._global_forward_pre_hooks:
-        return False
     return type(model) is FlexGCN and not is_hooked(model)
 
 

@@ -23,13 +23,9 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     Under mean or sum pooling that is [B, κh], what the last layer's product takes; else the last
     layer's output for every node, [n, out_channels].
     """
-    trains = not is_inference(model)
-    if trains and not can_train(model, graphs):
+    if not is_allowed(model, graphs) or (found := as_network(model, graphs)) is None:
         return None
-    found = as_network(model, graphs)
-    if found is None:
-        return None
-    return native.train(*found) if trains else native.evaluate(*found)
+    return native.evaluate(*found) if is_inference(model) else native.train(*found)
 
 
 def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
@@ -44,6 +40,11 @@ def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     if found is None or graphs.graphs.class_range[1] >= found[0].layers[-1].weight.shape[2]:
         return None
     return native.evaluate(*found, labels=graphs.graphs.y)
+
+
+def is_allowed(model: "FlexGCN", graphs: GraphBatch) -> bool:
+    """Whether the kernels may take a network that they know, as its modules are set now."""
+    return is_inference(model) or can_train(model, graphs)
 
 
 def is_inference(model: "FlexGCN") -> bool:

@@ -1,6 +1,6 @@
 """Which path each layer of a model takes on a batch, in words."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,12 +10,13 @@ from ..batches import GraphBatch
 from ..batches.edges import BatchAdjacency
 from ..batches.loose import LooseGraphs
 from ..errors import InputError
-from ..ops import autocasts, is_one_kernel
-from ..ops.dispatch import hops_natively, is_fused, takes_kernels, takes_native, why_pytorch
+from ..ops import autocasts
+from ..ops.dispatch import Choice, choose, hops_natively, is_fused, takes_kernels
 from . import one_pass
-from .checks import is_hooked
 from .conv import FlexConv
 from .gcn import FlexGCN, as_graphs
+
+_CACHED = "one product with the dataset's cached [X, ÂX, …]"
 
 
 def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str]:
@@ -54,11 +55,9 @@ def _line(layer: int, conv: FlexConv, path: str) -> str:
 
 def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str | None:
     """Where the CPU kernels begin that compute the whole network; None where they do not."""
-    if not isinstance(graphs, GraphBatch) or type(model).forward is not FlexGCN.forward:
+    if not isinstance(graphs, GraphBatch) or model._overrides("forward"):
         return None
-    if not (one_pass.is_inference(model) or one_pass.can_train(model, graphs)):
-        return None
-    planned = one_pass.plan(model, graphs)
+    planned = one_pass.plan(model, graphs) if one_pass.is_allowed(model, graphs) else None
     return None if planned is None else planned[1]
 
 
@@ -69,42 +68,47 @@ def _path(
     graphs: GraphBatch | LooseGraphs,
     source: str | None,
 ) -> str:
-    adjacency, weight = graphs.adjacency(model.normalize), conv.weight
-    if is_hooked(conv):
+    adjacency, last = graphs.adjacency(model.normalize), layer == len(model.norms)
+    if model._is_called(layer) and source is None:
         return f"{_convolution(conv, adjacency)} (called as a module, because it has hooks)"
-    if not isinstance(graphs, GraphBatch):
-        return _convolution(conv, adjacency)
-    if layer == len(model.convs) - 1 and model.pool in ("mean", "sum"):
+    if not last and (model._overrides("forward") or model._overrides("hidden")):
+        return f"{_convolution(conv, adjacency)} (where the model's own forward pass calls it)"
+    if last and model._pools_first(graphs):
         who = "CPU kernels"
         if source is None:
-            who = "Triton" if takes_kernels(weight, conv.backend) else "PyTorch"
+            who = "Triton" if takes_kernels(conv.weight, conv.backend) else "PyTorch"
         return f"pooled first, then one product per graph ({who})"
-    if source is not None:
-        if layer == 0 and source == "hops":
-            return "one product with the dataset's cached [X, ÂX, …] (CPU kernels)"
-        return "CPU kernels: the whole network in one pass, each layer in cache"
-    x = graphs.graphs.x
-    constant = not (x.requires_grad and torch.is_grad_enabled())
-    first = layer == 0 and model.encoder is None and len(model.convs) > 1 and constant
-    cached = first and not is_one_kernel(weight, graphs, conv.backend)
-    if cached and graphs.graphs.hops(conv.order, model.normalize) is not None:
-        native = takes_native(_cast(weight), adjacency, weight, conv.backend)
-        who = "CPU kernels" if native else "PyTorch"
-        return f"one product with the dataset's cached [X, ÂX, …] ({who})"
-    return _convolution(conv, adjacency)
+    if layer == 0 and source is None and not last and isinstance(graphs, GraphBatch):
+        source, _ = model._first_reads(graphs, conv.weight, conv.backend)
+        if source == "hops":
+            native = _choice(conv, adjacency).who == "native"
+            return f"{_CACHED} ({'CPU kernels' if native else 'PyTorch'})"
+        return _convolution(conv, adjacency)
+    if source is None:
+        return _convolution(conv, adjacency)
+    if layer == 0 and source == "hops":
+        return f"{_CACHED} (CPU kernels)"
+    return "CPU kernels: the whole network in one pass, each layer in cache"
+
+
+def _choice(conv: FlexConv, adjacency: Adjacency) -> Choice:
+    weight = _cast(conv.weight)  # has the device and dtype that the layer's input will have
+    return choose(weight, weight, conv.bias, adjacency, conv.backend)
 
 
 def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
-    weight = _cast(conv.weight)  # has the device and dtype that the layer's input will have
-    if not takes_kernels(weight, conv.backend):
-        if takes_native(weight, adjacency, weight, conv.backend):
-            return "CPU kernels: hops, products and activation in cache"
-        hops = " (hops by the CPU kernels)" if hops_natively(weight, conv.backend) else ""
-        return f"PyTorch{hops}: {why_pytorch(weight, adjacency, conv.backend)}"
-    tiles = adjacency.batch.tiles if isinstance(adjacency, BatchAdjacency) else None
-    if tiles is None:
+    who, why = _choice(conv, adjacency)
+    if who == "native":
+        return "CPU kernels: hops, products and activation in cache"
+    if who == "csr":
         return "Triton: products with BLAS, hops over CSR"
-    how = "" if is_fused(weight) else "products with BLAS, hops of "
+    if who != "tiles":
+        natively = hops_natively(_cast(conv.weight), conv.backend)
+        hops = " (hops by the CPU kernels)" if natively else ""
+        return f"PyTorch{hops}: {why}"
+    tiles = cast(BatchAdjacency, adjacency).batch.tiles
+    assert tiles is not None
+    how = "" if is_fused(conv.weight) else "products with BLAS, hops of "
     small = tiles.graph.shape[0]
     large = sum(table.shape[1] for table in tiles.larger)
     rest = 0 if tiles.rest is None else tiles.rest.shape[0]

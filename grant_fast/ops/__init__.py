@@ -1,27 +1,27 @@
 """The operators: checks, dispatch, and their registration with PyTorch."""
 
 from .operators import (
+    Source,
     autocasts,
     check_features,
     embed,
-    embedded_flex_conv,
+    first_flex_conv,
     flex_conv,
-    hops_product,
-    is_one_kernel,
     readout,
+    reads,
     spmm,
     takes_network,
 )
 
 __all__ = [
+    "Source",
     "autocasts",
     "check_features",
     "embed",
-    "embedded_flex_conv",
+    "first_flex_conv",
     "flex_conv",
-    "hops_product",
-    "is_one_kernel",
     "readout",
+    "reads",
     "spmm",
     "takes_network",
 ]

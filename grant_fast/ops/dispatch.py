@@ -6,16 +6,19 @@ import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import native
 from ..adjacency import Adjacency
+from ..batches.edges import BatchAdjacency
 from ..devices import has_tensor_memory, is_amd_without_units, is_before_ampere
 from ..errors import InputError
 
 PYTORCH = ("torch", "reference")
+_SAYS_SO = "the backend setting says so"
 BACKENDS = ("auto", "triton", *PYTORCH)
 ENVIRONMENT = "GRANT_FAST_BACKEND"
 
@@ -78,19 +81,50 @@ def allows_native(backend: str | None) -> bool:
     return _chosen(backend)[1] == "auto"
 
 
+def hops_by(backend: str | None) -> str:
+    """Whose sparse products a layer hops by that PyTorch computes."""
+    return "native" if allows_native(backend) else "torch"
+
+
 def is_reference(backend: str | None) -> bool:
-    """Whether PyTorch's own operators compute and differentiate: slow, and open to `create_graph`,
-    `torch.func` and forward mode, of which the operators of this package know nothing."""
+    """Whether PyTorch's own operators compute and differentiate, see `Choice`."""
     return _chosen(backend)[1] == "reference"
 
 
-def why_pytorch(weight: Tensor, adjacency: Adjacency, backend: str | None) -> str:
-    """Why PyTorch computes a layer, where it does; X has the device and dtype of the weights."""
-    if _chosen(backend)[1] in PYTORCH:
-        return "the backend setting says so"
-    on_cpu = weight.device.type == "cpu"
-    reason = native.why_not(weight, adjacency, weight) if on_cpu else why_not(weight)
-    return reason or "the Triton kernels run only on request (backend='triton')"
+class Choice(NamedTuple):
+    """Who computes a layer; and why, where that is PyTorch.
+
+    "tiles" and "csr" are the Triton kernels over bits and over CSR, "native" the compiled CPU
+    kernels, "torch" the vendor's products. "reference" are PyTorch's own operators, slow, and open
+    to `create_graph`, `torch.func` and forward mode, of which this package's know nothing.
+    """
+
+    who: Literal["reference", "tiles", "csr", "native", "torch"]
+    why: str = ""
+
+
+def choose(
+    x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency, backend: str | None
+) -> Choice:
+    """Who computes a layer: the one place that says so, for `ops.flex_conv` and for `explain`.
+
+    Args:
+        x: the features, or what has their dtype and device.
+    """
+    setting = _chosen(backend)[1]
+    if setting == "reference":
+        return Choice("reference", _SAYS_SO)
+    if takes_kernels(x, backend):
+        bits = isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None
+        return Choice("tiles" if bits else "csr")
+    if setting == "torch":
+        return Choice("torch", _SAYS_SO)
+    reason = native.why_not(x, adjacency, weight)
+    if reason is None and (bias is None or native.is_readable(bias)):
+        return Choice("native")
+    if x.device.type != "cpu":
+        reason = why_not(x) or "the Triton kernels run only on request (backend='triton')"
+    return Choice("torch", reason or "the bias is not an ordinary float32 tensor")
 
 
 def hops_natively(weight: Tensor, backend: str | None) -> bool:

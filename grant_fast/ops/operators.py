@@ -1,13 +1,13 @@
-"""The operators: what they mean, what they check, and who computes them.
+"""The operators: what they mean and what they check.
 
-Each is registered with `torch.library`, with a fake and an autograd formula, so that
-`torch.compile` takes it whole. The PyTorch path in `reference.py` serves every device; the Triton
-kernels (`tiled.py`, `sparse.py`, `pooled.py`) and those for CPUs (`native/`) stand beside it,
-`dispatch.py` chooses, and the choice never changes the meaning.
+Whoever computes one is registered beside this module (`tiled.py`, `sparse.py`, `pooled.py`) or in
+`native/`, with a fake and an autograd formula, so that `torch.compile` takes it whole. The PyTorch
+path in `reference.py` serves every device; `dispatch.py` chooses, and the choice never changes the
+meaning.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor
@@ -19,104 +19,13 @@ from ..batches.edges import BatchAdjacency
 from ..errors import InputError
 from ..indexing import take
 from . import dispatch, pooled
-from .registration import operator
-from .sparse import MATRIX, flex_conv_csr, matrix_of, require_transpose
+from .sparse import flex_conv_csr, matrix_of
 from .tiled import flex_conv_in_dataset, flex_conv_tiles
 
 if TYPE_CHECKING:
     from ..graphs.flat import FlatGraphs
 
-
-@operator(
-    "flex_conv",
-    f"(Tensor x, Tensor weight, Tensor? bias, bool compiled, {MATRIX}) -> Tensor",
-)
-def _flex_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, compiled: bool, *csr: Tensor
-) -> Tensor:
-    return reference.flex_conv(x, weight, bias, *csr[:3], spmm=_spmm_by(compiled))
-
-
-def _spmm_by(compiled: bool) -> Callable[..., Tensor]:
-    """Who multiplies with a sparse matrix: the compiled kernel where it may, or PyTorch."""
-    return native.spmm if compiled else reference.spmm
-
-
-@_flex_conv.register_fake
-def _(x, weight, bias, compiled, *csr):  # type: ignore[no-untyped-def]
-    return x.new_empty(x.shape[0], weight.shape[2])
-
-
-@operator(
-    "flex_conv_backward",
-    "(Tensor grad, Tensor x, Tensor weight, bool needs_dx, bool needs_dvalue, bool compiled, "
-    f"{MATRIX}) -> (Tensor, Tensor, Tensor)",
-)
-def _flex_conv_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    needs_dx: bool,
-    needs_dvalue: bool,
-    compiled: bool,
-    *csr: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(dX, dW, dvalue); one that is not needed is empty."""
-    grad, value, spmm = grad.contiguous(), csr[2], _spmm_by(compiled)
-    dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx, spmm=spmm)
-    dvalue = value.new_empty(0)
-    if needs_dvalue:
-        dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr, spmm=spmm)
-    return x.new_empty(0) if dx is None else dx, dw, dvalue
-
-
-@_flex_conv_backward.register_fake
-def _(grad, x, weight, needs_dx, needs_dvalue, compiled, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
-    dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
-    return dx, torch.empty_like(weight), value.new_empty(value.shape if needs_dvalue else 0)
-
-
-def _flex_conv_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, _, ctx.compiled, *csr = inputs
-    ctx.save_for_backward(x, weight, *csr)
-
-
-def _flex_conv_grad(ctx, grad):  # type: ignore[no-untyped-def]
-    x, weight, *csr = ctx.saved_tensors
-    require_transpose(csr[3])
-    needs_dx, _, needs_db, _, _, _, needs_dvalue = ctx.needs_input_grad[:7]
-    dx, dw, dvalue = torch.ops.grant_fast.flex_conv_backward(
-        grad, x, weight, needs_dx, needs_dvalue, ctx.compiled, *csr
-    )
-    db = grad.sum(0) if needs_db else None
-    dvalue = dvalue if needs_dvalue else None
-    return dx if needs_dx else None, dw, db, *[None] * 3, dvalue, *[None] * 3
-
-
-_flex_conv.register_autograd(_flex_conv_grad, _flex_conv_setup)
-
-
-@operator("spmm", f"(Tensor x, bool compiled, {MATRIX}) -> Tensor")
-def _spmm(x: Tensor, compiled: bool, *csr: Tensor) -> Tensor:
-    return _spmm_by(compiled)(*csr[:3], x.contiguous())
-
-
-@_spmm.register_fake
-def _(x, compiled, rowptr, *others):  # type: ignore[no-untyped-def]
-    return x.new_empty(rowptr.shape[0] - 1, x.shape[1])
-
-
-def _spmm_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    ctx.compiled = inputs[1]
-    ctx.save_for_backward(*inputs[5:])
-
-
-def _spmm_grad(ctx, grad):  # type: ignore[no-untyped-def]
-    dx = torch.ops.grant_fast.spmm(grad, ctx.compiled, *ctx.saved_tensors, None, None, None)
-    return dx, *[None] * 7
-
-
-_spmm.register_autograd(_spmm_grad, _spmm_setup)
+Source = Literal["dataset", "kinds", "hops", "batch"]
 
 
 def flex_conv(
@@ -210,30 +119,16 @@ def _flex_conv_by(
     relu: bool,
     backend: str | None,
 ) -> Tensor:
-    if dispatch.is_reference(backend):
+    who = dispatch.choose(x, weight, bias, adjacency, backend).who
+    if who == "native":
+        return native.flex_conv(x, weight, bias, adjacency, relu)
+    if who == "tiles":
+        return flex_conv_tiles(x, weight, bias, cast(BatchAdjacency, adjacency), relu)
+    if who == "reference":
         out = reference.smooth_flex_conv(x, weight, bias, *adjacency.csr)
         return out.relu() if relu else out
-    if not dispatch.takes_kernels(x, backend):
-        if _is_readable(bias) and dispatch.takes_native(x, adjacency, weight, backend):
-            return native.flex_conv(x, weight, bias, adjacency, relu)
-        matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
-        out = torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, compiled, *matrix)
-        return out.relu_() if relu else out
-    if isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None:
-        return flex_conv_tiles(x, weight, bias, adjacency, relu)
-    return flex_conv_csr(x, weight, bias, adjacency, relu)
-
-
-def _is_readable(bias: Tensor | None) -> bool:
-    """Whether the CPU kernels could add it, where they take the weights."""
-    return bias is None or native.is_readable(bias)
-
-
-def is_one_kernel(weight: Tensor, batch: GraphBatch, backend: str | None) -> bool:
-    """Whether `flex_conv` is one kernel that reads each row of X once, whatever the order."""
-    if not dispatch.takes_kernels(weight, backend):
-        return False
-    return dispatch.is_fused(weight) and batch.tiles is not None
+    by = "triton" if who == "csr" else dispatch.hops_by(backend)
+    return flex_conv_csr(x, weight, bias, adjacency, relu, by)
 
 
 def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
@@ -243,11 +138,11 @@ def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
         raise InputError(f"x has {x.shape[0]} nodes, but the matrix is for {adjacency.num_cols}")
     if dispatch.is_reference(backend):
         return reference.smooth_spmm(*adjacency.csr, x)
-    matrix, compiled = matrix_of(adjacency), dispatch.allows_native(backend)
+    matrix, by = matrix_of(adjacency), dispatch.hops_by(backend)
     if not autocasts(x):
-        return torch.ops.grant_fast.spmm(x, compiled, *matrix)
+        return torch.ops.grant_fast.spmm(x, by, *matrix)
     with torch.autocast(x.device.type, enabled=False):
-        return torch.ops.grant_fast.spmm(x, compiled, *matrix)
+        return torch.ops.grant_fast.spmm(x, by, *matrix)
 
 
 def autocasts(x: Tensor) -> bool:
@@ -256,44 +151,63 @@ def autocasts(x: Tensor) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
-def hops_product(
+def reads(
+    weight: Tensor,
+    batch: GraphBatch,
+    normalize: bool,
+    backend: str | None,
+    encode: "Callable[[FlatGraphs], Tensor] | None" = None,
+) -> Source:
+    """What a first layer reads: the dataset's X where it lies or, with `encode`, the rows of its
+    kinds, by the kernel that hops on chip; the cached [X, ÂX, …]; or the batch's own rows.
+
+    Args:
+        weight: W, [κ, h_in, h_out].  normalize, backend: as for `flex_conv`.
+        encode: gives a row of X, [m, h_in], for each of a dataset's m kinds of nodes; None where X
+            is the dataset's.
+    """
+    graphs, x = batch.graphs, batch.graphs.x
+    adjacency = batch.adjacency(normalize)
+    who = dispatch.choose(weight, weight, None, adjacency, backend).who
+    one_kernel = who == "tiles" and dispatch.is_fused(weight)
+    if encode is not None:
+        known = one_kernel and graphs.kinds is not None and not autocasts(weight)
+        return "kinds" if known else "batch"
+    if x.requires_grad and torch.is_grad_enabled():
+        return "batch"
+    if one_kernel:
+        fits = x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
+        return "dataset" if fits and not autocasts(x) else "batch"
+    return "batch" if graphs.hops(weight.shape[0], normalize) is None else "hops"
+
+
+def first_flex_conv(
+    source: Source,
     batch: GraphBatch,
     weight: Tensor,
     bias: Tensor | None,
     normalize: bool,
     relu: bool,
     backend: str | None = None,
-) -> Tensor | None:
-    """act(Σ_{k<κ} Â^k X W_k + b) of the dataset's constant features, which need not be gathered.
-
-    It is one product with the cached [X, ÂX, …]; or the kernel that hops on chip, which reads X
-    where the dataset holds it, and κ times less than the cache.
-
-    Args:
-        batch: B graphs of n nodes in all.
-        weight: W, [κ, h_in, h_out].  bias: b, [h_out] or None.
-        normalize, relu, backend: as for `flex_conv`.
-
-    Returns:
-        [n, h_out]; None where the dataset keeps no such cache (`PackedGraphs.hops`), where X has
-        a gradient, or where the kernel needs X cast.
+    encode: "Callable[[FlatGraphs], Tensor] | None" = None,
+) -> Tensor:
+    """`flex_conv` of what the dataset keeps, gathering no rows; [n, h_out]. Args as for `reads`.
 
     Raises:
         InputError: the dataset's features are not h_in wide, or they or the bias not of the
             weights' dtype, or device.
     """
-    order, h_in, _ = weight.shape
-    adjacency, x = batch.adjacency(normalize), batch.graphs.x
+    adjacency, graphs = batch.adjacency(normalize), batch.graphs
     _check_bias(bias, weight)
-    if x.requires_grad and torch.is_grad_enabled():
-        return None
-    if is_one_kernel(weight, batch, backend):
-        if x.dtype != weight.dtype or x.shape[1] != h_in or autocasts(x):
-            return None
-        return flex_conv_in_dataset(x, None, weight, bias, adjacency, relu)
-    hops = batch.graphs.hops(order, normalize)
-    if hops is None:
-        return None
+    if source == "dataset":
+        return flex_conv_in_dataset(graphs.x, None, weight, bias, adjacency, relu)
+    if source == "kinds":
+        assert encode is not None and graphs.kinds is not None, "`reads` looked for them"
+        x = encode(graphs)
+        check_features(x, weight)
+        return flex_conv_in_dataset(x, graphs.kinds[1], weight, bias, adjacency, relu)
+    (order, h_in, _), hops = weight.shape, graphs.hops(weight.shape[0], normalize)
+    assert hops is not None, "`reads` looked for them"
     _check_device("the graphs are", hops, weight)
     if hops.shape[1] != order * h_in:
         raise InputError(f"x has {hops.shape[1] // order} features, but in_channels={h_in}")
@@ -302,39 +216,11 @@ def hops_product(
             f"the graphs are {hops.dtype} but the weights are {weight.dtype}: convert the graphs "
             "with graphs.to(dtype=…), or the model"
         )
-    flat = weight.flatten(0, 1)
-    readable = _is_readable(bias) and not autocasts(hops)
-    if readable and dispatch.takes_native(hops, adjacency, weight, backend):
+    flat, casts = weight.flatten(0, 1), autocasts(hops)
+    if not casts and dispatch.choose(hops, weight, bias, adjacency, backend).who == "native":
         return native.flex_conv(hops, flat[None], bias, adjacency, relu, packed=True)
     out = torch.nn.functional.linear(take(hops, batch.nodes), flat.T, bias)
     return out.relu_() if relu else out
-
-
-def embedded_flex_conv(
-    encode: "Callable[[FlatGraphs], Tensor]",
-    batch: GraphBatch,
-    weight: Tensor,
-    bias: Tensor | None,
-    normalize: bool,
-    relu: bool,
-    backend: str | None = None,
-) -> Tensor | None:
-    """`flex_conv` of embedded kinds of nodes, by the kernel that reads 4 bytes a node for them.
-
-    Args:
-        encode: gives a row of X, [m, h_in], for each of a dataset's m kinds of nodes.
-        weight, bias, normalize, relu, backend: as for `hops_product`.
-
-    Returns:
-        [n, h_out]; None where there are no kinds, or X has to be made.
-    """
-    kinds, adjacency = batch.graphs.kinds, batch.adjacency(normalize)
-    if kinds is None or autocasts(weight) or not is_one_kernel(weight, batch, backend):
-        return None
-    x = encode(batch.graphs)
-    check_features(x, weight)
-    _check_bias(bias, weight)
-    return flex_conv_in_dataset(x, kinds[1], weight, bias, adjacency, relu)
 
 
 def readout(

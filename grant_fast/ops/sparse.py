@@ -1,12 +1,16 @@
-"""The flexible layer over any CSR matrix: the operator that the Triton kernels for CSR compute.
+"""The flexible layer and its hops over any CSR matrix: by the Triton kernels, or by products with
+BLAS and sparse products, PyTorch's or the compiled CPU kernel's.
 
-Registered with a fake and an autograd formula, so that `torch.compile` takes it whole. The kernels
-are imported when it first runs.
+Registered with a fake and an autograd formula, so that `torch.compile` takes it whole. The Triton
+kernels are imported when they first run.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from .. import native, reference
 from ..adjacency import Adjacency
 from .registration import operator
 
@@ -14,57 +18,72 @@ from .registration import operator
 MATRIX = "Tensor rowptr, Tensor col, Tensor value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 
 
+def _spmm_by(by: str) -> Callable[..., Tensor]:
+    """Who multiplies with a sparse matrix: the compiled kernel where it may, or PyTorch."""
+    return native.spmm if by == "native" else reference.spmm
+
+
 @operator(
-    "flex_conv_csr",
-    f"(Tensor x, Tensor weight, Tensor? bias, bool relu, {MATRIX}) -> Tensor",
+    "flex_conv",
+    f"(Tensor x, Tensor weight, Tensor? bias, bool relu, str by, {MATRIX}) -> Tensor",
 )
-def _flex_conv_csr(
-    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, *csr: Tensor
+def _flex_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool, by: str, *csr: Tensor
 ) -> Tensor:
     """Y, [n, h_out]."""
-    from ..kernels.csr import CSR
-    from ..kernels.csr_layer import forward
+    if by == "triton":
+        from ..kernels.csr import CSR
+        from ..kernels.csr_layer import forward
 
-    bias = None if bias is None else bias.contiguous()
-    return forward(x, weight.contiguous(), bias, CSR(*csr[:3]), relu=relu)
+        bias = None if bias is None else bias.contiguous()
+        return forward(x, weight.contiguous(), bias, CSR(*csr[:3]), relu=relu)
+    out = reference.flex_conv(x, weight, bias, *csr[:3], spmm=_spmm_by(by))
+    return out.relu_() if relu else out
 
 
-@_flex_conv_csr.register_fake
+@_flex_conv.register_fake
 def _(x, weight, *others):  # type: ignore[no-untyped-def]
     return x.new_empty(x.shape[0], weight.shape[2])
 
 
 @operator(
-    "flex_conv_csr_backward",
-    "(Tensor grad, Tensor x, Tensor? y, Tensor weight, bool needs_dx, bool needs_dvalue, "
+    "flex_conv_backward",
+    "(Tensor grad, Tensor x, Tensor? y, Tensor weight, bool needs_dx, bool needs_dvalue, str by, "
     f"{MATRIX}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _flex_conv_csr_backward(
+def _flex_conv_backward(
     grad: Tensor,
     x: Tensor,
     y: Tensor | None,
     weight: Tensor,
     needs_dx: bool,
     needs_dvalue: bool,
+    by: str,
     *csr: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dX, dW, db, dvalue); what is not needed is empty. `y` is the output of a ReLU."""
-    from ..kernels.csr import CSR
-    from ..kernels.csr_layer import backward, backward_with_values
+    grad, none = masked(grad, y), x.new_empty(0)
+    dvalue = csr[2].new_empty(0)
+    if by == "triton":
+        from ..kernels.csr import CSR
+        from ..kernels.csr_layer import backward, backward_with_values
 
-    grad, matrix = masked(grad, y), CSR(*csr[:3])
-    operands = (grad, x, weight.contiguous(), matrix, CSR(*csr[3:]))
-    if needs_dvalue:
-        dx, dw, dvalue = backward_with_values(*operands)
-        return dx, dw, grad.sum(0), dvalue
-    part, dw = backward(*operands, needs_dx=needs_dx)
-    dx = x.new_empty(0) if part is None else part
-    return dx, dw, grad.sum(0), matrix.value.new_empty(0)
+        operands = (grad, x, weight.contiguous(), CSR(*csr[:3]), CSR(*csr[3:]))
+        if needs_dvalue:
+            dx, dw, dvalue = backward_with_values(*operands)
+        else:
+            dx, dw = backward(*operands, needs_dx=needs_dx)
+    else:
+        spmm = _spmm_by(by)
+        dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx, spmm=spmm)
+        if needs_dvalue:
+            dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr, spmm=spmm)
+    return dx if needs_dx and dx is not None else none, dw, grad.sum(0), dvalue
 
 
-@_flex_conv_csr_backward.register_fake
-def _(grad, x, y, weight, needs_dx, needs_dvalue, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
-    dx = torch.empty_like(x) if needs_dx or needs_dvalue else x.new_empty(0)
+@_flex_conv_backward.register_fake
+def _(grad, x, y, weight, needs_dx, needs_dvalue, by, rowptr, col, value, *transposed):  # type: ignore[no-untyped-def]
+    dx = torch.empty_like(x) if needs_dx else x.new_empty(0)
     dw = torch.empty_like(weight, memory_format=torch.contiguous_format)
     dvalue = value.new_empty(value.shape[0] if needs_dvalue else 0)  # len() would be a constant
     return dx, dw, weight.new_empty(weight.shape[2]), dvalue
@@ -77,7 +96,7 @@ def masked(grad: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, _, relu, *csr = inputs
+    x, weight, _, relu, ctx.by, *csr = inputs
     # A layer's output is the next one's input: keeping it for the ReLU costs nothing more.
     ctx.save_for_backward(x, output if relu else None, weight, *csr)
 
@@ -85,21 +104,21 @@ def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
 def _grad(ctx, grad):  # type: ignore[no-untyped-def]
     x, y, weight, *csr = ctx.saved_tensors
     require_transpose(csr[3])
-    needs_dx, needs_dw, needs_db, _, _, _, needs_dvalue = ctx.needs_input_grad[:7]
-    dx, dw, db, dvalue = torch.ops.grant_fast.flex_conv_csr_backward(
-        grad, x, y, weight, needs_dx, needs_dvalue, *csr
+    needs_dx, needs_dw, needs_db, *_, needs_dvalue = ctx.needs_input_grad[:8]
+    dx, dw, db, dvalue = torch.ops.grant_fast.flex_conv_backward(
+        grad, x, y, weight, needs_dx, needs_dvalue, ctx.by, *csr
     )
     return (
         dx if needs_dx else None,
         dw if needs_dw else None,
         db if needs_db else None,
-        *[None] * 3,
+        *[None] * 4,
         dvalue if needs_dvalue else None,
         *[None] * 3,
     )
 
 
-_flex_conv_csr.register_autograd(_grad, _setup)
+_flex_conv.register_autograd(_grad, _setup)
 
 
 def require_transpose(rowptr_t: Tensor | None) -> None:
@@ -111,11 +130,12 @@ def require_transpose(rowptr_t: Tensor | None) -> None:
 
 
 def flex_conv_csr(
-    x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency, relu: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency, relu: bool, by: str
 ) -> Tensor:
-    """act(Σ_k Â^k X W_k + b) over any square matrix, by the kernels for CSR."""
+    """act(Σ_k Â^k X W_k + b) over any square matrix; `by` "triton", or with hops by "native" or
+    "torch"."""
     matrix = matrix_of(adjacency)
-    return torch.ops.grant_fast.flex_conv_csr(x.contiguous(), weight, bias, relu, *matrix)
+    return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, relu, by, *matrix)
 
 
 def matrix_of(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
@@ -123,3 +143,26 @@ def matrix_of(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
     # The transpose serves the backward pass alone; making it may cost a sort.
     transposed = adjacency.transposed if torch.is_grad_enabled() else (None, None, None)
     return (*adjacency.csr, *transposed)
+
+
+@operator("spmm", f"(Tensor x, str by, {MATRIX}) -> Tensor")
+def _spmm(x: Tensor, by: str, *csr: Tensor) -> Tensor:
+    return _spmm_by(by)(*csr[:3], x.contiguous())
+
+
+@_spmm.register_fake
+def _(x, by, rowptr, *others):  # type: ignore[no-untyped-def]
+    return x.new_empty(rowptr.shape[0] - 1, x.shape[1])
+
+
+def _spmm_setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
+    ctx.by = inputs[1]
+    ctx.save_for_backward(*inputs[5:])
+
+
+def _spmm_grad(ctx, grad):  # type: ignore[no-untyped-def]
+    dx = torch.ops.grant_fast.spmm(grad, ctx.by, *ctx.saved_tensors, None, None, None)
+    return dx, *[None] * 7
+
+
+_spmm.register_autograd(_spmm_grad, _spmm_setup)

@@ -3,6 +3,7 @@
 `score` is the whole network in one kernel, `tail` what follows the hidden layers of a wider one.
 """
 
+from itertools import starmap
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -14,7 +15,7 @@ from ..graphs.flat import FlatGraphs
 from ..indexing import upload
 from ..nn import AtomEncoder, BatchNorm, FlexConv, FlexGCN
 from ..nn.checks import is_hooked
-from ..ops import dispatch
+from ..ops import check_features, dispatch
 from ..tasks import Task
 from .residuals import ResidualKind
 
@@ -33,7 +34,7 @@ def fits(model: FlexGCN, batch: GraphBatch, task: Task) -> bool:
     """Whether the one kernel can score these graphs with this model, a plain one (`is_plain`)."""
     convs = [cast(FlexConv, conv) for conv in model.convs]
     return (
-        all(type(norm) in (BatchNorm, nn.Identity) for norm in model.norms)
+        all(type(norm) is nn.Identity or _is_affine(norm) for norm in model.norms)
         and all(type(dropout) in (nn.Dropout, nn.Identity) for dropout in model.dropouts)
         and type(model.act) is nn.ReLU
         and not any(map(is_hooked, model.modules()))
@@ -44,10 +45,40 @@ def fits(model: FlexGCN, batch: GraphBatch, task: Task) -> bool:
         and 4 * sum(conv.weight.numel() for conv in convs) <= MOST_WEIGHTS
         and all(p.dtype == torch.float32 for p in model.parameters())
         and (model.encoder is None or type(model.encoder) is AtomEncoder)
+        and _chain(model, batch.graphs)
         and targets_fit(model, batch.graphs, task)
         and (batch.graphs.x.is_floating_point() or model.encoder is not None)
         and batch.tiles is not None  # none where edges have weights
     )
+
+
+def _is_affine(norm: nn.Module) -> bool:
+    return type(norm) is BatchNorm and norm.is_affine_map
+
+
+def _chain(model: FlexGCN, graphs: FlatGraphs) -> bool:
+    """Whether each layer is as wide as what it reads; PyTorch says what is wrong where not."""
+    encoder, width = model.encoder, graphs.x.shape[1]
+    if isinstance(encoder, AtomEncoder):
+        width = encoder.weight.shape[1]
+    for layer in starmap(_whole, zip(model.convs, [*model.norms, None], strict=True)):
+        if layer is None or layer.in_channels != width:
+            return False
+        width = layer.out_channels
+    return True
+
+
+def _whole(module: nn.Module, norm: nn.Module | None = None) -> FlexConv | None:
+    """A layer whose weights, bias and norm have the shapes that its numbers say; else None."""
+    conv = cast(FlexConv, module)
+    weight: Tensor = conv.weight
+    bias: Tensor | None = conv.bias
+    vectors: list[Tensor | None] = [bias]
+    if isinstance(norm, BatchNorm):
+        vectors += [norm.weight, norm.bias, norm.running_mean, norm.running_var]
+    width = conv.out_channels
+    is_whole = weight.shape == (conv.order, conv.in_channels, width)
+    return conv if is_whole and all(v is None or v.shape == (width,) for v in vectors) else None
 
 
 def tail_fits(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
@@ -58,6 +89,7 @@ def tail_fits(model: FlexGCN, graphs: FlatGraphs, task: Task) -> bool:
         last.order <= dispatch.MAX_ORDER
         and not is_hooked(last)
         and outputs <= MAX_TAIL_OUT
+        and _whole(last) is not None
         and last.weight.dtype == torch.float32
         and targets_fit(model, graphs, task)
     )
@@ -105,6 +137,7 @@ def tail(
         x = model(batch)
     else:
         x = model.hidden(batch)
+        check_features(x, last.weight)
         weights = graphs.pool_weights(last.order, model.normalize, model.pool == "mean")
         bias = last.weight.new_zeros(last.out_channels) if last.bias is None else last.bias
         head = (last.weight.contiguous(), bias.contiguous(), weights.float().contiguous())

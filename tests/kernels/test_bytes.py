@@ -159,7 +159,8 @@ def test_features_are_read_where_the_dataset_holds_them(traffic):
     packed = kernel_graphs(batch, normalize=True)
     weight, n = torch.randn(3, 27, 18), batch.num_nodes
     seen = traffic()
-    ops.hops_product(batch, weight, None, True, True, "triton")
+    assert ops.reads(weight, batch, True, "triton") == "dataset"
+    ops.first_flex_conv("dataset", batch, weight, None, True, True, "triton")
     assert seen.of(graphs.x) == 4 * 27 * n
     weights = 4 * weight.numel() * packed.num_tiles
     assert seen.of(packed.node) == 4 * 32 * packed.num_tiles

@@ -44,7 +44,7 @@ def check(
     leaves = [[tensors[i].requires_grad_() for i in learned] for tensors in (mine, exact)]
     before = reference.dense_flex_conv(*exact[:3], to_dense(rowptr, col, exact[3], nodes))
     want = before.relu() if relu else before
-    got = flex_conv_csr(*mine[:3], Adjacency(rowptr, col, mine[3], nodes), relu)
+    got = flex_conv_csr(*mine[:3], Adjacency(rowptr, col, mine[3], nodes), relu, "triton")
     close(got, want, 4e-6)
     grad = torch.randn(h_out, 1).expand(h_out, nodes).T  # expanded and strided
     grad = grad * (before.detach().abs() > 1e-3) if relu else grad
@@ -130,7 +130,7 @@ def test_two_runs_are_bit_equal():
         leaves = [torch.randn(adjacency.num_nodes, 6), torch.randn(3, 6, 4), value.clone()]
         x, w, v = (t.requires_grad_() for t in leaves)
         matrix = Adjacency(rowptr, col, v, adjacency.num_nodes)
-        out = flex_conv_csr(x, w, None, matrix, True)
+        out = flex_conv_csr(x, w, None, matrix, True, "triton")
         return out, *torch.autograd.grad(out.square().sum(), (x, w, v))
 
     for first, second in zip(run(), run(), strict=True):

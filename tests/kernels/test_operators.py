@@ -37,29 +37,19 @@ def csr_tables(batch: GraphBatch) -> list[torch.Tensor]:
 def flex_conv() -> tuple[Any, ...]:
     tables = csr_tables(batch := some_batch())
     tables[2].requires_grad_()
-    return *leaves(batch, (3, 5, 4), (4,)), True, *tables
+    return *leaves(batch, (3, 5, 4), (4,)), True, "torch", *tables
 
 
 def flex_conv_backward() -> tuple[Any, ...]:
     batch = some_batch()
     grad, weight = torch.randn(4, batch.num_nodes).T, torch.randn(3, 5, 4)
-    return grad, batch.x, weight, True, True, True, *csr_tables(batch)
+    y = torch.randn(batch.num_nodes, 4)
+    return grad, batch.x, y, weight, True, True, "triton", *csr_tables(batch)
 
 
 def spmm() -> tuple[Any, ...]:
     batch = some_batch()
-    return *leaves(batch), True, *csr_tables(batch)
-
-
-def flex_conv_csr() -> tuple[Any, ...]:
-    return flex_conv()  # of which `relu` has the place of `compiled`
-
-
-def flex_conv_csr_backward() -> tuple[Any, ...]:
-    batch = some_batch()
-    grad, weight = torch.randn(4, batch.num_nodes).T, torch.randn(3, 5, 4)
-    y = torch.randn(batch.num_nodes, 4)
-    return grad, batch.x, y, weight, True, True, *csr_tables(batch)
+    return *leaves(batch), "native", *csr_tables(batch)
 
 
 def flex_conv_tiles() -> tuple[Any, ...]:
@@ -125,8 +115,6 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
         flex_conv,
         flex_conv_backward,
         spmm,
-        flex_conv_csr,
-        flex_conv_csr_backward,
         flex_conv_tiles,
         flex_conv_tiles_of_kinds,
         flex_conv_tiles_backward,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from benchmarks.scoring_checks import with_statistics
 from grant_fast import (
+    FlexConv,
     FlexGCN,
     GraNTSampler,
     InputError,
@@ -18,7 +19,7 @@ from grant_fast import (
     select_graphs,
 )
 from grant_fast.kernels import select
-from grant_fast.nn import AtomEncoder
+from grant_fast.nn import AtomEncoder, BatchNorm
 from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching import fused
 from grant_fast.teaching.residuals import graph_residuals
@@ -248,3 +249,39 @@ def test_other_networks_go_layer_by_layer_with_the_same_result(settings):
         want, _ = truth(model, graphs, task, [2, 1, 3], "gradient")
         got = score_graphs(model, graphs, task, ids=[2, 1, 3])
         torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("settings", [{"affine": False}, {"track_running_stats": False}], ids=str)
+def test_norms_that_are_no_affine_map_go_layer_by_layer(settings):
+    task = Task("regression")
+    graphs = with_targets(dense_graphs((3, 5, 9), 5), task)
+    model = FlexGCN(5, [7], 1, orders=[3, 2], norm="batch_norm")
+    model.norms[0] = BatchNorm(7, **settings)
+    want, _ = truth(model, graphs, task, [0, 1, 2], "gradient")
+    torch.testing.assert_close(score_graphs(model, graphs, task), want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("width", [7, 70], ids=["one kernel", "the tail"])
+@pytest.mark.parametrize("wrong", ["in_channels", "encoder", "last", "weight", "norm"])
+def test_networks_that_do_not_fit_together_are_refused_as_by_pytorch(wrong, width):
+    """Where the kernels would read beyond the weights or the features."""
+    task = Task("regression")
+    graphs = with_targets(dense_graphs((3, 5, 9), 9), task)
+    encoder = AtomEncoder(8) if wrong == "encoder" else None
+    in_channels = {"in_channels": 10, "encoder": 12}.get(wrong, 9)
+    how = {"orders": [3, 2], "norm": "batch_norm", "encoder": encoder}
+    model = FlexGCN(in_channels, [width], 1, **how)
+    if encoder is not None:
+        graphs.x = graphs.x.long().clamp(0, 1)
+    if wrong == "last":
+        model.convs[1] = FlexConv(width - 1, 1, order=2)
+    if wrong == "weight":
+        model.convs[1].weight = torch.nn.Parameter(torch.randn(2, width - 1, 1))
+    if wrong == "norm":
+        model.norms[0] = BatchNorm(width + 1)
+    for backend in ("torch", "triton"):
+        model.backend = backend
+        with pytest.raises(
+            (InputError, RuntimeError), match=r"channels|shape|size of tensor|running_mean"
+        ):
+            score_graphs(model, graphs, task)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from grant_fast import FlexGCN, Task, explain, score_graphs
+from grant_fast import FlexGCN, Task, explain, ops, score_graphs
+from grant_fast.training.baselines import VirtualNodeGCN
 from tests.cases import Case
 
 BACKENDS = ["auto", "torch", "reference"]
@@ -117,3 +118,32 @@ def test_the_teacher_and_explain_see_hooked_layers():
     model.convs[1].register_forward_hook(lambda module, args, out: torch.ones_like(out))
     assert "pooled first" not in explain(model, batch)[1]
     close(score_graphs(model, graphs, task), (batch.sizes > 0).float())
+
+
+def test_hooks_on_all_modules_see_every_layer():
+    case, seen = Case(), []
+    model = FlexGCN(5, 4, 2, [3, 2], norm="batch_norm")
+    batch = case.graphs.to(torch.float32).batch(slice(None))
+    want = model(batch)
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *of: seen.append(of[0]))
+    try:
+        close(model(batch), want)
+    finally:
+        handle.remove()
+    order = [model.convs[0], model.norms[0], model.act, model.dropouts[0], model.convs[1], model]
+    assert seen == order
+
+
+@pytest.mark.parametrize("kind", ["hook on a norm", "own forward", "plain"])
+def test_explain_tells_of_the_first_layer_what_is_run(kind, monkeypatch):
+    called, first = [], ops.first_flex_conv
+    monkeypatch.setattr(ops, "first_flex_conv", lambda *of: called.append(of[0]) or first(*of))
+    graphs = Case().graphs.to(torch.float32)
+    make = VirtualNodeGCN if kind == "own forward" else FlexGCN
+    model = make(5, [4, 4], 1, orders=[3, 3, 3], norm="batch_norm", backend="torch")
+    if kind == "hook on a norm":
+        model.norms[0].register_forward_hook(lambda *of: None)
+    batch = graphs.batch(slice(None))
+    told = explain(model, batch)[0]
+    model(batch)
+    assert (called == ["hops"]) == ("the dataset's cached" in told) == (kind == "plain")

@@ -53,7 +53,8 @@ def test_backward_after_a_forward_pass_without_gradients_says_why(case):
     with torch.no_grad():
         csr = case.graphs.batch(slice(None)).adjacency(True).csr
     weight = torch.randn(2, 5, 2, requires_grad=True)
-    out = torch.ops.grant_fast.flex_conv(case.x, weight, None, True, *csr, None, None, None)
+    how = (False, "native", *csr, None, None, None)
+    out = torch.ops.grant_fast.flex_conv(case.x, weight, None, *how)
     with pytest.raises(RuntimeError, match="without the transposed adjacency"):
         out.sum().backward()
 
