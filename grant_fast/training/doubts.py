@@ -103,9 +103,12 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     if dataset.task.level == "node":
         return lines
     y, far = _comparable(dataset)
-    if len(pairs := contradictions(fingerprints(dataset.graphs), y, far)):
+    _, group, sizes = np.unique(flat, return_inverse=True, return_counts=True)
+    twice = np.flatnonzero(sizes[group] > 1)  # others are not alike by their chirality either
+    repeated = dataset.graphs.subset(torch.from_numpy(twice))
+    if len(pairs := contradictions(fingerprints(repeated), y[twice], far)):
         what = "rows" if has_columns(config.source) else "graphs"
-        one, other = sorted(dataset.graphs.ids[torch.from_numpy(pairs[0])].tolist())
+        one, other = sorted(repeated.ids[torch.from_numpy(pairs[0])].tolist())
         much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
         occur = "molecules occur" if len(pairs) > 1 else "molecule occurs"
         where = f"for example in {what} {one} and {other}"

@@ -22,7 +22,8 @@ _HYDROGEN = "H, as deuterium or a hydrogen of its own,"
 
 def elements_of(x: Tensor) -> tuple[int, ...]:
     """The elements of atoms, [n, 9] in OGB's numbers: each once, as OGB counts them."""
-    return tuple(x[:, 0].long().unique().tolist())
+    # Of bytes, as packed atoms are, `unique` would sort; what is below 0 is refused elsewhere.
+    return tuple(x[:, 0].clamp(min=0).bincount().nonzero().flatten().tolist())
 
 
 def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> list[str]:
@@ -33,12 +34,13 @@ def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> l
         seen: the elements of training; none where they are not known.
         places: what the graphs' ids count, such as "row".
     """
-    element = graphs.x[:, 0].long()
-    new = ~torch.isin(element, torch.tensor(sorted(seen), device=element.device))
-    if not seen or not new.any():
+    element = graphs.x[:, 0]
+    known = torch.tensor(sorted(seen), dtype=element.dtype, device=element.device)
+    new = torch.isin(element, known, invert=True).nonzero().flatten()
+    if not seen or not len(new):
         return []
-    place = graphs.ids.repeat_interleave(graphs.num_nodes_per_graph)
-    found = torch.stack([place, element], 1)[new].unique(dim=0).tolist()
+    place = graphs.ids[torch.searchsorted(graphs.ptr, new, right=True) - 1]
+    found = torch.stack([place, element[new].long()], 1).unique(dim=0).tolist()
     names = [_HYDROGEN, *SYMBOLS[1:]]
     shown = few([f"{names[number]} in {places} {place}" for place, number in found])
     count = len({place for place, _ in found})

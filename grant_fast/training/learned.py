@@ -68,9 +68,12 @@ def _learned(run_dir: Path) -> set[str]:
     say, or is not there."""
     try:
         with open(run_dir / SPLIT_FILE, encoding="utf-8", newline="") as file:
-            rows = csv.DictReader(file)
-            return {row[_LOOKS] for row in rows if row.get("part") == "train" and row.get(_LOOKS)}
-    except (OSError, UnicodeDecodeError, csv.Error):
+            rows = csv.reader(file)
+            header = next(rows, [])
+            part, looks = header.index(_HEADER[1]), header.index(_LOOKS)
+            last = max(part, looks)
+            return {row[looks] for row in rows if len(row) > last and row[part] == "train"} - {""}
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error):
         return set()
 
 

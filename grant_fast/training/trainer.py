@@ -18,7 +18,7 @@ from ..data.dataset import Dataset
 from ..devices import clock
 from ..errors import InputError
 from ..graphs import PackedGraphs
-from ..indexing import upload
+from ..indexing import take, upload
 from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
@@ -114,7 +114,8 @@ class Trainer:
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
         are_atoms = dataset.encoder == "atom"
-        elements = elements_of(graphs.batch(self._train_ids).x) if are_atoms else ()
+        nodes = graphs.batch(self._train_ids).nodes
+        elements = elements_of(take(graphs.x, nodes)) if are_atoms else ()
         self.spec = ModelSpec(
             graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets, elements
         )

@@ -86,7 +86,7 @@ def compare(
     chosen, seeds = chosen or list(ARMS), seeds or SEEDS
     config = saved or config_of(given)  # nonsense is refused before data are read
     check_free(out, resume, overwrite, COMPARISON, config.source)
-    dataset = load(config, out if source is None else None)
+    dataset = load(config, out if source is None else None).grouped()
     # Another process may have been quicker.
     check_free(out, resume, overwrite, COMPARISON, config.source)
     config = saved or config_of(given, dataset)

@@ -58,14 +58,16 @@ def train(
     if saved is None:
         check_heeded(config, given)
     check_free(out, resume, overwrite, source=config.source)
-    dataset = load(config, out / CONFIG_FILE if source is None else None)
+    # As the trainer wants it, which else would hold a second one.
+    dataset = load(config, out / CONFIG_FILE if source is None else None).grouped()
     config = saved or config_of(changes, dataset)
     use_fitting_threads(config, dataset.graphs)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
-        trainer = Trainer(dataset, config, out, resume=resume)
-        share = described_share(config, len(dataset.split["train"]))
-        about = [*described(dataset, config), *share]
+        with stderr().status("looking at the data"):
+            trainer = Trainer(dataset, config, out, resume=resume)
+            share = described_share(config, len(dataset.split["train"]))
+            about = [*described(dataset, config), *share]
         if resume and trainer.epoch == 0:
             about.append(f"{out} has no finished epoch to continue from: the run starts at epoch 1")
         with ConsoleObserver(stderr(), about=about) as shown:
