@@ -46,6 +46,8 @@ def packed(
         return graphs
     if edges.dtype not in (torch.int64, torch.int32) or edges.dim() != 2 or len(edges) != 2:
         return graphs
+    # Of a sparse matrix, which has its list kept, the list.
+    owner = edges if getattr(graphs.edges, "layout", None) != torch.strided else graphs.edges
     edges = edges.long()
     if values is not None:
         one_an_edge = values.shape in ((edges.shape[1],), (edges.shape[1], 1))
@@ -56,7 +58,7 @@ def packed(
             return _learned(graphs, edges, values)
         values = values.detach()
     of = (len(x), edges, values, graphs.batch if pooled else None, graphs.num_graphs)
-    made = made_once(graphs.edges, of, lambda: _without_features(graphs, edges, values, pooled))
+    made = made_once(owner, of, lambda: _without_features(graphs, edges, values, pooled))
     return graphs if made is None else _with_features(made, x)
 
 
@@ -96,11 +98,17 @@ def _sorted(
     nodes = len(graphs.x)
     if pooled:
         return native.sort_edges(edges, weight, graphs.batch, nodes, graphs.num_graphs, nodes)
-    found = native.sort_edges(edges, weight, None, nodes, 0, native.MAX_NODES)
+    return _in_runs(edges, weight, nodes)
+
+
+def _in_runs(edges: Tensor, weight: Tensor | None, num_nodes: int) -> native.SortedEdges | None:
+    """Edges sorted within runs of nodes that no edge leaves; or all nodes as one graph, where such
+    a run is too large for the kernels' tiles."""
+    found = native.sort_edges(edges, weight, None, num_nodes, 0, native.MAX_NODES)
     if found is not None:
         return found
-    one_graph = torch.zeros_like(graphs.batch)
-    return native.sort_edges(edges, weight, one_graph, nodes, 1, nodes)
+    one_graph = torch.zeros(num_nodes, dtype=torch.long, device="cpu")
+    return native.sort_edges(edges, weight, one_graph, num_nodes, 1, num_nodes)
 
 
 class LearnedGraphs(LooseGraphs):
@@ -150,7 +158,7 @@ def _with_places(
 ) -> tuple[Tensor, list[tuple[PackedCSR, Tensor]]] | None:
     """`ptr` and `sides` of `LearnedGraphs`."""
     places = carried_places(edges.shape[1])
-    found = native.sort_edges(edges, places, None, num_nodes, 0, native.MAX_NODES)
+    found = _in_runs(edges, places, num_nodes)
     if found is None:
         return None
     sides = (found.adj, found.adj_t or found.adj)
@@ -162,10 +170,27 @@ def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:
     edges, weight = plain_tensor(graphs.edges), graphs.edge_weight
     if isinstance(edges, Adjacency) or getattr(edges, "layout", None) == torch.strided:
         return edges, weight
-    matrix = Adjacency.from_any(edges, weight, len(graphs.x), torch.float32)
-    rowptr, col, value = matrix.csr
+    parts, nodes = _parts_of(edges), len(graphs.x)
+    if not parts or weight is not None or any(t is not None and t.requires_grad for t in parts):
+        return _listed(edges, weight, nodes)
+    return made_once(edges, (nodes, *parts), lambda: _listed(edges, None, nodes))
+
+
+def _listed(matrix: Any, weight: Tensor | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
+    rowptr, col, value = Adjacency.from_any(matrix, weight, num_nodes, torch.float32).csr
     edges = torch.stack([col, expand_rows(rowptr, len(col))])
     return edges, None if bool((value == 1).all()) and not value.requires_grad else value
+
+
+def _parts_of(matrix: Any) -> tuple[Tensor | None, ...]:
+    """All that a sparse matrix holds, where that is at hand: of torch's CSR and COO, and of a
+    `torch_sparse.SparseTensor`."""
+    layout = getattr(matrix, "layout", None)
+    if layout == torch.sparse_csr:
+        return matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    if layout == torch.sparse_coo:
+        return matrix._indices(), matrix._values()
+    return tuple(matrix.csr()) if hasattr(matrix, "csr") else ()
 
 
 def _is_plain(given: Any) -> bool:

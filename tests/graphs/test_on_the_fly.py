@@ -184,6 +184,48 @@ def test_weights_of_edges_that_learn(pool, norm, normalize):
     assert all("CPU kernels: hops" in line for line in paths)
 
 
+def test_weights_that_learn_of_a_graph_that_no_tile_holds_are_sorted_once(monkeypatch):
+    nodes, sorts, sort = native.MAX_NODES + 1, [], native.sort_edges
+    monkeypatch.setattr(native, "sort_edges", lambda *of: sorts.append(sort(*of)) or sorts[-1])
+    edges = torch.randint(nodes, (2, 3 * nodes))
+    edges[:, 0] = torch.tensor([0, nodes - 1])
+    conv, x = FlexConv(5, 4, order=3), torch.randn(nodes, 5)
+
+    def run(conv, x):
+        weight = torch.linspace(0.1, 1, edges.shape[1]).to(x.dtype).requires_grad_()
+        out = conv(x, edges, weight)
+        return out, *torch.autograd.grad(out.square().sum(), [weight, *conv.parameters()])
+
+    want = run(copy.deepcopy(conv).double(), x.double())
+    for _ in range(3):
+        close(run(conv, x), want)
+    assert [found is not None for found in sorts] == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "SparseTensor"])
+def test_a_sparse_matrix_is_read_again_only_where_it_changed(form, monkeypatch):
+    case, conv, lists = Case(), FlexConv(5, 6, order=3, normalize=False), []
+    listed = on_the_fly._listed
+    monkeypatch.setattr(on_the_fly, "_listed", lambda *of: lists.append(of) or listed(*of))
+    n, edges, weight = case.num_nodes, case.edge_index, case.edge_weight.clone()
+    if form == "SparseTensor":
+        make = pytest.importorskip("torch_sparse").SparseTensor
+        matrix = make(row=edges[1], col=edges[0], value=weight, sparse_sizes=(n, n))
+        values = matrix.storage.value()
+    else:
+        matrix = torch.sparse_coo_tensor(edges.flip(0), weight, (n, n)).coalesce()
+        matrix = {"coo": matrix, "csr": matrix.to_sparse_csr(), "csc": matrix.to_sparse_csc()}[form]
+        values = matrix.values()
+    before = [conv(case.x, matrix) for _ in range(3)][-1]
+    close([before], [conv(case.x, edges, weight).double()])
+    assert len(lists) == (3 if form == "csc" else 1)
+    values.mul_(2)
+    close([conv(case.x, matrix)], [conv(case.x, edges, case.edge_weight * 2).double()])
+    with pytest.raises(InputError, match=f"is {n} x {n}, but x has {n - 1} nodes"):
+        conv(case.x[:-1], matrix)
+
+
 @pytest.mark.parametrize("edges", [[[], []], [[0, 1], [0, 1]], [[0, 1], [1, 0]]], ids=str)
 def test_few_edges_that_learn(edges):
     edges, x = torch.tensor(edges, dtype=torch.long), torch.randn(3, 5)
