@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from grant_fast import PackedGraphs
-from grant_fast.data.dataset import Dataset, save_dataset
+from grant_fast.data.dataset import Dataset
 from grant_fast.data.graphon import NUM_GRAPHS, generate_parts
 from grant_fast.data.load import GENERATED_FRACTIONS, load_dataset, twin_dataset
 from grant_fast.data.splits import random_split
@@ -80,9 +80,9 @@ def prepare(name: str, scale: str, file: Path, hiv: Path | None = None) -> None:
         assert count is not None
         joined(generate_parts("gen-cls", count, seed=0)).save(file)
     elif name == "ogbg-molhiv" and hiv is not None:
-        save_dataset(load_dataset(hiv, num_graphs=count, progress=False).grouped(), file)
+        load_dataset(hiv, num_graphs=count, progress=False).grouped().save(file)
     else:
-        save_dataset(make_dataset(name, count).grouped(), file)
+        make_dataset(name, count).grouped().save(file)
 
 
 def make_dataset(name: str, count: int | None) -> Dataset:

@@ -32,7 +32,9 @@ class LooseGraphs:
         given = {"x": x, "edge_weight": edge_weight, "batch": batch}
         for name, value in given.items():
             if (name == "x" or value is not None) and not isinstance(value, Tensor):
-                raise InputError(f"{name} is a {type(value).__name__}: give a tensor")
+                pair = " (of two sets of nodes, as in bipartite graphs, there is no Â)"
+                why = pair if isinstance(value, tuple) else ""
+                raise InputError(f"{name} is a {type(value).__name__}: give a tensor{why}")
         if isinstance(batch_size, Tensor):
             raise InputError(
                 "batch_size is a tensor, but it must be a number of graphs: did you mean batch=…?"

@@ -174,28 +174,31 @@ class Dataset:
         split = dict(zip(PARTS, ranges, strict=True))
         return replace(self, graphs=self.graphs.subset(order), split=split)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one packed file from which `load_dataset` and the commands restore task, split,
+        metric and encoder.
 
-def save_dataset(dataset: Dataset, path: str | os.PathLike[str]) -> None:
-    """Write one packed file from which `load_dataset` restores task, split, metric and encoder.
+        Args:
+            path: ends in .gfast.
 
-    Raises:
-        InputError: `path` does not end in .gfast, or cannot be written; there are no graphs, or the
-            split is none; graphs of one id are in two parts of the split.
-    """
-    check_packed_name(path)
-    if not dataset.graphs.num_graphs:
-        raise InputError(f"{dataset.name} holds no graphs: give some")
-    dataset._check_positions()
-    graphs = copy.copy(dataset.graphs)
-    graphs.meta = graphs.meta | {
-        "name": dataset.name,
-        "task": asdict(dataset.task),
-        "metric": dataset.metric,
-        "encoder": dataset.encoder,
-        "targets": list(dataset.targets),
-        "split": _split_to_text(dataset.split, graphs.ids.cpu()),
-    }
-    graphs.save(path)
+        Raises:
+            InputError: `path` does not end so, or cannot be written; there are no graphs, or the
+                split is none; graphs of one id are in two parts of the split.
+        """
+        check_packed_name(path)
+        if not self.graphs.num_graphs:
+            raise InputError(f"{self.name} holds no graphs: give some")
+        self._check_positions()
+        graphs = copy.copy(self.graphs)
+        graphs.meta = graphs.meta | {
+            "name": self.name,
+            "task": asdict(self.task),
+            "metric": self.metric,
+            "encoder": self.encoder,
+            "targets": list(self.targets),
+            "split": _split_to_text(self.split, graphs.ids.cpu()),
+        }
+        graphs.save(path)
 
 
 def check_packed_name(path: str | os.PathLike[str]) -> None:
@@ -205,7 +208,7 @@ def check_packed_name(path: str | os.PathLike[str]) -> None:
 
 
 def read_packed(path: Path, kind: Kind | None) -> Dataset:
-    """Restore what `save_dataset` wrote; infer what a plain `PackedGraphs.save` leaves out.
+    """Restore what `Dataset.save` wrote; infer what a plain `PackedGraphs.save` leaves out.
 
     Args:
         path: a packed file with targets.

@@ -98,7 +98,8 @@ def _bounds(n: int, fractions: Fractions) -> tuple[int, int]:
     if n < FEWEST:
         raise InputError(
             f"{n} graph{'s' * (n != 1)} cannot be split into train, valid and test: "
-            f"give {FEWEST} or more"
+            f"give {FEWEST} or more (of one large graph, give parts of it, or train on its nodes "
+            "with FlexGCN in a loop of your own)"
         )
     if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-6:
         raise InputError(f"split fractions {fractions} must be three positive shares that sum to 1")

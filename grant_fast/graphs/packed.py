@@ -45,7 +45,7 @@ _DERIVED = {
     "adj": {"scale"} | _OF_EDGES,
     "adj_t": _OF_EDGES,
 }
-#: What `meta` may say of fields (see `data.dataset.save_dataset`), and forgets with them.
+#: What `meta` may say of fields (see `data.dataset.Dataset.save`), and forgets with them.
 _TOLD = {"y": {"task", "metric", "targets"}, "ids": {"split"}}
 
 

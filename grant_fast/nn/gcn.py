@@ -362,6 +362,8 @@ def as_graphs(
             raise InputError(f"give a {kind} alone: it has its own edges, weights and batch vector")
         return x if isinstance(x, GraphBatch) else _graphs_of_pyg(x)
     if edge_index is None:
+        if hasattr(x, "to_homogeneous"):
+            raise InputError(f"a {type(x).__name__} has several types: give x.to_homogeneous()")
         raise InputError("give a batch of graphs alone, or x and edge_index")
     return LooseGraphs(x, edge_index, edge_weight, batch, batch_size)
 

@@ -130,7 +130,9 @@ def checked_ptr(ptr: Tensor | None, rows: Tensor) -> Tensor:
     """Where the rows of each graph begin, [G + 1] int64; InputError where they cannot."""
     if ptr is None or ptr.dim() != 1 or len(ptr) == 0:
         found = None if ptr is None else list(ptr.shape)
-        raise InputError(f"a node-level task needs ptr of shape [num_graphs + 1], not {found}")
+        raise InputError(
+            f"a node-level task needs ptr of shape [num_graphs + 1], not {found}: give batch.ptr"
+        )
     if ptr.device != rows.device:
         raise InputError(f"ptr is on {ptr.device} and predictions on {rows.device}: move one")
     if may_look_at(ptr):

@@ -40,7 +40,7 @@ def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
 def doubts_of_labels(y: Tensor, task: Task) -> list[str]:
     """Labels that may stand for "not measured", a line for each kind of them."""
     if task.kind == "regression":
-        return _stand_ins(y, task) if task.level == "graph" else []
+        return _stand_ins(y.reshape(len(y), -1), task)
     return _classes_of_no_word(y, task)
 
 
@@ -67,6 +67,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
         value = "value"
         if config.task == "auto" and dataset.targets:  # of a table, if packed since
             lines += _classes_among(y, task, is_table=has_columns(config.source))
+        elif config.task == "auto" and "task" not in dataset.graphs.meta:  # of a script
+            lines += _classes_among(y, task, is_table=False) if task.num_outputs == 1 else []
     assert dataset.graphs.y is not None, "these are data to learn from"
     lines += doubts_of_labels(dataset.graphs.y, task)
     if metric == "accuracy":

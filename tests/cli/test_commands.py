@@ -15,7 +15,6 @@ import torch
 import grant_fast
 from grant_fast import PackedGraphs
 from grant_fast.cli import messages, runs, terminal
-from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig
@@ -101,7 +100,7 @@ def test_what_cannot_be_measured_says_why_and_chooses_no_weights(tmp_path):
     for labels, why in ((1, "labels of only one class"), (torch.nan, "no labels")):
         dataset.graphs.y[dataset.split["valid"]] = labels
         dataset.graphs.y[dataset.split["test"]] = labels
-        save_dataset(dataset, packed)
+        dataset.save(packed)
         few = ["--epochs", 3, "--device", "cpu", "-o", out, "--overwrite"]
         assert run("train", packed, *few).stdout.splitlines()[0] == (
             f"test roc_auc: not measurable, because the test split has {why} "

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.files import alone_in
 from grant_fast.training.records import read_run
@@ -55,7 +54,7 @@ def test_classes_are_called_after_their_target(classes, tmp_path):
 def test_the_names_of_classes_are_no_targets(classes, tmp_path):
     data = load_dataset(classes, task="multiclass", split="random", progress=False)
     data.task = replace(data.task, names=("low", "mid", "high"))
-    save_dataset(data, tmp_path / "named.gfast")
+    data.save(tmp_path / "named.gfast")
     words = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
     result = run("train", tmp_path / "named.gfast", *words)
     assert "split), target colour, multiclass, 3 classes (low: " in result.stderr

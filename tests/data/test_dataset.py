@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import first_of_each_part, save_dataset
+from grant_fast.data.dataset import first_of_each_part
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
@@ -67,7 +67,7 @@ def test_folds_need_no_graph_in_each_part(table: Path) -> None:
 def test_nothing_is_made_of_a_split_that_is_none(table: Path, tmp_path: Path) -> None:
     data = load_dataset(table, split="random", progress=False)
     data.split["test"] = data.split["train"][:2]
-    save = partial(save_dataset, data, tmp_path / "a.gfast")
+    save = partial(data.save, tmp_path / "a.gfast")
     for make in (data.folds, data.grouped, save):
         with pytest.raises(InputError, match="is in two parts of the split"):
             make()
@@ -83,7 +83,7 @@ def test_nothing_is_made_of_a_split_that_is_none(table: Path, tmp_path: Path) ->
 def test_notes_of_ones_own_are_saved_beside_the_task(tmp_path: Path) -> None:
     data = load_dataset("gen-reg", num_graphs=9, progress=False)
     data.graphs.meta = {"mine": 1}
-    save_dataset(data, tmp_path / "a.gfast")
+    data.save(tmp_path / "a.gfast")
     assert PackedGraphs.load(tmp_path / "a.gfast").meta["mine"] == 1
 
 

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 import torch
 
-from grant_fast.data.dataset import default_metric, save_dataset
+from grant_fast.data.dataset import default_metric
 from grant_fast.data.graphon import generate
 from grant_fast.data.load import GENERATED_FRACTIONS, load_dataset
 from grant_fast.data.splits import random_split
@@ -204,7 +204,7 @@ class TestMolecules:
     def test_packing_keeps_everything(self, csv_file: Callable, tmp_path: Path) -> None:
         path = csv_file([f"C{ring},{i % 2}" for i, ring in enumerate(RINGS * 3)])
         dataset = load_dataset(path, progress=False)
-        save_dataset(dataset, tmp_path / "rings.gfast")
+        dataset.save(tmp_path / "rings.gfast")
         restored = load_dataset(tmp_path / "rings.gfast")
         assert restored.task == dataset.task
         assert parts(restored) == parts(dataset)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import default_metric, save_dataset
+from grant_fast.data.dataset import default_metric
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
@@ -18,13 +18,13 @@ from tests.data.parts import assert_covers, parts
 class TestPacked:
     @pytest.fixture
     def packed(self, tmp_path: Path) -> Path:
-        save_dataset(load_dataset("gen-cls", num_graphs=20, progress=False), tmp_path / "a.gfast")
+        load_dataset("gen-cls", num_graphs=20, progress=False).save(tmp_path / "a.gfast")
         return tmp_path / "a.gfast"
 
     def test_classes_with_names_are_no_other_task(self, packed: Path) -> None:
         dataset = load_dataset(packed)
         named = replace(dataset, task=replace(dataset.task, names=tuple("abcdefghij")))
-        save_dataset(named, packed)
+        named.save(packed)
         with pytest.raises(
             InputError, match=r"\('a', 'b', 'c', …\) are a multiclass task, not reg"
         ):
@@ -33,7 +33,7 @@ class TestPacked:
     @pytest.mark.parametrize("names", [(), ("class",)])
     def test_another_task_keeps_the_name_of_the_target(self, packed: Path, names) -> None:
         dataset = load_dataset(packed)
-        save_dataset(replace(dataset, task=replace(dataset.task, names=names)), packed)
+        replace(dataset, task=replace(dataset.task, names=names)).save(packed)
         assert load_dataset(packed).task.names == names
         assert load_dataset(packed, task="regression").task == Task("regression", "node", 1, names)
 
@@ -100,10 +100,10 @@ class TestPacked:
         with pytest.raises(
             InputError, match=r"graphs with id 0 are in test and in another.*concat"
         ):
-            save_dataset(again, tmp_path / "b.gfast")
+            again.save(tmp_path / "b.gfast")
         assert not (tmp_path / "b.gfast").exists()
         again = replace(again, graphs=PackedGraphs.concat([drawn]))
-        save_dataset(again, tmp_path / "b.gfast")
+        again.save(tmp_path / "b.gfast")
         assert parts(load_dataset(tmp_path / "b.gfast")) == parts(again)
 
     def test_a_part_that_is_gone_is_named(self, packed: Path, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ class TestPacked:
 
     def test_to_save_them_leaves_graphs_as_they_are(self, tmp_path: Path) -> None:
         graphs = PackedGraphs.from_smiles(["CC", "CO"] * 10, torch.randn(20, 1))
-        save_dataset(load_dataset(graphs), tmp_path / "mine.gfast")
+        load_dataset(graphs).save(tmp_path / "mine.gfast")
         assert graphs.meta == {"encoder": "atom"}
 
     def test_graphs_in_memory_are_left_as_they_are(self) -> None:
@@ -203,7 +203,7 @@ class TestPacked:
 
     def test_only_gfast_files_are_written(self, packed: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"cannot pack into .*a.csv.*ends in .gfast"):
-            save_dataset(load_dataset(packed), tmp_path / "a.csv")
+            load_dataset(packed).save(tmp_path / "a.csv")
         assert not (tmp_path / "a.csv").exists()
 
     def test_other_ids_forget_the_stored_split(self, packed: Path) -> None:
@@ -217,14 +217,14 @@ class TestPacked:
     ) -> None:
         dataset, out = load_dataset(packed), tmp_path / "ids.gfast"
         dataset.graphs.ids = torch.arange(20) + 49_999_980
-        save_dataset(dataset, out)
+        dataset.save(out)
         again = load_dataset(out)
         assert again.graphs.ids.tolist() == dataset.graphs.ids.tolist()
         assert all(torch.equal(again.split[part], dataset.split[part]) for part in dataset.split)
         out.unlink()
         dataset.graphs.ids = torch.arange(20) + 2**45
         with pytest.raises(InputError, match=r"ids below 50,000,000, and one has 35,184.*renumber"):
-            save_dataset(dataset, out)
+            dataset.save(out)
         assert not out.exists()
         for ids in (torch.arange(20) - 1, torch.ones(20)):
             with pytest.raises(InputError, match="ids must be int64 and not below 0"):

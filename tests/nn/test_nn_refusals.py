@@ -280,6 +280,8 @@ def test_wrong_inputs_name_themselves():
         model(case.x, case.edge_index, None, None, case.batch)
     with pytest.raises(InputError, match="batch is a list: give a tensor"):
         model(case.x, case.edge_index, None, case.batch.tolist())
+    with pytest.raises(InputError, match=r"x is a tuple: give a tensor \(of two sets of nodes"):
+        model((case.x, case.x), case.edge_index)
     with pytest.raises(InputError, match="x is a ndarray: give a tensor"):
         model(case.x.numpy(), case.edge_index)
     with pytest.raises(InputError, match=r"x is torch\.float64 but the weights are torch\.float32"):
@@ -366,3 +368,9 @@ def test_a_transpose_has_the_other_sides_and_a_root_of_nothing_a_finite_gradient
     root = inverse_sqrt(degree)
     root.sum().backward()
     assert root.tolist() == [0.0, 0.5, 0.0] and degree.grad.tolist() == [0.0, -1 / 16, 0.0]
+
+
+def test_graphs_of_several_types_are_named():
+    hetero = pytest.importorskip("torch_geometric.data").HeteroData()
+    with pytest.raises(InputError, match=r"a HeteroData has several types: give x\.to_homogeneous"):
+        FlexGCN(5, 4, 1, [2, 2])(hetero)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.studies.paper_table import cells, known_differences, terminal_table
 from grant_fast.studies.recipe import load_recipe
@@ -226,7 +225,7 @@ def test_the_published_unit_is_that_of_the_published_data_alone():
 
 def test_data_of_ones_own_take_the_place_of_the_recipes(tmp_path):
     packed = tmp_path / "rings.gfast"
-    save_dataset(make_dataset("binary"), packed)
+    make_dataset("binary").save(packed)
     out = tmp_path / "out"
     words = ["--data", packed, "--epochs", 1, "--seeds", 1, "--device", "cpu", "-o", out]
     result = run("reproduce", "ogbg-molhiv", *words)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import Dataset, save_dataset
+from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
+from grant_fast.tasks import Task
 from grant_fast.training import doubts as module
 from grant_fast.training.config import RunConfig
 from grant_fast.training.doubts import doubts
@@ -53,6 +54,23 @@ def test_labels_that_may_mean_not_measured(
         f"{times} {words} {int(float(mark))}, far from all others: "
         'if that means "not measured", empty such cells'
     ]
+
+
+def test_a_mark_among_the_targets_of_nodes_is_said_too():
+    data = make_dataset(level="node")
+    data.graphs.y[3, 0] = -9999.0
+    (line,) = (line for line in doubts(data, RunConfig(source="x.gfast")) if "-9999" in line)
+    assert "is -9999, far from all others: if that means" in line
+
+
+def test_classes_that_a_script_packed_as_a_column_look_like_classes():
+    data, config = make_dataset(), RunConfig(source="x.gfast")
+    data.task = Task("regression")
+    data.graphs.y = torch.arange(len(data.graphs.y))[:, None] % 3.0
+    (line,) = (line for line in doubts(data, config) if "look like classes" in line)
+    assert line.endswith("for classification, give --task multiclass")
+    data.graphs.meta["task"] = {}  # as of a set whose task was chosen
+    assert not any("look like classes" in line for line in doubts(data, config))
 
 
 @pytest.mark.parametrize("label", ["-999.5", "-1000", "", "3.5", "9"])
@@ -152,7 +170,7 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
 def test_targets_of_classes_are_named_in_a_packed_table_too(tmp_path: Path) -> None:
     def packed(labels: list[tuple[object, object]]) -> list[str]:
         dataset, _ = of_two_targets(tmp_path, labels)
-        save_dataset(dataset, path := tmp_path / "table.gfast")
+        dataset.save(path := tmp_path / "table.gfast")
         return doubts(load_dataset(path), RunConfig(source=str(path)))
 
     assert packed([(n % 2, n / 2) for n in range(31)]) == [

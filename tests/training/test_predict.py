@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grant_fast.data.dataset import save_dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
@@ -53,7 +52,7 @@ def test_a_target_called_graph_has_a_column_of_its_own(tmp_path, config):
     dataset.task = replace(dataset.task, names=("graph",))
     Trainer(dataset, config(epochs=1), tmp_path).fit()
     write_tables(tmp_path, dataset)
-    save_dataset(dataset, tmp_path / "a.gfast")
+    dataset.save(tmp_path / "a.gfast")
     predict_packed([load_predictor(tmp_path)], tmp_path / "a.gfast", tmp_path / "out.csv")
     with open(tmp_path / "test.csv") as tested, open(tmp_path / "out.csv") as predicted:
         assert next(tested) == "graph,graph_target,graph_predicted\n"
@@ -223,7 +222,7 @@ def test_molecules_numbered_as_pygs_are_only_for_a_run_that_learned_from_such(
         data, source = replace(data, graphs=packed), MEMORY + "a"
     elif where == "gfast":
         source = str(tmp_path / "a.gfast")
-        save_dataset(data, source)
+        data.save(source)
     Trainer(data, config(epochs=1, source=source, split="random"), tmp_path / "run").fit()
     predict = load_predictor(tmp_path / "run")
     if where == "memory":

@@ -22,11 +22,11 @@ def pack(
     **given: Any,
 ) -> None:
     """Read or generate a data set once, and write it to one file that loads quickly."""
-    from ...data.dataset import check_packed_name, save_dataset
+    from ...data.dataset import check_packed_name
 
     check_packed_name(out)  # before the data are read
     check_writable(out)
     check_apart(source, out)
     dataset = load(RunConfig(source=source, **given))
-    save_dataset(dataset, out)
+    dataset.save(out)
     print(f"{dataset.graphs.num_graphs:,} graphs written to {out}")
