@@ -177,13 +177,16 @@ def _described_each(
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:
     """Print what a comparison gave, and its files; `width` columns wide unless to a terminal, whose
     lines wrap where it is too narrow for the figures."""
+    from ..training.folder import REPORT_FILES
+
     console = Console(width=None if sys.stdout.isatty() else width)
     least = console.measure(table, options=console.options.update(width=1000)).minimum
     console.width = max(console.width, least + len(table.columns))  # and what stands between
     console.print(table)
     for sentence in sentences:
         print(sentence)
-    print(f"\nnumbers: {out / 'results.json'}, {out / 'results.md'}\npicture: {out / 'curves.png'}")
+    numbers, page, picture = (out / name for name in REPORT_FILES)
+    print(f"\nnumbers: {numbers}, {page}\npicture: {picture}")
 
 
 def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) -> None:

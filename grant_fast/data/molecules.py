@@ -51,6 +51,13 @@ def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[
     return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
 
 
+def not_valid(source: str | os.PathLike[str], failed: Sequence[Failure], remedy: str) -> str:
+    """That the first of the molecules that cannot be read is none, how many are, and a remedy."""
+    (row, text), place = failed[0], "line" if table_kind(source) == ".smi" else "row"
+    what = f"is not a valid {molecules_in(source)} ({len(failed)} such in the file)"
+    return f"{source} {place} {row}: {text!r} {what}: {remedy}"
+
+
 def from_table(
     path: Path,
     table: Table,
@@ -82,12 +89,9 @@ def from_table(
     if skipped and not len(graphs) and table_kind(path) != ".sdf":
         raise InputError(no_molecules(path, table, skipped))
     if skipped and (strict or too_few):
-        row, text = skipped[0]
         left = f"correct it: what is left, {len(graphs)} of {len(table)}, is too few to split"
-        raise InputError(
-            f"{path} row {row}: {text!r} is not a valid {molecules_in(path)} ({len(skipped)} such "
-            "in the file): " + (left if too_few else "correct it, or skip it without --strict")
-        )
+        remedy = left if too_few else "correct it, or skip it without --strict"
+        raise InputError(not_valid(path, skipped, remedy))
     table = table.without(skipped)
     assert table.y is not None
     try:
@@ -135,8 +139,7 @@ def from_smi(
     if skipped and not len(graphs):
         raise InputError(no_molecules(path, table, skipped))
     if skipped and strict:
-        row, text = skipped[0]
-        raise InputError(f"{path} line {row}: {text!r} is not a valid SMILES: correct it")
+        raise InputError(not_valid(path, skipped, "correct it, or skip it without --strict"))
     table = table.without(skipped)
     scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
     y = torch.tensor(scores)[:, None]

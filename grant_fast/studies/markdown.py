@@ -10,6 +10,7 @@ import torch
 
 from ..files import atomic_write_text
 from ..training.config import RunConfig
+from ..training.folder import PAGE_FILE, RESULTS_FILE
 
 
 def counted(sizes: Sequence[int]) -> str:
@@ -37,8 +38,8 @@ def write_results(
     made_on = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     made = {"title": title, "command": command, **made_on, "config": config.to_dict()}
     text = json.dumps(_finite({**made, **found}), indent=2, ensure_ascii=False)
-    atomic_write_text(out / "results.json", text + "\n")
-    atomic_write_text(out / "results.md", f"# {title}\n\n    {command}\n\n{page}\n")
+    atomic_write_text(out / RESULTS_FILE, text + "\n")
+    atomic_write_text(out / PAGE_FILE, f"# {title}\n\n    {command}\n\n{page}\n")
 
 
 def _finite(value: object) -> object:

@@ -166,6 +166,7 @@ def score(
         graphs that are left to others, int64 on the CPU: the larger ones, and those without nodes.
     """
     from ..kernels import score as kernel
+    from ..kernels.select import empty_counts
 
     graphs, tiles = batch.graphs, batch.tiles
     assert tiles is not None and graphs.bits is not None and graphs.y is not None
@@ -230,20 +231,6 @@ def _features(model: FlexGCN, batch: GraphBatch) -> tuple[Tensor, Tensor | None]
         return model.encoder(graphs.x).contiguous(), None
     assert isinstance(model.encoder, AtomEncoder)
     return model.encoder.of_kinds(graphs).contiguous(), graphs.kinds[1]
-
-
-def empty_counts(device: torch.device) -> Tensor:
-    """The histogram that `kernels.select.largest` takes, of no scores yet."""
-    from ..kernels import select
-
-    return select.empty_counts(device)
-
-
-def count(scores: Tensor, counts: Tensor) -> None:
-    """Add scores that the kernel did not make to its histogram."""
-    from ..kernels.select import count_leading
-
-    count_leading(scores.contiguous(), counts)
 
 
 def rows_of(batch: GraphBatch, which: Tensor, task: Task) -> Tensor:

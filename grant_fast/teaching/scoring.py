@@ -192,7 +192,9 @@ class ScoringPass:
         scores, outputs = _Scores(total, self.task, self.residual, ours), []
         counts = None
         if self._takes_kernels(mine) and fused.tail_fits(mine, self.graphs, self.task):
-            counts = fused.empty_counts(self.graphs.device)
+            from ..kernels.select import empty_counts
+
+            counts = empty_counts(self.graphs.device)
         for chunk in scoring_runs(self.graphs, positions, self.batch_size):
             where = chunk if positions is None else positions[chunk]
             batch = gather(self.graphs, where, self.collate)
@@ -247,7 +249,9 @@ class ScoringPass:
             others, counted, theirs = self._by_batches(model, positions, return_predictions)
             scores[rest.to(scores.device)] = others
             if counted is None:
-                fused.count(others, counts)
+                from ..kernels.select import count_leading
+
+                count_leading(others.contiguous(), counts)
             else:
                 counts += counted
             if outputs is not None and theirs is not None:

@@ -12,10 +12,10 @@ from torch import Tensor
 from ..data.dataset import Dataset
 from ..data.labels import labels_of
 from ..data.load import check_kind
-from ..data.molecules import Reading, molecules_of, no_molecules
+from ..data.molecules import Reading, molecules_of, no_molecules, not_valid
 from ..data.sheet import one_line
 from ..data.smiles import Failure
-from ..data.table import molecules_in, read_smi, read_table, table_kind
+from ..data.table import read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
@@ -114,11 +114,7 @@ def predict_table(
     if not len(graphs):
         raise InputError(no_molecules(source, table, failed))
     if failed and strict:
-        row, text = failed[0]
-        raise InputError(
-            f"{source} row {row}: {text!r} is not a valid {molecules_in(source)} ({len(failed)} "
-            "such in the file): correct it, or leave out --strict"
-        )
+        raise InputError(not_valid(source, failed, "correct it, or leave out --strict"))
     spec, each = predictors[0].spec, [run.outputs(graphs, progress) for run in predictors]
     names, written = _written(each, predictors)
     sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)

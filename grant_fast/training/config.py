@@ -8,9 +8,10 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from ..errors import InputError, short
+from ..tasks import Kind
 
 # Copies of nn.ACTIVATIONS and nn.NORMS (a test compares them): importing this module must not
 # import torch.
@@ -20,6 +21,7 @@ ARMS = ("full", "random", "grant-b", "grant-s", "grant-global")
 PROPORTIONAL = "grant-proportional"  # drawn in proportion to the score, with unbiasing weights
 INFOBATCH = "infobatch"  # a baseline that prunes by loss, without a teacher or a curriculum
 ON_REQUEST = (PROPORTIONAL, INFOBATCH)  # arms that a comparison runs only where they are named
+WEIGHTED = (PROPORTIONAL, INFOBATCH)  # arms that weigh the losses of the graphs they picked
 EQUAL_BUDGET = "full-equal-budget"  # what reports call "full" for so many visits, a control
 # The settings of how a source is read, which decide what `grant-fast pack` writes.
 DATA = ("smiles_column", "target", "task", "split", "split_column", "graphs", "data_seed", "strict")
@@ -96,7 +98,7 @@ class RunConfig:
     )
     task: str = _setting(
         "auto",
-        _one_of("auto", "regression", "binary", "multiclass", "multilabel"),
+        _one_of("auto", *get_args(Kind)),
         "the type of task",
     )
     split: str | None = _setting(

@@ -26,7 +26,7 @@ BOARD = "tensorboard"  # the folder of a run's TensorBoard events
 #: The settings that say how long a run of all graphs lasts, and do nothing else.
 LENGTH = ("epochs", "patience")
 #: What a comparison's folder has beside its runs.
-REPORT_FILES = ("results.json", "results.md", "curves.png")
+REPORT_FILES = RESULTS_FILE, PAGE_FILE, CURVES_FILE = "results.json", "results.md", "curves.png"
 
 
 def prepare_folder(run_dir: Path, config: RunConfig, *, fresh: bool, done: bool = True) -> None:

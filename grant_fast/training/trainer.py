@@ -24,11 +24,10 @@ from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import load_weights
-from .config import INFOBATCH, ON_REQUEST, PROPORTIONAL, RunConfig
+from .config import INFOBATCH, PROPORTIONAL, WEIGHTED, RunConfig
 from .elements import elements_of
 from .evaluation import Evaluator
 from .folder import BEST_FILE, LAST_FILE, load_state, make_folder, prepare_folder, save_state
-from .learnable import check_learnable
 from .metrics import check_metric, higher_is_better
 from .model import RANDOM, ModelSpec, build_model, resolve_device
 from .observers import Observer
@@ -36,7 +35,7 @@ from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
 from .records import EpochRecord, RunResult, known, write_result
-from .targets import Scaling, targets_of, with_targets
+from .targets import Scaling, check_learnable, targets_of, with_targets
 
 #: Share of a metric that rounding may add: a mean of the same values in another order differs so.
 _ROUNDING = 1e-12
@@ -131,8 +130,8 @@ class Trainer:
         on = recording_device(self.model)
         y = {name: targets_of(graphs, ids) for name, ids in split.items()}
         self._evaluator = Evaluator(self._graphs, split, y, self.metric, self.spec, Recorder(on))
-        # These arms upload new loss weights in each step, which a recorded graph cannot.
-        on = None if config.arm in ON_REQUEST else on
+        # New loss weights are uploaded in each step, which a recorded graph cannot.
+        on = None if config.arm in WEIGHTED else on
         self._epochs: Recorder[tuple[int, Sums, Gradients]] = Recorder(on)
         room = None
         if on is not None and config.step_every == "batch":
@@ -290,7 +289,7 @@ class Trainer:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
         pred, y = self.model(batch), batch.y
         assert y is not None  # `check_learnable` has seen to that
-        if self.config.arm not in ON_REQUEST:
+        if self.config.arm not in WEIGHTED:
             return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
         losses, labels = graph_losses(pred, y, self.task, batch.ptr)
         if isinstance(self._sampler, InfoBatchSampler):

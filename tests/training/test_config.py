@@ -1,7 +1,7 @@
 """A run's config: what it refuses, and that it survives JSON."""
 
 import json
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
@@ -9,6 +9,7 @@ from grant_fast.errors import InputError
 from grant_fast.nn import ACTIVATIONS
 from grant_fast.nn import NORMS as NETWORK_NORMS
 from grant_fast.training.config import ACTS, NORMS, RunConfig
+from grant_fast.training.metrics import _METRICS
 
 NONSENSE = [
     ("epochs", -3, "at least 1"),
@@ -74,8 +75,11 @@ def test_values_between_layers_must_fit_the_number_of_layers(name):
         RunConfig(orders=(4, 3, 2, 2), **{name: values})
 
 
-def test_activations_and_norms_are_those_of_the_network():
+def test_activations_norms_and_metrics_are_those_there_are():
     assert (tuple(ACTIVATIONS), tuple(NETWORK_NORMS)) == (ACTS, NORMS)
+    limit = next(spec for spec in fields(RunConfig) if spec.name == "metric").metadata["limit"]
+    assert {name for name in ("auto", *_METRICS) if limit.fits(name)} == {"auto", *_METRICS}
+    assert limit.words == f"one of auto, {', '.join(_METRICS)}"
 
 
 def test_json_gives_the_same_config_back():

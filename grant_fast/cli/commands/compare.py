@@ -63,7 +63,7 @@ def compare(
     from ...studies.curves import draw_curves
     from ...studies.report import summarize, terminal_table, title_of, write_report
     from ...training.console import ConsoleObserver
-    from ...training.folder import COMPARISON, check_flags, check_free
+    from ...training.folder import COMPARISON, CURVES_FILE, check_flags, check_free
     from ...training.observers import Observers, TensorBoard
 
     chosen = [name for text in arms or () for name in text.replace(" ", "").split(",")]
@@ -111,7 +111,7 @@ def compare(
         title = title_of(dataset)
         summaries = summarize(runs)
         sentences = write_report(out, runs, summaries, title, command(), config, stay)
-        draw_curves(out / "curves.png", runs, title)
+        draw_curves(out / CURVES_FILE, runs, title)
     except KeyboardInterrupt:
         raise interrupted(resume or holds_comparison(out, config), again()) from None
     sentences += _not_shown(begun(out), runs)

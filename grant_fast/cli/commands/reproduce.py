@@ -69,7 +69,7 @@ def reproduce(
     from ...studies.reproduce import ARMS, BASELINES
     from ...studies.reproduce import reproduce as run_all
     from ...training.console import ConsoleObserver
-    from ...training.folder import COMPARISON, check_free
+    from ...training.folder import COMPARISON, CURVES_FILE, check_free
     from ...training.metrics import metrics_for
     from ...training.model import resolve_device
 
@@ -115,7 +115,7 @@ def reproduce(
         title = f"{recipe.name}: {title_of(dataset)}"
         differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
         write_reproduction(out, recipe, config, rows, title, differences, command())
-        draw_curves(out / "curves.png", runs, title)
+        draw_curves(out / CURVES_FILE, runs, title)
     except KeyboardInterrupt:
         raise interrupted(resume or holds_comparison(out, config), again()) from None
     table = terminal_table(cells(recipe, config, rows), title)
