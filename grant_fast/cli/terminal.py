@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.status import Status
 
 from ..errors import InputError, MissingExtraError
 from ..files import FULL
@@ -148,6 +149,11 @@ def lose_output(error: OSError) -> None:
 def stderr() -> Console:
     """A console for messages, 100 columns wide where no terminal says how wide it is."""
     return Console(stderr=True, width=None if sys.stderr.isatty() else 100)
+
+
+def busy(words: str) -> Status:
+    """For a `with`: what takes a while and cannot say how far it is; shown on a terminal alone."""
+    return stderr().status(words, spinner="line")
 
 
 def say(line: str) -> None:

@@ -83,6 +83,8 @@ class ConsoleObserver(Observer):
             self._print(f"{self._name}: epoch {record.epoch}/{self._epochs}  {state}")
 
     def finished(self, result: RunResult) -> None:
+        assert self._task is not None
+        self._bar.update(self._task, state="writing what came out")
         value = "–" if result.test_metric is None else f"{result.test_metric:.4g}"
         early, n = "", self._patience
         ran_out = n is not None and result.epochs - result.best_epoch >= n * self._eval_every

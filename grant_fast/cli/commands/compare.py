@@ -14,7 +14,7 @@ from ..entry import SEEDS, SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_stay, show_results
 from ..options import with_settings
 from ..runs import again, command, holds_comparison, interrupted, load, use_fitting_threads
-from ..terminal import readable, stderr
+from ..terminal import busy, readable, stderr
 
 if TYPE_CHECKING:
     from ...training.records import Run
@@ -92,7 +92,8 @@ def compare(
     config = saved or config_of(given, dataset)
     use_fitting_threads(config, dataset.graphs)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
-    every, about = with_controls(chosen), described(dataset, config)
+    with busy("looking at the data"):
+        every, about = with_controls(chosen), described(dataset, config)
     stay = described_stay(config, every)
     about += stay
     if saved is not None:

@@ -10,7 +10,7 @@ from ...training.config import DATA, RunConfig
 from ..entry import Source, app
 from ..options import with_settings
 from ..runs import load
-from ..terminal import readable
+from ..terminal import busy, readable
 
 
 @app.command()
@@ -28,5 +28,6 @@ def pack(
     check_writable(out)
     check_apart(source, out)
     dataset = load(RunConfig(source=source, **given))
-    dataset.save(out)
+    with busy("writing the file"):
+        dataset.save(out)
     print(f"{dataset.graphs.num_graphs:,} graphs written to {out}")

@@ -12,7 +12,7 @@ from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_share, described_test
 from ..options import with_settings
 from ..runs import holds_run, interrupted, load, saved_config, use_fitting_threads
-from ..terminal import readable, stderr
+from ..terminal import busy, readable, stderr
 
 
 @app.command()
@@ -64,7 +64,7 @@ def train(
     use_fitting_threads(config, dataset.graphs)
     observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
-        with stderr().status("looking at the data"):
+        with busy("looking at the data"):
             trainer = Trainer(dataset, config, out, resume=resume)
             share = described_share(config, len(dataset.split["train"]))
             about = [*described(dataset, config), *share]
