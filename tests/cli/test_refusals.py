@@ -101,7 +101,10 @@ def test_unparsable_smiles_are_counted_or_fatal(molecules, tmp_path):
     result = run("train", molecules, *SIZE, "-o", tmp_path / "run")
     assert result.exit_code == 0, result.output
     assert "1 unparsable SMILES skipped: row 32 'C('" in result.stderr
-    assert "row 32: 'C(' is not a valid SMILES" in fails("train", molecules, *SIZE, "--strict")
+    with open(molecules, "a") as file:
+        file.write("C),1,1,1\n")
+    line = fails("train", molecules, *SIZE, "--strict")
+    assert "row 32: 'C(' is not a valid SMILES (2 such in the file)" in line
 
 
 def test_truncated_and_foreign_packed_files_are_named(tmp_path):

@@ -359,3 +359,8 @@ def test_the_range_of_classes_that_were_measured():
     for y, expected in (([-100] * 12, (0, 0)), ([-100, 4, *[2] * 10], (2, 4))):
         graphs.y = torch.tensor(y)
         assert graphs.class_range == expected
+
+
+def test_flat_tensors_without_edges_are_told_of_the_constructors():
+    with pytest.raises(InputError, match="takes flat tensors here"):
+        PackedGraphs(torch.ones(2, 3), None, torch.tensor([0, 2]))

@@ -150,8 +150,9 @@ def test_every_kind_of_task(task, level, width, check_scores):
         ((40, 16, 64), (3, 2), "mean", False, "batch_norm", False),
         ((9, 27, 32, 33), (2, 3, 2), "mean", True, "batch_norm", True),
         ((40, 9, 10), (4, 3), None, True, None, False),
+        ((5, 3), (3,), "mean", True, None, True),
     ],
-    ids=["narrow", "wide ends", "three layers", "nodes"],
+    ids=["narrow", "wide ends", "three layers", "nodes", "one layer"],
 )
 def test_networks_that_fit(widths, orders, pool, normalize, norm, bias):
     settings = {"orders": orders, "norm": norm, "pool": pool, "bias": bias, "dropout": 0.5}

@@ -133,3 +133,12 @@ def test_hooks_see_the_nodes_not_their_kinds(packed):
     graphs = PackedGraphs.from_arrays(x, empty, torch.arange(400) // 40)
     model(graphs.batch(slice(None))) if packed else model(x, empty, batch=torch.arange(400) // 40)
     assert seen == [(400, 4)]
+
+
+def test_the_reference_has_second_derivatives_of_an_encoder():
+    x, edges = torch.arange(300).view(-1, 1), torch.empty(2, 0).long()
+    model = FlexGCN(4, 3, 1, orders=[1, 1], encoder=AtomEncoder(4, (300,)), backend="reference")
+    out = model(x, edges, batch=torch.arange(300) // 10).square().sum()
+    (grad,) = torch.autograd.grad(out, model.encoder.weight, create_graph=True)
+    (second,) = torch.autograd.grad(grad.square().sum(), model.encoder.weight)
+    assert second.count_nonzero()

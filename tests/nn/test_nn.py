@@ -18,7 +18,7 @@ from grant_fast import (
 )
 from grant_fast.adjacency import Adjacency
 from grant_fast.nn.modules import BatchNorm
-from grant_fast.reference import dense_flex_conv
+from grant_fast.reference import accept_sparse_csr, dense_flex_conv
 from tests.cases import Case
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -437,3 +437,46 @@ def test_explain_takes_what_a_layer_takes():
     compiled._orig_mod = conv  # as torch.compile has it
     with pytest.raises(InputError, match=r"is not a FlexGCN or FlexConv: give model\._orig_mod"):
         explain(compiled, batch.x, batch)
+
+
+def test_a_norm_may_need_what_it_gave_for_its_gradient():
+    case = Case()
+    model = FlexGCN(5, [4], 1, orders=[2, 2])
+    model.norms[0] = nn.Softmax(dim=1)  # an activation in place would change its output
+    model(case.graphs.batch(slice(None))).square().sum().backward()
+    assert model.convs[0].weight.grad.isfinite().all()
+
+
+def test_weights_begin_as_those_of_a_linear_layer_on_every_hop():
+    conv = FlexConv(50, 400, order=3)
+    for parameter in conv.parameters():
+        largest = float(parameter.detach().abs().max()) * 150**0.5
+        assert 0.98 < largest <= 1.000001
+
+
+class Sparse:
+    """What torch_sparse's `SparseTensor` has of what is asked of one."""
+
+    def __init__(self, csr, values):
+        self._csr, self._values = csr, values
+
+    def csr(self):
+        return self._csr.crow_indices(), self._csr.col_indices(), self._values
+
+    def sparse_sizes(self):
+        return self._csr.shape
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_what_has_the_methods_of_a_torch_sparse_matrix_is_read_as_one(weighted):
+    accept_sparse_csr()  # or torch warns of them
+    case, conv = Case(weighted=weighted), FlexConv(5, 4, order=2)
+    values = torch.ones(case.edge_index.shape[1]) if case.edge_weight is None else case.edge_weight
+    size = (case.num_nodes, case.num_nodes)
+    csr = torch.sparse_coo_tensor(case.edge_index.flip(0), values, size).to_sparse_csr()
+    values = csr.values() if weighted else None
+    if not weighted:
+        csr.values().fill_(1)  # an edge that is there twice was summed
+    torch.testing.assert_close(conv(case.x, Sparse(csr, values)), conv(case.x, csr))
+    with pytest.raises(InputError, match="goes only with edge_index"):
+        conv(case.x, Sparse(csr, values), csr.values())

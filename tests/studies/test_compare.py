@@ -18,6 +18,7 @@ from grant_fast.studies.compare import (
     run_folder,
     with_controls,
 )
+from grant_fast.training.config import RunConfig
 from grant_fast.training.folder import read_config
 from grant_fast.training.observers import Observer
 from tests.rings import make_dataset
@@ -261,4 +262,12 @@ def test_what_has_begun_is_told_from_what_else_is_there(tmp_path, config):
     shared = begun_config(tmp_path)
     assert (shared.seed, shared.visits, shared.epochs) == (4, None, 1)
     (run_folder(tmp_path, "random", 4) / "config.json").unlink()  # so far begun by one arm alone
+    assert begun_config(tmp_path).seed == 4
+
+
+def test_the_lowest_seed_is_taken_whichever_arm_has_it(tmp_path):
+    for arm, seed in (("full", 5), ("random", 4)):
+        folder = run_folder(tmp_path, arm, seed)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(RunConfig(arm=arm, seed=seed).to_json())
     assert begun_config(tmp_path).seed == 4

@@ -59,3 +59,9 @@ def test_arranging_whole_batches_where_their_first_member_comes() -> None:
     order = torch.tensor([5, 1, 4, 0, 2, 3])
     parts = arrange(order, 2, torch.tensor([9, 4, 9, 4, 7, 4]))
     assert [part.tolist() for part in parts] == [[5, 4], [1, 0, 3], [2]]
+
+
+def test_a_seed_gives_the_same_order_in_every_version() -> None:
+    """Or a run that is taken up by a newer one would not go on as it began."""
+    assert permutation(8, seed=3, stream=DEALING, epoch=5).tolist() == [7, 2, 1, 0, 5, 6, 4, 3]
+    assert deal(8, 3, seed=2, epoch=4).tolist() == [0, 0, 2, 0, 1, 1, 2, 1]

@@ -386,3 +386,14 @@ def test_what_is_on_another_device_is_named(kind, away):
     given[away] = given[away].to("meta")
     with pytest.raises(InputError, match=r"on meta and .* on cpu|on cpu and .* on meta"):
         graph_residuals(torch.randn(4, 2), task=Task(kind, "node", 2), **given)
+
+
+@pytest.mark.parametrize("outputs", [1, 9])
+def test_what_cannot_be_scored_is_named_however_many_targets(outputs: int) -> None:
+    task, pred = Task("regression", num_outputs=outputs), torch.zeros(2, outputs)
+    with pytest.raises(InputError, match="the graphs have no targets"):
+        graph_residuals(pred, None, task)
+    with pytest.raises(InputError, match="predictions are a list"):
+        graph_residuals(pred.tolist(), pred, task)
+    with pytest.raises(InputError, match="unknown residual 'logit'"):
+        graph_residuals(pred, pred, task, kind="logit")

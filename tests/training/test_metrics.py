@@ -210,3 +210,8 @@ def test_targets_as_the_loss_takes_them():
 
 def test_which_way_is_better():
     assert [name for name in EVERY if higher_is_better(name)] == ["r2", "roc_auc", "ap", "accuracy"]
+
+
+def test_targets_around_0_have_a_variance():
+    y = torch.tensor([[-1.0], [1.0]])
+    assert float(r2(y, y)) == 1

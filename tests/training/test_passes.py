@@ -155,3 +155,13 @@ def test_a_wider_network_takes_fewer_graphs_at_a_time_on_a_gpu(monkeypatch):
         assert max(b for b, part in zip(bytes_of, parts, strict=True) if len(part) > 1) <= 2**18
         counts.append(len(parts))
     assert counts[0] == 1 < counts[1] < counts[2] <= NUM_GRAPHS
+
+
+@pytest.mark.parametrize("passes", [2, 3])
+def test_a_split_is_evaluated_whole_in_however_many_passes(tmp_path, config, monkeypatch, passes):
+    trainer, twin = (Trainer(make_dataset(), config(), tmp_path) for _ in range(2))
+    whole = trainer._evaluator(trainer.model, "train")
+    monkeypatch.setattr(
+        "grant_fast.training.evaluation.fitting", lambda graphs, ids, model: ids.chunk(passes)
+    )
+    assert twin._evaluator(twin.model, "train") == pytest.approx(whole)

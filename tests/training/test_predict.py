@@ -240,3 +240,18 @@ def test_graphs_that_share_an_id_are_each_in_split_csv(tmp_path, config):
     rows = (tmp_path / "split.csv").read_text().splitlines()
     assert rows[1:5] == ["0,train", "0,train", "1,train", "1,train"]
     assert len(rows) == 1 + NUM_GRAPHS
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_packed_graphs_are_answered_for_once_they_are_sound_and_known(tmp_path, config, level):
+    dataset, packed = make_dataset(level=level), tmp_path / "a.gfast"
+    dataset.save(packed)
+    Trainer(dataset, config(epochs=1, source=str(packed)), tmp_path / "run").fit()
+    predictors = [load_predictor(tmp_path / "run")]
+    doubts = predict_packed(predictors, packed, tmp_path / "out.csv").doubts
+    assert doubts == [f"{packed} is what the run learned from: the metrics are of training, too"]
+    content = bytearray(packed.read_bytes())
+    content[content.index(dataset.graphs.x.numpy().tobytes()[:64])] ^= 65
+    packed.write_bytes(content)
+    with pytest.raises(InputError, match="is damaged"):
+        predict_packed(predictors, packed, tmp_path / "out.csv")

@@ -125,3 +125,14 @@ def test_a_lone_last_graph_of_one_node_does_not_end_a_run_with_batch_norm(tmp_pa
     chosen = config(norm="batch_norm", batch_size=2, arm="full", epochs=12)
     result = Trainer(dataset, chosen, tmp_path).fit()
     assert result.graphs_seen == 5 * 12
+
+
+@pytest.mark.parametrize("step_every", ["batch", "epoch"])
+def test_the_loss_of_an_epoch_is_the_mean_over_its_labels(tmp_path, config, step_every):
+    dataset = make_dataset()
+    chosen = config(step_every=step_every, arm="full", epochs=1, batch_size=7, lr=1e-9)
+    trainer, twin = (Trainer(dataset, chosen, tmp_path) for _ in range(2))
+    trainer.fit()
+    batch = twin._graphs.batch(dataset.split["train"])
+    expected = loss(twin.model(batch), batch.y, dataset.task).item()
+    assert trainer.history[0].loss == pytest.approx(expected, rel=1e-5)
