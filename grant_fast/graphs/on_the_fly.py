@@ -4,6 +4,7 @@ Edges that come again, in the next layer or the next epoch, are not sorted again
 """
 
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,16 +39,20 @@ def packed(
     """
     if not ops.takes_network(weight, None, backend):
         return graphs
-    x, (edges, values) = graphs.x, _edge_list(graphs)
-    given = [x, edges, graphs.batch] + ([] if values is None else [values])
-    if not all(_is_plain(t) for t in given):
+    x = graphs.x
+    if not (_is_plain(x) and _is_plain(graphs.batch)) or x.dim() != 2:
         return graphs
-    if x.dim() != 2 or (x.is_floating_point() and x.dtype != torch.float32):
+    if x.is_floating_point() and x.dtype != torch.float32:
+        return graphs
+    of = (len(x), graphs.batch if pooled else None, graphs.num_graphs)
+    if parts := _constant_parts(graphs):
+        made = made_once(graphs.edges, (*of, *parts), lambda: _of_matrix(graphs, pooled))
+        return graphs if made is None else _with_features(made, x)
+    edges, values = _edge_list(graphs)
+    if not _is_plain(edges) or not (values is None or _is_plain(values)):
         return graphs
     if edges.dtype not in (torch.int64, torch.int32) or edges.dim() != 2 or len(edges) != 2:
         return graphs
-    # Of a sparse matrix, which has its list kept, the list.
-    owner = edges if getattr(graphs.edges, "layout", None) != torch.strided else graphs.edges
     edges = edges.long()
     if values is not None:
         one_an_edge = values.shape in ((edges.shape[1],), (edges.shape[1], 1))
@@ -57,8 +62,8 @@ def packed(
         if values.requires_grad and torch.is_grad_enabled():
             return _learned(graphs, edges, values)
         values = values.detach()
-    of = (len(x), edges, values, graphs.batch if pooled else None, graphs.num_graphs)
-    made = made_once(owner, of, lambda: _without_features(graphs, edges, values, pooled))
+    make = partial(_without_features, graphs, edges, values, pooled)
+    made = made_once(graphs.edges, (*of, edges, values), make)
     return graphs if made is None else _with_features(made, x)
 
 
@@ -170,27 +175,34 @@ def _edge_list(graphs: LooseGraphs) -> tuple[Any, Tensor | None]:
     edges, weight = plain_tensor(graphs.edges), graphs.edge_weight
     if isinstance(edges, Adjacency) or getattr(edges, "layout", None) == torch.strided:
         return edges, weight
-    parts, nodes = _parts_of(edges), len(graphs.x)
-    if not parts or weight is not None or any(t is not None and t.requires_grad for t in parts):
-        return _listed(edges, weight, nodes)
-    return made_once(edges, (nodes, *parts), lambda: _listed(edges, None, nodes))
-
-
-def _listed(matrix: Any, weight: Tensor | None, num_nodes: int) -> tuple[Tensor, Tensor | None]:
-    rowptr, col, value = Adjacency.from_any(matrix, weight, num_nodes, torch.float32).csr
+    rowptr, col, value = Adjacency.from_any(edges, weight, len(graphs.x), torch.float32).csr
     edges = torch.stack([col, expand_rows(rowptr, len(col))])
     return edges, None if bool((value == 1).all()) and not value.requires_grad else value
 
 
+def _of_matrix(graphs: LooseGraphs, pooled: bool) -> GraphBatch | None:
+    edges, values = _edge_list(graphs)
+    return _without_features(graphs, edges.long(), values, pooled)
+
+
+def _constant_parts(graphs: LooseGraphs) -> tuple[Tensor | None, ...]:
+    """All that a sparse matrix holds, where that is at hand and does not learn; else nothing."""
+    matrix = graphs.edges
+    parts = _parts_of(matrix) if graphs.edge_weight is None else ()
+    tensors = [part for part in (matrix, *parts) if isinstance(part, Tensor)]
+    learns = any(tensor.requires_grad for tensor in tensors)  # of COO, the matrix alone says so
+    plain = all(part is None or _is_plain(part) for part in parts)
+    return parts if plain and not learns and not any(t.is_inference() for t in tensors) else ()
+
+
 def _parts_of(matrix: Any) -> tuple[Tensor | None, ...]:
-    """All that a sparse matrix holds, where that is at hand: of torch's CSR and COO, and of a
-    `torch_sparse.SparseTensor`."""
+    """What torch's CSR and COO and a `torch_sparse.SparseTensor` hold; nothing of anything else."""
     layout = getattr(matrix, "layout", None)
     if layout == torch.sparse_csr:
         return matrix.crow_indices(), matrix.col_indices(), matrix.values()
     if layout == torch.sparse_coo:
         return matrix._indices(), matrix._values()
-    return tuple(matrix.csr()) if hasattr(matrix, "csr") else ()
+    return tuple(matrix.csr()) if hasattr(matrix, "sparse_sizes") else ()
 
 
 def _is_plain(given: Any) -> bool:

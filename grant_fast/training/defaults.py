@@ -81,7 +81,7 @@ def _defaults_for(source: str, num_graphs: int | None) -> dict[str, Any]:
 def check_heeded(config: RunConfig, given: Collection[str]) -> None:
     """Refuse settings of a curriculum where all graphs are taken (InputError)."""
     of_curriculum = ("start_ratio", "ratio_schedule", "interval", "lr_restart")
-    idle = [name for name in of_curriculum if name in given]
+    idle = [name for name in of_curriculum if name in given and getattr(config, name) is not None]
     if idle and config.arm == "full":
         raise InputError(
             f"{idle[0]}={getattr(config, idle[0])} cannot be used: arm=full takes all graphs in "

@@ -22,8 +22,10 @@ _HYDROGEN = "H, as deuterium or a hydrogen of its own,"
 
 def elements_of(x: Tensor) -> tuple[int, ...]:
     """The elements of atoms, [n, 9] in OGB's numbers: each once, as OGB counts them."""
-    # Of bytes, as packed atoms are, `unique` would sort; what is below 0 is refused elsewhere.
-    return tuple(x[:, 0].clamp(min=0).bincount().nonzero().flatten().tolist())
+    element = x[:, 0]
+    if element.dtype != torch.uint8:  # that of packed atoms, which `unique` would sort
+        return tuple(element.long().unique().tolist())
+    return tuple(element.bincount().nonzero().flatten().tolist())
 
 
 def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> list[str]:

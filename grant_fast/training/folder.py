@@ -280,6 +280,19 @@ def difference(saved: RunConfig, config: RunConfig) -> str | None:
     return None
 
 
+def check_length(run_dir: Path, config: RunConfig) -> None:
+    """Refuse to lengthen one run of a comparison, whose runs must stay alike (InputError)."""
+    others = [path.parent for path in run_dir.parent.parent.glob(f"*/seed-*/{CONFIG_FILE}")]
+    if run_dir not in others or len(others) == 1:
+        return
+    saved = read_config(run_dir)
+    if any(getattr(saved, name) != getattr(config, name) for name in LENGTH):
+        raise InputError(
+            f"{run_dir} is one run of a comparison, which would fit the others no more: compare "
+            "with more --epochs in another folder, or train in another one"
+        )
+
+
 def _lengthens(saved: RunConfig, name: str, value: Any) -> bool:
     """Whether another value of a setting lets a run go on for longer and changes nothing before:
     any curriculum and budget depends on how many epochs there are."""

@@ -202,28 +202,62 @@ def test_weights_that_learn_of_a_graph_that_no_tile_holds_are_sorted_once(monkey
     assert [found is not None for found in sorts] == [False, True]
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("form", ["coo", "csr", "csc", "SparseTensor"])
-def test_a_sparse_matrix_is_read_again_only_where_it_changed(form, monkeypatch):
-    case, conv, lists = Case(), FlexConv(5, 6, order=3, normalize=False), []
-    listed = on_the_fly._listed
-    monkeypatch.setattr(on_the_fly, "_listed", lambda *of: lists.append(of) or listed(*of))
-    n, edges, weight = case.num_nodes, case.edge_index, case.edge_weight.clone()
+def sparse(form, edges, weight, n):
+    """The same edges as a sparse matrix, and its values."""
     if form == "SparseTensor":
         make = pytest.importorskip("torch_sparse").SparseTensor
         matrix = make(row=edges[1], col=edges[0], value=weight, sparse_sizes=(n, n))
-        values = matrix.storage.value()
-    else:
-        matrix = torch.sparse_coo_tensor(edges.flip(0), weight, (n, n)).coalesce()
-        matrix = {"coo": matrix, "csr": matrix.to_sparse_csr(), "csc": matrix.to_sparse_csc()}[form]
-        values = matrix.values()
-    before = [conv(case.x, matrix) for _ in range(3)][-1]
-    close([before], [conv(case.x, edges, weight).double()])
-    assert len(lists) == (3 if form == "csc" else 1)
+        return matrix, matrix.storage.value()
+    matrix = torch.sparse_coo_tensor(edges.flip(0), weight, (n, n)).coalesce()
+    matrix = {"coo": matrix, "csr": matrix.to_sparse_csr(), "csc": matrix.to_sparse_csc()}[form]
+    return matrix, matrix.values()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "SparseTensor"])
+def test_a_sparse_matrix_is_sorted_again_only_where_it_changed(form, monkeypatch):
+    case, conv = Case(), FlexConv(5, 6, order=3, normalize=False)
+    sorts, sort = [], native.sort_edges
+    monkeypatch.setattr(native, "sort_edges", lambda *of: sorts.append(of) or sort(*of))
+    n, edges, weight = case.num_nodes, case.edge_index, case.edge_weight.clone()
+    matrix, values = sparse(form, edges, weight, n)
+    others = [sparse(form, edges, weight * i, n)[0] for i in range(2, 9)]
+    for _ in range(3):
+        before = conv(case.x, matrix)
+        for other in others:
+            conv(case.x, other)
+    assert len(sorts) == 8
+    close([before], [conv(case.x, edges, case.edge_weight).double()])
     values.mul_(2)
     close([conv(case.x, matrix)], [conv(case.x, edges, case.edge_weight * 2).double()])
     with pytest.raises(InputError, match=f"is {n} x {n}, but x has {n - 1} nodes"):
         conv(case.x[:-1], matrix)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("form", ["coo", "csr"])
+def test_a_sparse_matrix_that_learns_does_so_in_every_step(form):
+    case, conv = Case(), FlexConv(5, 6, order=3, normalize=False)
+    matrix, _ = sparse(form, case.edge_index, case.edge_weight, case.num_nodes)
+    matrix.requires_grad_()
+    found = []
+    for _ in range(3):
+        with torch.no_grad():
+            conv(case.x, matrix)
+        matrix.grad = None
+        conv(case.x, matrix).square().sum().backward()
+        found.append(matrix.grad.to_dense())
+    assert found[0].any() and torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("form", ["coo", "csr", "csc"])
+def test_a_sparse_matrix_may_be_made_in_inference_mode(form):
+    case, conv = Case(), FlexConv(5, 6, order=3)
+    given = case.edge_index, case.edge_weight
+    with torch.inference_mode():
+        matrix, _ = sparse(form, *given, case.num_nodes)
+        close([conv(case.x, matrix)], [conv(case.x, *given).double()])
 
 
 @pytest.mark.parametrize("edges", [[[], []], [[0, 1], [0, 1]], [[0, 1], [1, 0]]], ids=str)

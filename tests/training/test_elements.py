@@ -64,3 +64,9 @@ def test_elements_of_the_test_part_alone_are_not_learned(tmp_path, config):
     split = dict(zip(("train", "valid", "test"), torch.arange(10).split([6, 2, 2]), strict=True))
     dataset = replace(make_dataset(), graphs=graphs, split=split, encoder="atom")
     assert Trainer(dataset, config(), tmp_path).spec.elements == elements_of(molecules("CO").x)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float32])
+def test_elements_are_found_in_numbers_of_any_kind(dtype):
+    """What an encoder does not take it refuses itself."""
+    assert elements_of(torch.tensor([[7, 200], [5, 0], [7, 1]]).to(dtype)) == (5, 7)
