@@ -19,6 +19,12 @@ def seen_in_training(marks: np.ndarray, split: dict[str, Tensor]) -> int:
     return int(np.isin(test, train).sum())
 
 
+def repeated(marks: np.ndarray) -> np.ndarray:
+    """The positions of the graphs that look like another one, ascending."""
+    _, group, sizes = np.unique(marks, return_inverse=True, return_counts=True)
+    return np.flatnonzero(sizes[group] > 1)
+
+
 def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.ndarray:
     """The graphs that look like another one and contradict it, by the largest difference first.
 
@@ -31,8 +37,7 @@ def contradictions(marks: np.ndarray, y: np.ndarray, apart: np.ndarray) -> np.nd
         Positions [P, 2] of the lowest and the highest label of graphs that look alike, a row for
         each group of them.
     """
-    _, group, sizes = np.unique(marks, return_inverse=True, return_counts=True)
-    twice = np.flatnonzero(sizes[group] > 1)
+    twice = repeated(marks)
     marks, y, best = marks[twice], y[twice], np.zeros((0, 3))
     for target, limit in zip(y.T, apart, strict=True):
         known = np.flatnonzero(~np.isnan(target))

@@ -196,7 +196,7 @@ def _unlike(spec: ModelSpec, graphs: PackedGraphs) -> str:
     """Why the labels of a packed file are not for a run, by what `Dataset.save` wrote; or ""."""
     task, meta = spec.task, graphs.meta
     if "task" not in meta:
-        return "does not say what its labels are, as what Dataset.save or `grant-fast pack` wrote"
+        return "does not say what its labels are, as files of Dataset.save and `grant-fast pack` do"
     same = meta["task"] == asdict(task) | {"names": list(task.names)}
     same = same and (not task.class_names or meta.get("targets") == list(spec.targets))
     if same and graphs.y is not None and fits(graphs.y, graphs.y_level, task):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.alike import CHIRALITY, contradictions, fingerprints, seen_in_training
+from ..data.alike import CHIRALITY, contradictions, fingerprints, repeated, seen_in_training
 from ..data.dataset import Dataset
 from ..data.table import has_columns
 from ..errors import few
@@ -105,12 +105,11 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     if dataset.task.level == "node":
         return lines
     y, far = _comparable(dataset)
-    _, group, sizes = np.unique(flat, return_inverse=True, return_counts=True)
-    twice = np.flatnonzero(sizes[group] > 1)  # others are not alike by their chirality either
-    repeated = dataset.graphs.subset(torch.from_numpy(twice))
-    if len(pairs := contradictions(fingerprints(repeated), y[twice], far)):
+    twice = repeated(flat)  # others are not alike with their chirality either
+    graphs = dataset.graphs.subset(torch.from_numpy(twice))
+    if len(pairs := contradictions(fingerprints(graphs), y[twice], far)):
         what = "rows" if has_columns(config.source) else "graphs"
-        one, other = sorted(repeated.ids[torch.from_numpy(pairs[0])].tolist())
+        one, other = sorted(graphs.ids[torch.from_numpy(pairs[0])].tolist())
         much = " by more than a standard deviation" if dataset.task.kind == "regression" else ""
         occur = "molecules occur" if len(pairs) > 1 else "molecule occurs"
         where = f"for example in {what} {one} and {other}"

@@ -112,9 +112,9 @@ class Trainer:
         graphs = dataset.graphs.to(self._device)
         scaled = config.standardize and self.task.kind == "regression"
         scaling = Scaling.fit(targets_of(graphs, self._train_ids)) if scaled else None
-        are_atoms = dataset.encoder == "atom"
-        nodes = graphs.batch(self._train_ids).nodes
-        elements = elements_of(take(graphs.x, nodes)) if are_atoms else ()
+        elements: tuple[int, ...] = ()
+        if dataset.encoder == "atom":
+            elements = elements_of(take(graphs.x, graphs.batch(self._train_ids).nodes))
         self.spec = ModelSpec(
             graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets, elements
         )
