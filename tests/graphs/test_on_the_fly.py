@@ -1,6 +1,5 @@
 """PyG's tensors, packed for a call: the CPU kernels compute what PyTorch's operators do."""
 
-import copy
 import threading
 import weakref
 
@@ -12,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 from grant_fast import FlexConv, FlexGCN, InputError, explain, native
 from grant_fast.batches import GraphBatch
 from grant_fast.graphs import on_the_fly
-from grant_fast.reference import accept_sparse_csr
 from tests.answers import answers, close, exact
 from tests.cases import Case
 
@@ -93,29 +91,6 @@ def test_forms_of_the_same_edges(form, taken):
     assert taken[1:] == [True]
 
 
-def test_a_sparse_matrix_of_ones_has_no_weights(monkeypatch):
-    case, conv = Case(symmetric=True, weighted=False), FlexConv(5, 6, order=3)
-    edges = torch.unique(case.edge_index, dim=1)
-    matrix = torch.sparse_coo_tensor(edges.flip(0), torch.ones(edges.shape[1])).coalesce()
-    close(
-        answers(conv, case.x[: len(matrix)], matrix),
-        exact(conv, case.x[: len(matrix)], edges, None),
-    )
-    given, sort = [], native.sort_edges
-    monkeypatch.setattr(native, "sort_edges", lambda *args: given.append(args) or sort(*args))
-    conv(case.x[: len(matrix)], matrix.clone())
-    assert given[0][1] is None
-
-
-def test_a_sparse_matrix_of_ones_may_learn():
-    accept_sparse_csr()
-    ones = torch.ones(3, requires_grad=True)
-    matrix = torch.sparse_csr_tensor([0, 1, 2, 3], [1, 0, 2], ones, (3, 3), check_invariants=True)
-    model = FlexGCN(3, 4, 2, orders=[2, 2], pool=None, normalize=False)
-    model(torch.randn(3, 3), matrix).sum().backward()
-    assert ones.grad is not None and ones.grad.any()
-
-
 def test_features_that_do_not_lie_in_a_row(taken):
     case = Case()
     model = FlexGCN(5, [7], 2, orders=[3, 2])
@@ -162,120 +137,6 @@ def test_a_graph_that_no_tile_holds_is_sorted_as_one(pool, weighted, taken):
     assert "PyTorch: " in lines[0]  # its rows are narrow
     wide = native.multiplies(x, 18)  # with AVX
     assert ("PyTorch (hops by the CPU kernels): " if wide else "PyTorch: ") in lines[1]
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("pool", ["mean", "max", None])
-@pytest.mark.parametrize("norm", ["layer_norm", None])
-def test_weights_of_edges_that_learn(pool, norm, normalize):
-    """Their gradient goes through the degrees, too; they are sorted for all layers at once."""
-    case = Case()
-    model = FlexGCN(5, [7, 18], 2, orders=[3, 1, 4], pool=pool, norm=norm, normalize=normalize)
-    strength = torch.randn(case.edge_index.shape[1])
-
-    def run(model, x):
-        leaf = strength.to(x.dtype).requires_grad_()
-        given = case.edge_index, leaf.sigmoid()[:, None], case.batch, case.num_graphs
-        out = model(x, *given)
-        return out, *torch.autograd.grad(out.square().sum(), [leaf, *model.parameters()])
-
-    close(run(model, case.x), run(copy.deepcopy(model).double(), case.x.double()))
-    paths = explain(model, case.x, case.edge_index, strength.requires_grad_(), case.batch)
-    assert all("CPU kernels: hops" in line for line in paths)
-
-
-def test_weights_that_learn_of_a_graph_that_no_tile_holds_are_sorted_once(monkeypatch):
-    nodes, sorts, sort = native.MAX_NODES + 1, [], native.sort_edges
-    monkeypatch.setattr(native, "sort_edges", lambda *of: sorts.append(sort(*of)) or sorts[-1])
-    edges = torch.randint(nodes, (2, 3 * nodes))
-    edges[:, 0] = torch.tensor([0, nodes - 1])
-    conv, x = FlexConv(5, 4, order=3), torch.randn(nodes, 5)
-
-    def run(conv, x):
-        weight = torch.linspace(0.1, 1, edges.shape[1]).to(x.dtype).requires_grad_()
-        out = conv(x, edges, weight)
-        return out, *torch.autograd.grad(out.square().sum(), [weight, *conv.parameters()])
-
-    want = run(copy.deepcopy(conv).double(), x.double())
-    for _ in range(3):
-        close(run(conv, x), want)
-    assert [found is not None for found in sorts] == [False, True]
-
-
-def sparse(form, edges, weight, n):
-    """The same edges as a sparse matrix, and its values."""
-    if form == "SparseTensor":
-        make = pytest.importorskip("torch_sparse").SparseTensor
-        matrix = make(row=edges[1], col=edges[0], value=weight, sparse_sizes=(n, n))
-        return matrix, matrix.storage.value()
-    matrix = torch.sparse_coo_tensor(edges.flip(0), weight, (n, n)).coalesce()
-    matrix = {"coo": matrix, "csr": matrix.to_sparse_csr(), "csc": matrix.to_sparse_csc()}[form]
-    return matrix, matrix.values()
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("form", ["coo", "csr", "csc", "SparseTensor"])
-def test_a_sparse_matrix_is_sorted_again_only_where_it_changed(form, monkeypatch):
-    case, conv = Case(), FlexConv(5, 6, order=3, normalize=False)
-    sorts, sort = [], native.sort_edges
-    monkeypatch.setattr(native, "sort_edges", lambda *of: sorts.append(of) or sort(*of))
-    n, edges, weight = case.num_nodes, case.edge_index, case.edge_weight.clone()
-    matrix, values = sparse(form, edges, weight, n)
-    others = [sparse(form, edges, weight * i, n)[0] for i in range(2, 9)]
-    for _ in range(3):
-        before = conv(case.x, matrix)
-        for other in others:
-            conv(case.x, other)
-    assert len(sorts) == 8
-    close([before], [conv(case.x, edges, case.edge_weight).double()])
-    values.mul_(2)
-    close([conv(case.x, matrix)], [conv(case.x, edges, case.edge_weight * 2).double()])
-    with pytest.raises(InputError, match=f"is {n} x {n}, but x has {n - 1} nodes"):
-        conv(case.x[:-1], matrix)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("form", ["coo", "csr"])
-def test_a_sparse_matrix_that_learns_does_so_in_every_step(form):
-    case, conv = Case(), FlexConv(5, 6, order=3, normalize=False)
-    matrix, _ = sparse(form, case.edge_index, case.edge_weight, case.num_nodes)
-    matrix.requires_grad_()
-    found = []
-    for _ in range(3):
-        with torch.no_grad():
-            conv(case.x, matrix)
-        matrix.grad = None
-        conv(case.x, matrix).square().sum().backward()
-        found.append(matrix.grad.to_dense())
-    assert found[0].any() and torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("form", ["coo", "csr", "csc"])
-def test_a_sparse_matrix_may_be_made_in_inference_mode(form):
-    case, conv = Case(), FlexConv(5, 6, order=3)
-    given = case.edge_index, case.edge_weight
-    with torch.inference_mode():
-        matrix, _ = sparse(form, *given, case.num_nodes)
-        close([conv(case.x, matrix)], [conv(case.x, *given).double()])
-
-
-@pytest.mark.parametrize("edges", [[[], []], [[0, 1], [0, 1]], [[0, 1], [1, 0]]], ids=str)
-def test_few_edges_that_learn(edges):
-    edges, x = torch.tensor(edges, dtype=torch.long), torch.randn(3, 5)
-    conv, weight = FlexConv(5, 4, order=3), torch.rand(edges.shape[1])
-    leaves = [weight.requires_grad_(), weight.detach().double().requires_grad_()]
-    got, want = (
-        conv(x, edges, leaves[0]),
-        copy.deepcopy(conv).double()(x.double(), edges, leaves[1]),
-    )
-    close([got], [want])
-    close(
-        *(
-            torch.autograd.grad(out.sum(), leaf)
-            for out, leaf in zip((got, want), leaves, strict=True)
-        )
-    )
 
 
 def test_learned_weights_that_are_frozen_are_data(taken):
