@@ -3,13 +3,24 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 from ..training.config import RunConfig
 from ..training.defaults import defaults_for
+
+#: The help's headings: the first field under each, in the order of the fields. The last few are
+#: listed with the command's own options.
+_HEADINGS = {
+    "source": "Data",
+    "network": "Network",
+    "epochs": "Training",
+    "arm": "Which graphs to train on",
+    "metric": "Validation",
+    "visits": None,
+}
 
 
 def with_settings(
@@ -18,10 +29,11 @@ def with_settings(
     """Give a command one option for each field of `RunConfig`; it gets those that the user gave."""
     specs = {spec.name: spec for spec in dataclasses.fields(RunConfig)}
     names = only or [name for name in specs if name not in ("source", "visits", *without)]
+    headings = _headings(specs)
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command).parameters.values() if p.kind != p.VAR_KEYWORD]
-        options = [_option(specs[name]) for name in names]
+        options = [_option(specs[name], headings[name]) for name in names]
 
         @functools.wraps(command)
         def run(**values: Any) -> None:
@@ -36,7 +48,15 @@ def with_settings(
     return wrap
 
 
-def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
+def _headings(names: Iterable[str]) -> dict[str, str | None]:
+    """Under which heading each field is listed."""
+    headings, heading = {}, None
+    for name in names:
+        headings[name] = heading = _HEADINGS.get(name, heading)
+    return headings
+
+
+def _option(spec: "dataclasses.Field[Any]", heading: str | None) -> inspect.Parameter:
     """A field as an option; None unless given, so that defaults can follow the data."""
     flag = f"--{spec.name.replace('_', '-')}"
     kind: Any = str  # also of numbers: the config is who refuses, in one way
@@ -59,6 +79,7 @@ def _option(spec: "dataclasses.Field[Any]") -> inspect.Parameter:
         help=f"{text[0].upper()}{text[1:]}.",
         show_default=False,
         metavar=_shown(spec.type),
+        rich_help_panel=heading,
     )
     return inspect.Parameter(
         spec.name,

@@ -177,6 +177,23 @@ def test_the_help_says_how_data_are_split_and_shortened_by_default():
     assert "The type of task; one of auto" in words and "multilabel. Default: auto." in words
 
 
+def test_the_help_lists_the_settings_under_headings():
+    lines = run("train", "--help").stdout.splitlines()
+    heading, under = "", {}
+    for line in lines:
+        if line.startswith("╭─"):
+            heading = line.strip("╭─╮ ")
+        if option := re.match(r"│[ *]+--([a-z-]+)", line):
+            under[option[1]] = heading
+    assert list(dict.fromkeys(under.values())) == [
+        *("Options", "Data", "Network", "Training", "Which graphs to train on", "Validation")
+    ]
+    assert {under["out"], under["seed"], under["device"], under["help"]} == {"Options"}
+    assert {under[name] for name in ("smiles-column", "target", "strict")} == {"Data"}
+    assert under["init"] == "Network" and under["standardize"] == "Training"
+    assert under["interval"] == "Which graphs to train on" and under["patience"] == "Validation"
+
+
 @pytest.mark.parametrize(
     ("targets", "columns", "kind"),
     [
