@@ -5,6 +5,7 @@ torch_geometric need not be installed. OGB's own pairs of (graph dictionary, lab
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +23,7 @@ LEFT_OUT = {
     "train_mask": "set y to NaN (a class number to -100) at all nodes that are not for training, "
     "and give missing_labels=True",
 }
-_ALWAYS = ("x", "edge_index", "y", "edge_weight", "edge_attr")
-_MAYBE = ("num_nodes", *LEFT_OUT)
-_NAMES = (*_ALWAYS, *_MAYBE)
+_NAMES = ("x", "edge_index", "y", "edge_weight", "edge_attr", "num_nodes", *LEFT_OUT)
 INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 USUAL = {*INTEGERS, torch.float32, torch.float64, torch.float16, torch.bfloat16}
 
@@ -84,11 +83,9 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
         data = {**graph, **named, "y": labels}
     if isinstance(data, Mapping):  # its owner may use it again for the next graph
         return {name: data[name] for name in _NAMES if name in data}
-    # PyG's own take long to say what is not there: they are asked for what they have stored.
-    kind = type(data)
-    pygs = hasattr(kind, "stores_as")
-    names = [*_ALWAYS, *(name for name in data.to_dict() if name in _MAYBE)] if pygs else _NAMES
-    bearer = kind if pygs else data
+    kind: Any = type(data)
+    pygs = _pygs(kind)
+    bearer = data if pygs is None else kind
     if hasattr(bearer, "to_homogeneous"):
         raise InputError(
             f"graph {index} is a {kind.__name__}, with nodes of several types: give "
@@ -101,10 +98,24 @@ def _attributes(index: int, data: Any) -> Mapping[str, Any]:
         )
     if data is None or isinstance(data, str):
         raise InputError(f"graph {index} is {data!r}: give PyG's Data objects")
-    found = {name: getattr(data, name, None) for name in names}
-    if found["edge_index"] is None and getattr(data, "adj_t", None) is not None:
+    if pygs is None:
+        found = {name: getattr(data, name, None) for name in _NAMES}
+    else:  # which take long to say what is not there: they are asked for what they have stored
+        found = {name: value for name, value in data.to_dict().items() if name in _NAMES}
+        found.update({name: getattr(data, name, None) for name in pygs})
+    if found.get("edge_index") is None and getattr(data, "adj_t", None) is not None:
         raise InputError(f"graph {index} has adj_t instead of edge_index: drop ToSparseTensor")
     return found
+
+
+@cache
+def _pygs(kind: type) -> tuple[str, ...] | None:
+    """Of PyG's `Data`, the names that a subclass answers itself; None of any other class."""
+    derived = kind.__mro__
+    base = next((i for i, each in enumerate(derived) if "stores_as" in vars(each)), None)
+    if base is None:
+        return None
+    return tuple(name for name in _NAMES if any(name in vars(each) for each in derived[:base]))
 
 
 def _first_with(name: str, graphs: Sequence[Mapping[str, Any]]) -> int | None:

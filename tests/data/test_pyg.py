@@ -140,6 +140,21 @@ def test_pyg_data_and_data_set() -> None:
     assert packed.y.tolist() == [[0.5], [1.5]]
 
 
+def test_what_a_class_of_pygs_data_answers_itself_is_heeded() -> None:
+    pyg = pytest.importorskip("torch_geometric.data")
+
+    class Doubled(pyg.Data):
+        @property
+        def edge_weight(self) -> torch.Tensor:
+            return 2 * torch.ones(self.edge_index.shape[1])
+
+    plain = vars(graph(3))
+    doubled = from_data_list([Doubled(**plain)] * 2)
+    assert doubled.edge_weight is not None and doubled.edge_weight.tolist() == [2.0] * 6
+    without = from_data_list([pyg.Data(**plain)] * 2)
+    assert without.edge_weight is None and torch.equal(without.x, doubled.x)
+
+
 def test_a_data_set_that_streams_is_a_list_of_graphs() -> None:
     class Stream(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
         def __iter__(self) -> Any:
