@@ -319,25 +319,26 @@ def flex_conv_blocks(
 ):
     i_col = tl.program_id(1)
     node, size, row = load_graph(p_ptr, p_graph, tl.program_id(0), num_graphs)
-    p_x = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
-    if RELU_IN:
-        p_mask += row * H_IN
-    b_y = convolve(
-        p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
-        ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
-        PARTS, PRECISION,
-    )  # fmt: skip
-    if ORDER > 1:
-        if any_nan(b_y, PLANES):
-            b_y = careful_convolve(
-                p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
-                ORDER, H_IN, H_OUT, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
-            )  # fmt: skip
-    p_y += row * H_OUT
-    for j in tl.static_range(PLANES):
-        o, m = rows_of(size, j)
-        b = finish(b_y[j], p_bias, i_col, BIAS, RELU, H_OUT, BO)
-        store_block(p_y + j * ROWS * H_OUT, b, o, m, i_col, H_OUT, BO)
+    if size > 0:  # else it is room that a `PaddedBatch` has left
+        p_x = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
+        if RELU_IN:
+            p_mask += row * H_IN
+        b_y = convolve(
+            p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+            ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
+            PARTS, PRECISION,
+        )  # fmt: skip
+        if ORDER > 1:
+            if any_nan(b_y, PLANES):
+                b_y = careful_convolve(
+                    p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+                    ORDER, H_IN, H_OUT, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
+                )  # fmt: skip
+        p_y += row * H_OUT
+        for j in tl.static_range(PLANES):
+            o, m = rows_of(size, j)
+            b = finish(b_y[j], p_bias, i_col, BIAS, RELU, H_OUT, BO)
+            store_block(p_y + j * ROWS * H_OUT, b, o, m, i_col, H_OUT, BO)
 
 
 @triton.jit

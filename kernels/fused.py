@@ -38,8 +38,8 @@ nodes are 4 bytes more, each time X is read, instead of 4 h_in: their table stay
 X, 8 h_in + 16 to make, is never made.
 
 Nothing is read or written per edge. The gradient writes its sums besides, 4 (κ h_in + 1) h_out
-bytes a program, and PyTorch reads them again: up to 512 programs take tiles, and 512 more larger
-graphs of each number of planes (`blocks.py`).
+bytes a share of the graphs, and PyTorch reads them again: tiles are up to ⌈512 / (O I)⌉ shares, and
+larger graphs up to 512 more of each number of planes (`blocks.py`).
 """
 
 # mypy: ignore-errors

@@ -4,6 +4,7 @@ Every choice here is a pure function of shapes, dtype and target, and none depen
 nodes or edges: a new batch compiles nothing.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from ..devices import has_hopper_units
 from . import blocks, fused
 from .launch import cdiv, launch, parts, precision
 
-#: Programs that share the weights' gradient of tiles, or of graphs of as many planes: about four a
-#: multiprocessor.
+#: Programs that compute the weights' gradient of tiles, or that share graphs of as many planes:
+#: about four a multiprocessor.
 PROGRAMS = 512
 
 
@@ -170,21 +171,22 @@ def weight_grad(
     then added in their order.
     """
     h_in, h_out = x.shape[1], dy.shape[1]
-    tiles_each = max(1, cdiv(graphs.num_tiles, PROGRAMS))
-    tile_programs = cdiv(graphs.num_tiles, tiles_each)
-    programs = tile_programs + sum(min(PROGRAMS, many) for _, many, _ in graphs.larger)
+    shape = tile_grad_shape(h_out)
+    blocks_of_dw = cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"])
+    tiles_each = max(1, cdiv(graphs.num_tiles, cdiv(PROGRAMS, math.prod(blocks_of_dw))))
+    shares = cdiv(graphs.num_tiles, tiles_each)
+    programs = shares + sum(min(PROGRAMS, many) for _, many, _ in graphs.larger)
     size = (programs, order * h_in + 1, h_out)
     partial = x.new_empty(size, dtype=torch.float32)
     constants = _constants(x, code, (order, h_in, h_out), graphs, dataset_x)
     constants["RELU"] = y is not None
     if graphs.num_tiles:
-        shape = tile_grad_shape(h_out)
-        grid = (tile_programs, cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"]))
         launch(
-            fused.weight_grad_tiles, grid, x, code, dy, y, partial, *graphs.small,
-            graphs.num_tiles, tiles_each, written=(partial,), **constants, **shape,
+            fused.weight_grad_tiles, (shares, *blocks_of_dw), x, code, dy, y, partial,
+            *graphs.small, graphs.num_tiles, tiles_each,
+            written=(partial,), **constants, **shape,
         )  # fmt: skip
-    first = tile_programs
+    first = shares
     for planes, num_graphs, tables in graphs.larger:
         shape = block_grad_shape(h_in, h_out, planes, has_hopper_units(x.device))
         grid = (min(PROGRAMS, num_graphs), cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"]))

@@ -153,6 +153,21 @@ def test_each_block_of_the_weight_gradient_reads_the_bits_again(traffic):
     assert seen.total() == stated + sums
 
 
+def test_where_the_weight_gradient_has_many_blocks_tiles_are_fewer_shares(traffic, monkeypatch):
+    graphs, packed = packed_graphs(SMALL, 64)
+    dy, blocks = torch.randn(graphs.num_nodes, 64), 4 * 2
+    seen = traffic()
+    want = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    each = seen.total()
+    monkeypatch.setattr(layer, "PROGRAMS", 2 * blocks)
+    seen = traffic()
+    got = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+    assert packed.num_tiles > 4
+    assert each - seen.total() == 4 * (2 * 64 + 1) * 64 * (packed.num_tiles - 2)
+
+
 def test_features_are_read_where_the_dataset_holds_them(traffic):
     graphs = dense_graphs((*SMALL, 19, 28), 27)
     batch = graphs.batch([7, 2, 0, 9, 2])
@@ -214,6 +229,23 @@ def test_larger_graphs_read_x_once_an_order_and_block_of_columns(h_out, traffic)
     assert seen.of(weight) == 4 * weight.numel() * len(LARGER)
     named = sum(map(seen.of, (out, graphs.x, packed.bits, graphs.scale, weight)))
     assert seen.total() == named + columns * 32 * len(LARGER)
+
+
+def test_room_for_larger_graphs_costs_a_look_at_its_tables(traffic):
+    graphs, packed = packed_graphs(tuple(LARGER), 27)
+    n, weight = graphs.num_nodes, torch.randn(3, 27, 18)
+    empty = torch.tensor([[graphs.num_graphs], [n]])  # as `kernel_ptr` ends with
+    room = packed._replace(
+        ptr=graphs.kernel_ptr, two_planes=torch.cat([packed.two_planes, empty], 1)
+    )
+    outs, moved = [], []
+    for tables in (packed, room):
+        seen = traffic()
+        out = torch.empty(n, 18)
+        outs.append(layer.forward(graphs.x, weight, None, tables, out, relu=True, dataset_x=False))
+        moved.append(seen.total())
+    assert torch.equal(*outs)
+    assert moved[1] - moved[0] == column_blocks(18, 16) * 32
 
 
 def test_the_input_gradient_of_larger_graphs_moves_what_it_states(traffic):
