@@ -256,6 +256,23 @@ def test_either_backend_trains_the_same():
 
 
 @BOTH
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_neighbours_anywhere_in_the_dataset(backend, first):
+    """Their edges' values are views, which begin off 16 bytes in some of these."""
+    where = slice(first, len(SIZES))
+    batch, model = labelled().batch(where), network(backend)
+    exact = copy.deepcopy(model).double()
+    exact.backend = "torch"
+    doubles = labelled().to(dtype=torch.float64).batch(where)
+    got, want = model(batch), exact(doubles)
+    torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
+    got.square().sum().backward()
+    want.square().sum().backward()
+    for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-3, atol=1e-3)
+
+
+@BOTH
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_computes_in_its_dtype(backend, dtype):
     batch, model = labelled().batch(slice(None)), network(backend).eval()
