@@ -23,7 +23,7 @@ class _FlexConv(torch.autograd.Function):
     def forward(ctx, x, weight, bias, adjacency, relu, packed, value):  # type: ignore[no-untyped-def]
         x = x.resolve_neg()
         x, weight = x.detach() if x.stride(1) == 1 else x.contiguous(), aside(weight)
-        bias = None if bias is None else bias.contiguous()
+        bias = None if bias is None else aside(bias)
         order, h_in, h_out = weight.shape
         struct, parts = split(adjacency, 1)
         y = x.new_empty(adjacency.batch.num_nodes, h_out)
@@ -44,7 +44,7 @@ class _FlexConv(torch.autograd.Function):
         order, h_in, h_out = weight.shape
         needs_dx, _, needs_db = ctx.needs_input_grad[:3]
         struct, parts = split(ctx.adjacency, 4 * weight.numel())
-        dx = torch.empty_like(x) if needs_dx else None
+        dx = x.new_empty(x.shape) if needs_dx else None  # x's own rows may overlap
         dw = torch.empty_like(weight)
         db = weight.new_empty(h_out) if needs_db else None
         dvalue = None

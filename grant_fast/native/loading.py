@@ -63,13 +63,14 @@ def pointer(tensor: Tensor | None) -> int | None:
         return None
     place = tensor.data_ptr()
     assert place or not tensor.numel(), f"a {type(tensor).__name__} has no memory of its own"
+    assert not tensor.is_neg(), "what lies in memory has the other sign"
     return place
 
 
 def aside(tensor: Tensor) -> Tensor:
     """A tensor's values as they lie, for a backward pass that reads them by pointer: `model.half()`
     gives the parameter other memory, of another dtype. Writes to it are counted as before."""
-    return tensor.detach().contiguous()
+    return tensor.detach().resolve_neg().contiguous()
 
 
 def call(name: str, *args: Any) -> Any:

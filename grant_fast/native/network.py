@@ -176,7 +176,7 @@ def evaluate(net: Network, x: Tensor, labels: Tensor | None = None) -> Tensor:
     """
     out = net.new_output(x) if labels is None else x.new_empty(net.adjacency.batch.num_graphs)
     labels = None if labels is None else labels.contiguous()
-    tensors = [[t if t is None else t.contiguous() for t in layer.tensors] for layer in net.layers]
+    tensors = [[t if t is None else aside(t) for t in layer.tensors] for layer in net.layers]
     layers = [_layer(layer, mine) for layer, mine in zip(net.layers, tensors, strict=True)]
     struct, parts = split(net.adjacency, 1)
     network = net.struct(layers, x, out=out, label=labels)

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .loading import call, threads
+from .loading import aside, call, threads
 
 
 def class_scores(pred: Tensor, y: Tensor, ptr: Tensor) -> Tensor:
@@ -14,8 +14,8 @@ def class_scores(pred: Tensor, y: Tensor, ptr: Tensor) -> Tensor:
         ptr: [B + 1] int64, the rows of each graph.
     """
     out = pred.new_empty(ptr.shape[0] - 1)
-    args = (out.shape[0], threads(), pred.shape[1], pred.contiguous(), out)
-    call("class_scores", ptr.contiguous(), y.contiguous(), *args)
+    args = (out.shape[0], threads(), pred.shape[1], aside(pred), out)
+    call("class_scores", aside(ptr), aside(y), *args)
     return out
 
 
@@ -30,5 +30,5 @@ def target_scores(pred: Tensor, y: Tensor, *, sigmoid: bool, labels: bool) -> Te
     """
     out = pred.new_empty(pred.shape[0])
     args = (out.shape[0], threads(), pred.shape[1], int(sigmoid), int(labels))
-    call("target_scores", *args, pred.contiguous(), y.contiguous(), out)
+    call("target_scores", *args, aside(pred), aside(y), out)
     return out

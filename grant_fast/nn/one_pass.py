@@ -68,6 +68,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         return None
     layers, source, act = planned
     x, code = _input(model, graphs, source)
+    x = x.resolve_neg()
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
         source = "dataset"

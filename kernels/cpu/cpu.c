@@ -68,7 +68,7 @@ typedef struct {
 static float *enter_part(const task *t, i64 part, i64 *own) {
     i64 rows = largest_tile(t->g, part);
     *own = tile_floats(rows);
-    return scratch(*own + scratch_floats(t->l->order, t->l->h_in, t->l->h_out, rows));
+    return scratch(*own + scratch_floats(t->l, t->g, rows));
 }
 
 static void layer_part(const void *args, i64 part) {

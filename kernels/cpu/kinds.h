@@ -21,7 +21,7 @@ static void free_kinds(kinds *k) {
 static kinds find_kinds(const graphs *g, const int32_t *code, i64 codes, const float *table, i64 ld,
                         i64 width) {
     size_t bytes = sizeof(int32_t) * (size_t)codes;
-    kinds k = {.codes = codes, .ld = padded(width), .of = memset(malloc(bytes), -1, bytes)};
+    kinds k = {.codes = codes, .ld = padded(width), .of = memset(obtained(malloc(bytes)), -1, bytes)};
     for (i64 b = 0; b < g->count; b++) {
         const int32_t *from = code + g->first[b];
         i64 a = b + 8; /* to be asked for ahead, as in graphs.h */

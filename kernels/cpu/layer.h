@@ -9,7 +9,7 @@ typedef struct {
     const float *w;    /* as `pack_weight` lays it out */
     const float *bias; /* padded, zeros where there is none */
     const float *w_t;  /* as `pack_transposed` does */
-    i64 by_grad;       /* which of the two ways back */
+    i64 back, by_grad; /* whether it is a backward pass, and which of the two ways */
     const float *x;    /* [n, h_in] by row of the batch, or by node of the dataset */
     i64 ldx, packed;   /* floats from row to row; whether x is the dataset's */
     const int32_t *code, *kind; /* [N], [codes]; or NULL: node i's row of x is then kind[code[i]], of */
@@ -95,14 +95,19 @@ INLINE i64 run_end(const layer *l, const tile *t, i64 b) { return l->packed ? b 
 
 /* --- Sums of hops ----------------------------------------------------------------------------- */
 
-/* Floats of scratch for a tile of so many rows, either way and in either direction; and of one of
- * its parts: `order` blocks of a row, with a row more that hops may write to. */
+/* Floats of `order` blocks of a row, for a tile of so many rows, and a row more that hops may write
+ * to. And of all scratch: such blocks at the width at which the layer hops, and two to hop between;
+ * the way back that keeps two such sums has both, of either width, and a third. */
 static i64 blocks_floats(i64 order, i64 width, i64 rows) {
     return (rows + 1) * order * padded(width) + VL;
 }
-static i64 scratch_floats(i64 order, i64 h_in, i64 h_out, i64 rows) {
-    i64 widest = h_in > h_out ? h_in : h_out;
-    return 2 * blocks_floats(order, widest, rows) + 3 * blocks_floats(1, widest, rows);
+static i64 scratch_floats(const layer *l, const graphs *g, i64 rows) {
+    i64 h_in = l->h_in, h_out = l->h_out, widest = h_in > h_out ? h_in : h_out;
+    if (l->back && !l->by_grad)
+        return 2 * blocks_floats(l->order, widest, rows) + 3 * blocks_floats(1, widest, rows);
+    int on_x = !l->back && !l->kind && propagates_first(l->order, h_in, h_out, hop_cycles(g->degree));
+    i64 width = on_x ? h_in : h_out;
+    return blocks_floats(l->order, width, rows) + 2 * blocks_floats(1, width, rows);
 }
 
 /* X of a tile, padded, in block 0 of z; then block k = A^k X. `pair` is room for two blocks. */
@@ -352,6 +357,7 @@ static void pack_layer(layer *l, const graphs *g, const float *w, const float *b
     l->bias = pack_bias(bias, l->order, l->h_out);
 }
 static void pack_layer_back(layer *l, const graphs *g, const float *w, int needs_dx) {
+    l->back = 1;
     int learned = l->dvalue != NULL; /* whose gradient needs Z_k and what Horner's rule sums */
     i64 hop = hop_cycles(g->degree);
     l->by_grad = l->kind || (!learned && by_grad_cycles(l->order, l->h_in, l->h_out, hop, needs_dx) <=

@@ -152,7 +152,7 @@ static void evaluate_part(const void *args, i64 part) {
     i64 rows = largest_tile(e->g, part), widest = n->code ? n->layers[0].h_in : 0, work = 0;
     for (i64 k = 0; k < e->count; k++) {
         const layer *l = e->layers + k;
-        i64 need = scratch_floats(l->order, l->h_in, l->h_out, rows);
+        i64 need = scratch_floats(l, e->g, rows);
         if (need > work) work = need;
         if (l->h_out > widest) widest = l->h_out;
     }
@@ -201,8 +201,8 @@ static i64 cycles_of(const graphs *g, const network *n) {
 
 static void evaluate(const graphs *g, i64 parts, int threads, const network *n) {
     i64 count = n->depth + !n->weight;
-    layer *layers = calloc((size_t)count, sizeof(layer));
-    norm *norms = calloc((size_t)count, sizeof(norm));
+    layer *layers = cleared(count, sizeof(layer));
+    norm *norms = cleared(count, sizeof(norm));
     kinds known = {0};
     for (i64 k = 0; k < count; k++) {
         const net_layer *given = n->layers + k;
@@ -258,7 +258,7 @@ typedef struct {
 static i64 pass_floats(const pass *p, i64 rows) {
     i64 h_in = p->k == p->n->depth ? last_width(p->n) : p->l.h_in;
     i64 own = tile_floats(rows) + stats_floats(rows) + 3 * input_floats(h_in, rows);
-    return own + scratch_floats(p->l.order, p->l.h_in, p->l.h_out, rows);
+    return own + scratch_floats(&p->l, p->g, rows);
 }
 
 /* What goes into the layer, made anew: the layer reads it from `memory`, or as it lies. `slope` as for
@@ -343,7 +343,7 @@ static void run_pass(const pass *p, work_fn work, i64 parts, int threads, i64 nu
 
 /* The norms of the hidden layers; their `first` and `second` are in `means`. */
 static norm *make_norms(const graphs *g, const network *n, float *means) {
-    norm *norms = calloc((size_t)n->depth, sizeof(norm));
+    norm *norms = cleared(n->depth, sizeof(norm));
     for (i64 k = 0; k < n->depth; k++) {
         const net_layer *l = n->layers + k;
         i64 width = padded(l->h_out);
@@ -380,7 +380,7 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
             if (p.l.kind) read_terms(&p.l, &known);
         }
         i64 width = padded(has_layer ? given->h_out : 0);
-        if (moments) p.sums = calloc((size_t)((parts + 1) * 2 * width), sizeof(double));
+        if (moments) p.sums = cleared((parts + 1) * 2 * width, sizeof(double));
         if (k < n->depth) {
             memset(given->state, 0, sizeof(float) * (size_t)(4 * width));
             for (i64 c = 0; c < given->h_out; c++) norms[k].rstd[c] = 1.0f;
@@ -402,7 +402,7 @@ static void train_forward(const graphs *g, i64 parts, int threads, const network
 /* dtable[code[i]] += dx[i], node by node in the order of the batch; in double, as there may be a
  * million nodes of a kind. */
 static void add_to_table(const graphs *g, const network *n, i64 h, const float *dx) {
-    double *sums = calloc((size_t)(n->kinds * h), sizeof(double));
+    double *sums = cleared(n->kinds * h, sizeof(double));
     for (i64 b = 0; b < g->count; b++)
         for (i64 i = g->ptr[b]; i < g->ptr[b + 1]; i++, dx += h) {
             double *row = sums + n->code[g->first[b] + i - g->ptr[b]] * h;
@@ -432,7 +432,7 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             p.gradients = &sums;
         }
         i64 width = k ? padded(norms[k - 1].h) : 0;
-        p.sums = calloc((size_t)((parts + 1) * 2 * width + 1), sizeof(double));
+        p.sums = cleared((parts + 1) * 2 * width, sizeof(double));
         run_pass(&p, backward_part, parts, threads, 2 * n->depth + 1 - k);
         if (has_layer) {
             finish_gradients(&p.l, &sums, given->dw, given->db);

@@ -2,13 +2,22 @@
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "vectors.h"
 
+/* Memory that was asked for; without it the process ends, and says why. */
+static void *obtained(void *memory) {
+    if (memory) return memory;
+    fputs("grant_fast: the CPU kernels ran out of memory: take smaller batches\n", stderr);
+    abort();
+}
+static void *cleared(i64 count, size_t size) { return obtained(calloc((size_t)(count + 1), size)); }
+
 static float *buffer(i64 floats) {
-    return aligned_alloc(64, (size_t)(4 * floats + 63) / 64 * 64 + 64);
+    return obtained(aligned_alloc(64, (size_t)(4 * floats + 63) / 64 * 64 + 64));
 }
 
 /* Padding is computed with, though never read out: it must not hold denormals, which are slow. */
@@ -49,7 +58,7 @@ static void make_key(void) { pthread_key_create(&kept_key, free_kept); }
 static void *memory_of(int use, i64 floats) {
     if (!kept_memory) {
         pthread_once(&kept_once, make_key);
-        kept_memory = calloc(USES, sizeof(kept_block));
+        kept_memory = cleared(USES, sizeof(kept_block));
         pthread_setspecific(kept_key, kept_memory);
     }
     if (floats > kept_memory[use].size) {

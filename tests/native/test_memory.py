@@ -1,6 +1,8 @@
 """The CPU kernels read memory by address: it may be moved, shared, replaced, or not there."""
 
 import copy
+import subprocess
+import sys
 from threading import Thread
 
 import pytest
@@ -13,6 +15,8 @@ from tests.cases import Case
 from tests.native.checks import close
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how much memory there is")
 
 
 def network(**settings) -> FlexGCN:
@@ -151,3 +155,77 @@ def test_features_that_want_a_gradient_get_it(backend, training):
 def test_another_dtype_than_the_graphs_is_refused():
     with pytest.raises(InputError, match=r"float32 but the weights .*float64"):
         network().double()(Case().graphs.batch(slice(None)))
+
+
+def test_rows_of_x_may_overlap():
+    line = torch.randn(11, requires_grad=True)
+    x, edges = line.unfold(0, 8, 1), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    conv = FlexConv(8, 5, order=2)
+    found = []
+    for conv.backend in ("auto", "torch"):
+        found += torch.autograd.grad(conv(x, edges).square().sum(), line)
+    close(found[0], found[1].double())
+
+
+class Negative(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch._neg_view(x)  # as `.conj().imag` of complex numbers is
+
+
+@pytest.mark.parametrize("what", ["weight", "bias", "encoder"])
+@pytest.mark.parametrize("training", [True, False])
+def test_what_lies_with_the_other_sign_is_read_with_its_own(what, training):
+    case = Case()
+    model = network(encoder=Negative() if what == "encoder" else None).train(training)
+    if what != "encoder":
+        for conv in model.convs:
+            torch.nn.utils.parametrize.register_parametrization(conv, what, Negative())
+    found = []
+    for model.backend in ("auto", "torch"):
+        out = model(case.graphs.to(torch.float32).batch(slice(None)))
+        found.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
+    for one, other in zip(*found, strict=True):
+        close(one, other.double())
+
+
+def test_scores_of_predictions_that_lie_with_the_other_sign():
+    pred, y = torch.randn(6, 3), torch.randint(2, (6, 3)).float()
+    task = Task("multilabel", num_outputs=3)
+    want = graph_residuals(pred, y, task)
+    assert torch.equal(graph_residuals(torch._neg_view(-pred), y, task), want)
+
+
+@LINUX
+def test_a_layer_keeps_memory_of_the_width_at_which_it_hops():
+    code = """
+import torch
+from grant_fast import FlexConv
+torch.set_num_threads(1)
+rss = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+edges = torch.randint(2000, (2, 8000))
+FlexConv(2, 2)(torch.randn(2000, 2), edges).sum().backward()
+x, conv = torch.randn(2000, 4000), FlexConv(4000, 8, order=4)
+before = rss()
+conv(x, edges).sum().backward()
+print((rss() - before) / x.nbytes)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.5  # it was 11
+
+
+@LINUX
+def test_a_process_that_runs_out_of_memory_says_so():
+    code = """
+import resource, torch
+from grant_fast import FlexConv
+torch.set_num_threads(1)
+conv, x = FlexConv(250, 250, order=6), torch.randn(4000, 250)
+edges = torch.randint(4000, (2, 8000))
+FlexConv(2, 2)(x[:, :2], edges)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (30 << 20),) * 2)
+conv(x, edges)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode < 0
+    assert "the CPU kernels ran out of memory: take smaller batches" in done.stderr
