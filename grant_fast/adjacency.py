@@ -127,6 +127,11 @@ class Adjacency:
                 "edge_weight goes only with edge_index: a sparse matrix has its own values"
             )
         if isinstance(edges, Tensor):
+            if edges.layout in (torch.sparse_bsr, torch.sparse_bsc) or edges.dense_dim():
+                raise InputError(
+                    f"the sparse adjacency is {tuple(edges.shape)} in blocks or rows of several "
+                    "numbers: give one number for each edge, as in torch.sparse_csr"
+                )
             accept_sparse_csr()
             edges = edges.to_sparse_csr()
             rowptr, col, value = edges.crow_indices(), edges.col_indices(), edges.values()
@@ -164,9 +169,10 @@ def count_to_ptr(index: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def inverse_sqrt(degree: Tensor) -> Tensor:
-    """degree^{-1/2}, and 0 where the degree is not positive; its gradient is finite everywhere."""
-    positive = degree > 0
-    return torch.where(positive, torch.where(positive, degree, 1).rsqrt(), 0)
+    """degree^{-1/2}, and 0 where the degree is 0 or below, but NaN where it is NaN; elsewhere its
+    gradient is finite."""
+    empty = degree <= 0
+    return torch.where(empty, 0, torch.where(empty, 1, degree).rsqrt())
 
 
 def pooling_matrix(batch: Tensor, ptr: Tensor, dtype: torch.dtype, mean: bool) -> Adjacency:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import benchmarks  # noqa: F401  # finds the kernels where nothing was installed
+from grant_fast.reference import accept_sparse_csr
 from tests.interpreter import hasten
 
 # OGB looks for newer releases in threads at its import, if it finds this module; without a network
@@ -47,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     other = "interpreted" if config.option.emulate else "emulated"
     config.hook.pytest_deselected(items=[i for i in items if i.get_closest_marker(other)])
     items[:] = [item for item in items if not item.get_closest_marker(other)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sparse_tensors_are_known() -> None:
+    """Of the first in a process torch warns, which would fail whichever test made it."""
+    accept_sparse_csr()
 
 
 @pytest.fixture(autouse=True)

@@ -439,10 +439,11 @@ class GraphBatch:
             matrices.append(Adjacency(ptr, node[:-1], value, self.num_nodes, transposed))
         return matrices
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "GraphBatch":
-        """These graphs alone, on `device`; `non_blocking` is accepted, as PyG's, and ignored."""
+    def to(self, device: torch.device | str | None, non_blocking: bool = False) -> "GraphBatch":
+        """These graphs alone, on `device`, or where they are for None; `non_blocking` is accepted,
+        as PyG's, and ignored."""
         if isinstance(device, torch.dtype):
             raise InputError(f"a batch keeps its dtype: give the PackedGraphs .to({device})")
-        if indexed(device) == self.device:
+        if device is None or indexed(device) == self.device:
             return self
         return self.graphs.subset(self._positions).to(device).batch(slice(None))

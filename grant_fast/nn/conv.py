@@ -28,8 +28,8 @@ class FlexConv(nn.Module):
         in_channels: width of X.
         out_channels: width of Y.
         order: κ, the number of terms; 1 is a linear layer on the nodes.
-        normalize: use :math:`\hat A` instead of A.
         bias: learn b.
+        normalize: use :math:`\hat A` instead of A.
         backend: what computes it: "triton" (our kernels), "torch", or "auto", see
             `grant_fast.explain`; or "reference": PyTorch's own operators, which are slow and keep κ
             copies of X and a row for each edge and hop, but have all derivatives (`create_graph`,
@@ -50,8 +50,8 @@ class FlexConv(nn.Module):
         in_channels: int,
         out_channels: int,
         order: int = 4,
-        normalize: bool = True,
         bias: bool = True,
+        normalize: bool = True,
         backend: str | None = None,
     ) -> None:
         super().__init__()

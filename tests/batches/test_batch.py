@@ -100,4 +100,6 @@ def test_targets_of_a_batch_may_be_written_to():
 
 
 def test_a_batch_moves_alone():
-    assert Case().graphs.batch([3, 5]).to("meta").num_graphs == 2
+    batch = Case().graphs.batch([3, 5])
+    assert batch.to("meta").num_graphs == 2
+    assert batch.to(None) is batch  # as PyTorch's own

@@ -239,10 +239,10 @@ def test_room_for_larger_graphs_costs_a_look_at_its_tables(traffic):
         ptr=graphs.kernel_ptr, two_planes=torch.cat([packed.two_planes, empty], 1)
     )
     outs, moved = [], []
-    for tables in (packed, room):
+    for each in (packed, room):
         seen = traffic()
         out = torch.empty(n, 18)
-        outs.append(layer.forward(graphs.x, weight, None, tables, out, relu=True, dataset_x=False))
+        outs.append(layer.forward(graphs.x, weight, None, each, out, relu=True, dataset_x=False))
         moved.append(seen.total())
     assert torch.equal(*outs)
     assert moved[1] - moved[0] == column_blocks(18, 16) * 32

@@ -11,7 +11,6 @@ from grant_fast import (
     InputError,
 )
 from grant_fast.adjacency import Adjacency
-from grant_fast.reference import accept_sparse_csr
 from tests.cases import Case
 
 
@@ -72,7 +71,6 @@ class Sparse:
 
 @pytest.mark.parametrize("weighted", [True, False])
 def test_what_has_the_methods_of_a_torch_sparse_matrix_is_read_as_one(weighted):
-    accept_sparse_csr()  # or torch warns of them
     case, conv = Case(weighted=weighted), FlexConv(5, 4, order=2)
     values = torch.ones(case.edge_index.shape[1]) if case.edge_weight is None else case.edge_weight
     size = (case.num_nodes, case.num_nodes)
@@ -83,3 +81,14 @@ def test_what_has_the_methods_of_a_torch_sparse_matrix_is_read_as_one(weighted):
     torch.testing.assert_close(conv(case.x, Sparse(csr, values)), conv(case.x, csr))
     with pytest.raises(InputError, match="goes only with edge_index"):
         conv(case.x, Sparse(csr, values), csr.values())
+
+
+def test_a_sparse_matrix_of_anything_but_numbers_is_refused():
+    x, conv, edges = torch.randn(6, 5), FlexConv(5, 2), torch.randint(6, (2, 9))
+    rows = torch.sparse_coo_tensor(edges, torch.ones(9, 3), (6, 6, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        blocks = torch.eye(6).to_sparse_bsr((2, 2))
+    for matrix in (rows, blocks):
+        with pytest.raises(InputError, match="give one number for each edge"):
+            conv(x, matrix)

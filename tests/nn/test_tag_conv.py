@@ -43,6 +43,25 @@ def test_from_tag_conv_agrees_in_value_and_every_gradient(bias, normalize, weigh
         torch.testing.assert_close(got_grad / size, want_grad / size, rtol=2e-5, atol=2e-6)
 
 
+def test_arguments_by_place_mean_what_they_mean_there():
+    tag_conv = pytest.importorskip("torch_geometric.nn").TAGConv
+    flex, tag = FlexConv(5, 4, 3, False), tag_conv(5, 4, 2, False)
+    assert flex.bias is None and tag.bias is None and flex.normalize and tag.normalize
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "reference"])
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_weight_that_is_no_number_spoils_what_it_spoils_there(learned, backend):
+    tag = pytest.importorskip("torch_geometric.nn").TAGConv(5, 2, K=1)
+    flex, ring = FlexConv.from_tag_conv(tag), torch.arange(6)
+    flex.backend = backend
+    weight = torch.ones(6)
+    weight[0] = torch.nan
+    given = torch.randn(6, 5), torch.stack([ring, ring.roll(-1)]), weight.requires_grad_(learned)
+    assert flex(*given).isnan().equal(tag(*given).isnan())
+    assert flex(*given).isnan().any(1).tolist() == [False, True, True, False, False, False]
+
+
 def test_from_tag_conv_refuses_another_layer():
     with pytest.raises(InputError, match="not a Linear"):
         FlexConv.from_tag_conv(torch.nn.Linear(2, 2))
