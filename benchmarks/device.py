@@ -235,6 +235,18 @@ def _run_share(
     workers.run([case for case in share if case.name not in outcome.cases], outcome)
 
 
+def _why_none(only: str, scale: str) -> str:
+    """Why no case is to be run; "" where one is."""
+    cases = suite(scale)
+    try:
+        if any(re.search(only, case.name) for case in cases):
+            return ""
+    except re.error as error:
+        return f"--only {only!r} is no regular expression: {error}"
+    groups = ", ".join(dict.fromkeys(case.group for case in cases))
+    return f"--only {only!r} is in no case's name: names begin with their group, one of {groups}"
+
+
 _INTERRUPTS = signal.SIGINT, signal.SIGTERM
 
 
@@ -266,6 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"there is no file {given.hiv}")
     if find_spec("pytest_benchmark") is None:
         parser.error("the cases need pytest-benchmark: pip install pytest-benchmark")
+    if why := _why_none(given.only, scale):
+        parser.error(why)
     options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
     before = {number: signal.signal(number, _interrupt) for number in _INTERRUPTS}
     try:

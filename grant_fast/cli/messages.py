@@ -194,8 +194,9 @@ def report_skipped(failures: Sequence[tuple[int, str]], source: str, fate: str) 
     from ..data.table import molecules_in
 
     if failures:
-        shown = few([f"row {row}{_quoted(text)}" for row, text in failures])
         what = molecules_in(source)
+        none = " (empty)" if what == "SMILES" else ""  # the text of a structure is its title
+        shown = few([f"row {row}{_quoted(text) or none}" for row, text in failures])
         several = "s" * (len(failures) > 1 and what != "SMILES")
         say(f"{len(failures)} unparsable {what}{several} {fate}: {shown}")
 

@@ -89,6 +89,21 @@ def _option(spec: "dataclasses.Field[Any]", heading: str | None) -> inspect.Para
     )
 
 
+def as_options(given: dict[str, Any]) -> list[str]:
+    """The words that give these fields to a command."""
+    words = []
+    for name, value in given.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif name == "target":  # a column's name may hold a comma
+            words += [word for column in value for word in ("--target", column)]
+        else:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words += [f"--{flag}", text]
+    return words
+
+
 def _shown(kind: Any) -> str | None:
     """How the help names what an option takes; None where its own way will do."""
     if get_origin(kind) is tuple:

@@ -85,7 +85,9 @@ def again() -> str:
 
 def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
     """What to say at Ctrl-C: how to go on, if there is something to go on with."""
-    return KeyboardInterrupt(f"interrupted; continue with: {command}" if can_go_on else "")
+    if can_go_on:
+        return KeyboardInterrupt(f"interrupted; continue with: {command}")
+    return KeyboardInterrupt("interrupted before training began: run the command again")
 
 
 def holds_run(out: Path, config: RunConfig) -> bool:

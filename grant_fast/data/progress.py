@@ -26,9 +26,15 @@ def track(items: Iterable[T], label: str, total: int, show: bool) -> Iterable[T]
 
 
 def _with_lines(items: Iterable[T], label: str, total: int, console: "Console") -> Iterator[T]:
-    last = time.monotonic()
+    last, said, count = time.monotonic(), 0, 0
+
+    def say() -> None:
+        console.print(f"{label}: {count:,} of {total:,}", highlight=False, soft_wrap=True)
+
     for count, item in enumerate(items, start=1):
         yield item
         if time.monotonic() - last > LINE_EVERY_SECONDS:
-            last = time.monotonic()
-            console.print(f"{label}: {count:,} of {total:,}", highlight=False, soft_wrap=True)
+            last, said = time.monotonic(), count
+            say()
+    if 0 < said < count:  # the last one, where any were said
+        say()

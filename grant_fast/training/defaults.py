@@ -7,6 +7,7 @@ should end while its user is watching. What small sets of molecules have was cho
 validation error on ESOL, FreeSolv and lipophilicity.
 """
 
+import dataclasses
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
@@ -106,3 +107,13 @@ def config_of(given: dict[str, Any], dataset: "Dataset | None" = None) -> RunCon
         name = dataset.name if dataset.encoder is None else "molecules"
         suits = defaults_for(name, len(dataset.graphs), layers)
     return RunConfig(**{**suits, **given})
+
+
+def given_of(config: RunConfig, dataset: "Dataset") -> dict[str, Any]:
+    """What `config_of` has to be given to make this config, the source apart."""
+    given: dict[str, Any] = {}
+    for _ in range(2):  # what suits the data depends on the number of layers, if that is given
+        usual = config_of({"source": config.source, **given}, dataset)
+        values = {spec.name: getattr(config, spec.name) for spec in dataclasses.fields(config)}
+        given |= {name: v for name, v in values.items() if v != getattr(usual, name)}
+    return given

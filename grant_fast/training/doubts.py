@@ -139,13 +139,25 @@ def _few_to_judge_by(dataset: Dataset, metric: str) -> list[str]:
     task, lines = dataset.task, []
     for part in ("valid", "test"):
         y = targets_of(dataset.graphs, dataset.split[part])
-        count, what = int(measured(y, task).reshape(len(y), -1).any(1).sum()), str(task.level)
-        if task.kind == "binary" and metric in _OF_TWO and count >= _FEW:
-            count, what = min((int((y == 1).sum()), "positive"), (int((y == 0).sum()), "negative"))
+        count = int(measured(y, task).reshape(len(y), -1).any(1).sum())
+        what, of = str(task.level), ""
+        if metric in _OF_TWO and count >= _FEW and (classes := _two_classes(task)):
+            sizes = [int((y == number).sum()) for number in (0, 1)]
+            count, (what, of) = min(zip(sizes, classes, strict=True))
         if 0 < count < _FEW:
-            some = f"{count} {what}{'s' * (count > 1)}"
+            some = f"{count} {what}{'s' * (count > 1)}{of}"
             lines.append(f"{part} has only {some}, so its {metric} says little")
     return lines
+
+
+def _two_classes(task: Task) -> list[tuple[str, str]]:
+    """What a graph of each of two classes is called, which may be many: a noun, and what follows
+    it; of other tasks none."""
+    if task.kind == "binary":
+        return [("negative", ""), ("positive", "")]
+    if task.kind == "multiclass" and task.num_outputs == 2:
+        return [(task.level, f" of class {name}") for name in task.class_names or ("0", "1")]
+    return []
 
 
 def _classes_among(y: Tensor, task: Task, is_table: bool) -> list[str]:
@@ -186,16 +198,23 @@ def _stand_ins(y: Tensor, task: Task) -> list[str]:
     names = names_of(task, y.shape[1])
     lines = []
     for name, column in zip(names, y.T, strict=True):
-        values, counts = column[~column.isnan()].unique(return_counts=True)
-        for at, rest in ((0, values[1:]), (-1, values[:-1])):
-            value = float(values[at]) if len(rest) > 1 else 0.0
-            nines = value == round(value) and re.fullmatch("-?99+", str(int(value)))
-            if nines and (rest - value).abs().min() > rest[-1] - rest[0]:
-                count = int(counts[at])
-                labels = "labels of target {} are" if count > 1 else "label of target {} is"
-                what = f"{count} {labels.format(name)} {int(value)}, far from all others"
-                lines.append(f'{what}: if that means "not measured", empty such cells')
+        for value in _nines(column):
+            count = int((column == value).sum())
+            labels = f"labels of target {name} are" if count > 1 else f"label of target {name} is"
+            what = f"{count} {labels} {int(value)}, far from all others"
+            lines.append(f'{what}: if that means "not measured", empty such cells')
     return lines
+
+
+def _nines(column: Tensor) -> list[float]:
+    """The values, such as -999, that a target takes far from all others."""
+    values, found = column[~column.isnan()].unique(), []
+    for at, rest in ((0, values[1:]), (-1, values[:-1])):
+        value = float(values[at]) if len(rest) > 1 else 0.0
+        nines = value == round(value) and re.fullmatch("-?99+", str(int(value)))
+        if nines and (rest - value).abs().min() > rest[-1] - rest[0]:
+            found.append(value)
+    return found
 
 
 def _classes_of_no_word(y: Tensor, task: Task) -> list[str]:
@@ -217,6 +236,10 @@ def _comparable(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     y, task = dataset.graphs.y, dataset.task
     assert y is not None
     labels = y.double().masked_fill(~measured(y, task), torch.nan).reshape(len(y), -1)
-    if task.kind == "regression":
-        return labels.cpu().numpy(), np.array(Scaling.fit(labels).deviation)
-    return labels.cpu().numpy(), np.zeros(labels.shape[1])
+    if task.kind != "regression":
+        return labels.cpu().numpy(), np.zeros(labels.shape[1])
+    likely = labels.clone()  # stand-ins would let nearly all others agree
+    for column in likely.T:
+        for value in _nines(column):
+            column[column == value] = torch.nan
+    return labels.cpu().numpy(), np.array(Scaling.fit(likely).deviation)

@@ -36,8 +36,8 @@ def save_figure(figure: Any, path: Path, title: str) -> None:
         figure.savefig(temporary, format="png", dpi=150)
 
 
-def frame(axis: Any, values: Sequence[float | None]) -> None:
-    """Vertical limits within which every curve can be read.
+def frame(axis: Any, values: Sequence[float | None], best: float | None = None) -> None:
+    """Vertical limits within which every curve can be read, and the best value, if there is one.
 
     A wild first epoch runs out of the frame. Values that span more than a factor of ten, as where
     one arm diverges, get a logarithmic axis.
@@ -48,6 +48,8 @@ def frame(axis: Any, values: Sequence[float | None]) -> None:
     if not len(known):
         return
     low, high = np.quantile(known, [0.005, 0.97])
+    if best is not None and np.isfinite(best):
+        low, high = min(low, best), max(high, best)
     if 0 < 10 * low < high:
         axis.set_yscale("log", nonpositive="clip")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -69,6 +71,9 @@ def dress(axis: Any) -> None:
 
 
 def draw_constant(axis: Any, loss: float) -> None:
-    """The loss of the same prediction everywhere."""
-    look = {"color": "#444444", "linewidth": 1, "linestyle": "-.", "zorder": 1}
-    axis.axhline(loss, label="constant guess", **look)
+    """The loss of the same prediction everywhere, on a framed axis; with a name for the legend
+    where it is within the frame."""
+    line = axis.axhline(loss, color="#444444", linewidth=1, linestyle="-.", zorder=1)
+    low, high = axis.get_ylim()
+    if low <= loss <= high:
+        line.set_label("constant guess")

@@ -264,9 +264,14 @@ def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
         InputError: names the first setting that differs.
     """
     if unlike := difference(saved, config):
+        as_long = dataclasses.replace(config, epochs=saved.epochs)
+        why = ""
+        if config.epochs > saved.epochs and not difference(saved, as_long):
+            why = f"a run of {saved.label} cannot be lengthened, as how many epochs there are "
+            why += "decides what each of them shows; "
         raise InputError(
             f"{origin}: the run was made with {unlike}: "
-            "keep to its own settings, or give another folder"
+            f"{why}keep to its own settings, or give another folder"
         )
 
 

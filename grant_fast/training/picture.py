@@ -32,6 +32,7 @@ def draw_run(path: Path, run: Run, dataset: Dataset, answers: Tensor | None) -> 
     tested = None if answers is None else _tested(dataset, answers)
     panels = 2 if tested is None else 3
     figure = new_figure(4.6 * panels, 4.2)
+    figure.get_layout_engine().set(w_pad=0.12)  # inches; a label would touch the panel before it
     axes = figure.subplots(1, panels)
     _draw_losses(axes[0], run)
     _draw_metric(axes[1], run)
@@ -71,11 +72,14 @@ def _draw_losses(axis: Any, run: Run) -> None:
     _draw_curve(axis, [r.epoch for r in records], losses, color=ORANGE, label=f"training{of}")
     epochs, valid = [r.epoch for r in validated], [r.valid_loss for r in validated]
     _draw_curve(axis, epochs, valid, color=BLUE, label="validation")
+    frame(axis, [*losses, *valid])
     if result.constant_loss is not None:
         draw_constant(axis, result.constant_loss)
-    frame(axis, [*losses, *valid])
     axis.set_ylabel("loss")
-    axis.legend(frameon=False)
+    # Above, where the other panels have their titles: within, it would cover a curve.
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "ncols": 3}
+    spare = {"fontsize": 8, "handlelength": 1.4, "handletextpad": 0.5, "columnspacing": 1}
+    axis.legend(frameon=False, **place, **spare)
 
 
 def _draw_curve(axis: Any, epochs: list[int], values: list[Any], **look: Any) -> None:
@@ -91,19 +95,20 @@ def _draw_metric(axis: Any, run: Run) -> None:
         axis.plot([result.best_epoch], [result.valid_metric], "o", color=BLUE)
         best = f"best: {result.valid_metric:.4g}, at epoch {result.best_epoch}"
         axis.set_title(best, fontsize=10)
-    frame(axis, [*values, result.valid_metric])
+    frame(axis, values, best=result.valid_metric)
     better = "higher" if result.higher_is_better else "lower"
     axis.set_ylabel(f"validation {result.metric} ({better} is better)")
 
 
 def _draw_parity(axis: Any, truth: np.ndarray, said: np.ndarray, name: str) -> None:
     ends = [min(truth.min(), said.min()), max(truth.max(), said.max())]
-    axis.plot(ends, ends, color=GREY, linewidth=1, linestyle="-.")
+    axis.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", label="perfect")
     faint = max(0.08, min(0.8, _SOLID / len(truth)))
     axis.plot(truth, said, "o", color=BLUE, markersize=4, markeredgewidth=0, alpha=faint)
     axis.set_aspect("equal", adjustable="datalim")
     axis.set_xlabel(name, parse_math=False)
     axis.set_ylabel(f"{name}, predicted", parse_math=False)
+    axis.legend(loc="upper left", frameon=False)
 
 
 def _draw_roc(axis: Any, truth: np.ndarray, said: np.ndarray, name: str = "1") -> None:

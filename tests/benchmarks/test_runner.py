@@ -138,6 +138,27 @@ def test_the_command_names_the_package_that_it_lacks(tmp_path, monkeypatch, caps
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("only", "says"),
+    [
+        (
+            "layers/",
+            "--only 'layers/' is in no case's name: names begin with their group, one of ",
+        ),
+        ("layer(", "--only 'layer(' is no regular expression: "),
+    ],
+)
+def test_a_choice_of_no_case_is_refused_before_any_work(tmp_path, capsys, only, says):
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as end:
+        device.main(["--out", str(out), "--device", "cpu", "--only", only])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and says in said and not out.exists()
+    if "one of" in says:
+        groups = said.strip().rsplit("one of ", 1)[1].split(", ")
+        assert set(groups) == {case.group for case in suite("cpu")}
+
+
 def test_a_check_that_no_time_is_left_for_is_passed_over_but_a_race_ends_all(tmp_path):
     options = SimpleNamespace(getoption={"until": time.time() + 9}.get)
     (case,) = cases("a")

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -76,6 +77,51 @@ def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
     assert "Not shown, as these seeds were not asked for: 4." in result.stdout
     line = fails("compare", "--resume", *few, "-o", out, "--lr", 0.1)
     assert "the run was made with lr=0.5, not 0.1" in line
+
+
+def comparison_in(out):
+    """The command that a comparison's page and numbers name, as words, and its settings."""
+    found = json.loads((out / "results.json").read_text())
+    assert f"\n\n    {found['command']}\n\n" in (out / "results.md").read_text()
+    return shlex.split(found["command"]), found["config"]
+
+
+def test_what_was_taken_up_names_a_command_that_makes_it_anew(molecules, tmp_path, monkeypatch):
+    out, moved = tmp_path / "x y", tmp_path / "moved.csv"
+    settings = ["--target", "size", "--target", "toxic", "--split", "random", "--epochs", 1]
+    settings += ["--orders", "3,2", "--dropout", 0.1, "--no-normalize", "--start-ratio", 0.5]
+    settings += ["--interval", 1, "--seed", 4, "--lr", 2e-5, "--device", "cpu"]
+    few = ["--arm", "random,grant-b", "--seeds", 1]
+    assert run("compare", molecules, *settings, *few, "-o", out).exit_code == 0
+    molecules.rename(moved)
+    assert run("compare", moved, "--resume", "-o", out, "--seeds", 2).exit_code == 0
+    (name, *words), config = comparison_in(out)
+    assert name == "grant-fast" and words[:2] == ["compare", str(moved)]
+    assert words[-6:] == ["--arm", "grant-b", "--seeds", "2", "-o", str(out)]
+    monkeypatch.setattr("sys.argv", [name, *words[:-1], str(tmp_path / "anew")])
+    assert run(*words[:-1], tmp_path / "anew").exit_code == 0
+    again, same = comparison_in(tmp_path / "anew")
+    assert same == config and again == [name, *words[:-1], str(tmp_path / "anew")]
+    runs = [{p.relative_to(f) for p in f.glob("*/seed-*")} for f in (out, tmp_path / "anew")]
+    assert runs[0] == runs[1] and len(runs[0]) == 6
+
+
+@pytest.mark.parametrize(
+    ("arms", "named"),
+    [
+        ([], []),
+        (["--arm", "infobatch"], ["--arm", "infobatch"]),
+        (["--arm", "random"], ["--arm", "random,full-equal-budget"]),
+    ],
+)
+def test_a_comparison_that_was_taken_up_names_its_arms(tmp_path, arms, named):
+    words = ["compare", *SMALL, "--epochs", 1, "--seeds", 1, *arms, "-o", tmp_path]
+    assert run(*words).exit_code == 0
+    assert run("compare", "--resume", "-o", tmp_path).exit_code == 0
+    (_, *found), _ = comparison_in(tmp_path)
+    device, size = ["--device", "cpu"], ["--batch-size", "4"]
+    settings = ["--graphs", "20", "--epochs", "1", *size, *device]
+    assert found == ["compare", "gen-reg", *settings, *named, "--seeds", "1", "-o", str(tmp_path)]
 
 
 def test_compare_always_brings_its_controls(tmp_path):

@@ -15,6 +15,8 @@ from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.records import read_run
 from tests.cli.runs import ENVIRONMENT, SMALL, run
 
+NOTHING_YET = "interrupted before training began: run the command again"
+
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp_path, sent):
@@ -138,7 +140,26 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
         if begun or words[0] == "compare":  # whose folder says what is to be done
             assert said.startswith("interrupted; continue with: grant-fast")
         else:
-            assert said == "interrupted"
+            assert said == NOTHING_YET
+
+
+@pytest.mark.parametrize(
+    "words", [["train", *SMALL], ["compare", *SMALL], ["reproduce", "gen-reg"]]
+)
+def test_an_interrupt_while_data_are_read(tmp_path, monkeypatch, words):
+    few = ["--graphs", 20, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "x"]
+
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"grant_fast.cli.commands.{words[0]}.load", interrupt)
+        result = run(*words, *few)
+    assert (result.exit_code, result.stderr.splitlines()) == (130, [NOTHING_YET])
+    assert run(*words, *few).exit_code == 0
+    monkeypatch.setattr(f"grant_fast.cli.commands.{words[0]}.load", interrupt)
+    result = run(*words, *few, "--resume")
+    assert result.stderr.startswith("interrupted; continue with: grant-fast")
 
 
 @pytest.mark.parametrize("words", [["compare", *SMALL], ["reproduce", "gen-reg", "--graphs", 20]])
@@ -153,7 +174,7 @@ def test_what_an_interrupted_overwrite_has_not_touched_is_not_to_be_gone_on_with
 
     monkeypatch.setattr("grant_fast.studies.compare._warm_up", interrupt)
     result = run(*words, "--epochs", 2, "--overwrite")
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "interrupted")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, NOTHING_YET)
     result = run(*words, "--epochs", 1, "--seeds", 2, "--resume")
     assert result.stderr.splitlines()[-1].startswith("interrupted; continue with: grant-fast")
 

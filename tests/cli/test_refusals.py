@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grant_fast.cli.messages import report_skipped
 from grant_fast.training.config import RunConfig
 from grant_fast.training.records import read_run
 from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run
@@ -105,6 +106,18 @@ def test_unparsable_smiles_are_counted_or_fatal(molecules, tmp_path):
         file.write("C),1,1,1\n")
     line = fails("train", molecules, *SIZE, "--strict")
     assert "row 32: 'C(' is not a valid SMILES (2 such in the file)" in line
+
+
+def test_a_molecule_that_is_not_there_is_said_to_be_none(molecules, tmp_path):
+    with open(molecules, "a") as file:
+        file.write(" ,1,1,1\nC(,1,1,1\n")
+    result = run("pack", molecules, "--target", "size", "-o", tmp_path / "x.gfast")
+    assert "2 unparsable SMILES skipped: row 32 (empty), row 33 'C('\n" in result.stderr
+
+
+def test_a_structure_without_a_title_may_have_atoms(capsys):
+    report_skipped([(3, ""), (4, "water")], "x.sdf", "skipped")
+    assert "structures skipped: row 3, row 4 'water'\n" in capsys.readouterr().err
 
 
 def test_truncated_and_foreign_packed_files_are_named(tmp_path):

@@ -338,6 +338,15 @@ def test_an_arm_that_diverges_leaves_the_others_readable(tmp_path, figures):
     assert all("e" not in label.get_text() for label in figures[0].axes[0].get_yticklabels())
 
 
+def test_a_constant_guess_is_named_where_it_can_be_seen(tmp_path, figures):
+    (run,) = make_runs({"full": [0.8]})
+    for loss in (run.history[0].valid_loss, 1e6):
+        guessed = Run(replace(run.result, constant_loss=loss), run.history)
+        draw_curves(tmp_path / "curves.png", [guessed], "title")
+    named = [[t.get_text() for t in figure.legends[0].get_texts()] for figure in figures]
+    assert named == [["full", "constant guess"], ["full"]]
+
+
 def test_short_times_are_seconds_and_many_graphs_thousands(tmp_path, figures):
     runs = make_runs({"full": [0.8]})
     history = [replace(r, train_seconds=r.epoch / 20, graphs_seen=10**5) for r in runs[0].history]

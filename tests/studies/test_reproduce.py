@@ -51,6 +51,7 @@ def test_the_table_has_the_papers_rows_and_ours_and_says_what_differs(finished):
         assert "2 epochs instead of 500" in text
         assert "18 / 6 / 6 graphs instead of 30,000 / 10,000 / 10,000" in text
         assert "at random" in text and "transpose, which matters here" in text
+    assert table.startswith("# gen-cls, 18 / 6 / 6 graphs to train")
     assert "true ROC-AUC" in table and (out / "curves.png").exists()
 
 
@@ -231,6 +232,7 @@ def test_data_of_ones_own_take_the_place_of_the_recipes(tmp_path):
     result = run("reproduce", "ogbg-molhiv", *words)
     assert result.exit_code == 0, result.output
     assert "The data come from rings.gfast" in result.stdout
+    assert (out / "results.md").read_text().startswith("# ogbg-molhiv: rings")
     wrong = run("reproduce", "QM9", *words, "--overwrite")
     assert wrong.exit_code == 1
     assert "QM9 is judged by mae" in wrong.stderr and "is a binary task" in wrong.stderr

@@ -98,6 +98,18 @@ def test_molecules_whose_labels_contradict(tmp_path: Path) -> None:
     ]
 
 
+def test_labels_that_mean_not_measured_do_not_hide_contradictions(tmp_path: Path) -> None:
+    """As they would where they widened the deviation."""
+    rows = [*spread(["-999"] * 2), ("OCCC", 2.9)]  # CCCCO, say; CCCO is in row 4 with 0.2
+    lines = [line for line in said(tmp_path, rows) if "in training" not in line]
+    assert lines == [
+        "2 labels of target y are -999, far from all others: "
+        'if that means "not measured", empty such cells',
+        "1 molecule occurs more than once, or as isomers that look alike, with labels that "
+        "differ by more than a standard deviation, for example in rows 4 and 32",
+    ]
+
+
 def test_labels_of_atoms_are_not_compared(tmp_path: Path) -> None:
     pytest.importorskip("rdkit")
     pytest.importorskip("ogb")
@@ -252,6 +264,36 @@ def test_a_split_with_next_to_no_graphs_or_none_of_a_class_is_named(
         "valid has only 2 negatives, so its roc_auc says little",
         "test has only 1 positive, so its roc_auc says little",
     ]
+
+
+@pytest.mark.parametrize("names", [("dead", "alive"), ()])
+def test_two_classes_with_names_are_counted_too(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(module, "_FEW", FEW)
+    dataset, y = make_dataset("multiclass", num_graphs=60), torch.arange(60) % 2
+    parts = {"train": torch.arange(20), "valid": torch.arange(20, 40), "test": torch.arange(40, 60)}
+    dataset = replace(dataset, split=parts, task=Task("multiclass", num_outputs=2, names=names))
+    dataset.graphs.y = y
+
+    def found(metric: str) -> list[str]:
+        lines = doubts(dataset, RunConfig(metric=metric))
+        return [line for line in lines if "so its" in line]
+
+    assert found("roc_auc") == []
+    y[20:39] = 1
+    y[20:22], y[22:30] = 0, -100  # not measured
+    y[40:] = 0
+    y[47] = 1
+    dataset.graphs.y = y
+    dead, alive = names or ("0", "1")
+    assert found("ap") == [
+        f"valid has only 2 graphs of class {dead}, so its ap says little",
+        f"test has only 1 graph of class {alive}, so its ap says little",
+    ]
+    assert found("accuracy") == []
+    dataset.task = Task("multiclass", num_outputs=3)
+    assert found("roc_auc") == []
 
 
 @pytest.mark.parametrize(("rare", "share"), [(2, "90%"), (1, "95%"), (3, None), (0, None)])

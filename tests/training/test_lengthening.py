@@ -56,8 +56,12 @@ def test_more_patience_lengthens_a_run_that_had_run_out_of_it(tmp_path, config):
 @pytest.mark.parametrize("arm", ARMS[1:])
 def test_what_depends_on_the_number_of_epochs_is_not_lengthened(tmp_path, config, arm):
     Trainer(make_dataset(), config(arm=arm, epochs=2), tmp_path).fit()
-    with pytest.raises(InputError, match="was made with epochs=2, not 4: keep to its own"):
+    said = f"was made with epochs=2, not 4: a run of {arm} cannot be lengthened, as how many epochs"
+    with pytest.raises(InputError, match=said):
         Trainer(make_dataset(), config(arm=arm, epochs=4), tmp_path, resume=True)
+    for other in ({"epochs": 1}, {"epochs": 4, "lr": 0.5}):
+        with pytest.raises(InputError, match=r"was made with epochs=2, not \d: keep to its own"):
+            Trainer(make_dataset(), config(**{"arm": arm, **other}), tmp_path, resume=True)
 
 
 @pytest.mark.parametrize(

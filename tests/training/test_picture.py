@@ -69,6 +69,49 @@ def test_it_shows_how_the_loss_and_the_metric_went(tmp_path, figures, arm):
     assert figures[0].get_suptitle() == f"{make_dataset('regression').name}, {arm}"
 
 
+def test_what_is_outside_the_frame_is_not_in_the_legend(tmp_path, figures):
+    data = make_dataset("regression")
+    train(data, tmp_path, **TINY)
+    run = read_run(tmp_path)
+    highest = max(r.valid_loss for r in run.history)
+    for loss in (highest, 1e6, None):
+        other = replace(run, result=replace(run.result, constant_loss=loss))
+        draw_run(tmp_path / "run.png", other, data, None)
+    legends = [figure.axes[0].get_legend().get_texts() for figure in figures[1:]]
+    curves = ["training", "validation"]
+    assert [text.get_text() for text in legends[1]] == curves
+    assert [text.get_text() for text in legends[2]] == curves
+
+
+def test_no_panel_covers_another_and_the_legend_no_curve(tmp_path, figures):
+    data = make_dataset("binary")
+    train(data, tmp_path, **TINY, arm="grant-b", metric="roc_auc")
+    answers = torch.rand(len(data.split["test"]), 1)
+    draw_run(tmp_path / "run.png", read_run(tmp_path), data, answers)
+    figure = figures[-1]
+    losses, metric, test = figure.axes
+    for one, other in ((losses, metric), (metric, test)):
+        gap = other.yaxis.label.get_window_extent().x0 - one.get_window_extent().x1
+        assert gap > 0.1 * figure.dpi
+    legend = losses.get_legend().get_window_extent()
+    assert legend.y0 >= losses.get_window_extent().y1
+    assert legend.x1 < metric.get_tightbbox().x0
+
+
+@pytest.mark.parametrize("best", [0, 30])
+def test_the_best_epoch_is_within_the_frame(tmp_path, figures, best):
+    """Though the highest metrics of a long run are beyond it, as the highest losses are."""
+    data = make_dataset("binary")
+    train(data, tmp_path, **TINY)
+    run = read_run(tmp_path)
+    history = [replace(run.history[-1], epoch=e + 1, valid_metric=0.7) for e in range(60)]
+    history[best] = replace(history[best], valid_metric=0.9)
+    result = replace(run.result, best_epoch=best + 1, valid_metric=0.9)
+    draw_run(tmp_path / "run.png", replace(run, result=result, history=tuple(history)), data, None)
+    low, high = figures[-1].axes[1].get_ylim()
+    assert low < 0.7 < 0.9 < high
+
+
 def test_of_a_regression_it_shows_predictions_against_labels(tmp_path, figures):
     data = of_one_target("log$P")
     test = data.split["test"]
@@ -81,6 +124,10 @@ def test_of_a_regression_it_shows_predictions_against_labels(tmp_path, figures):
     draw_run(tmp_path / "run.png", run, data, answers)
     axis = figures[1].axes[2]
     _, points = lines(axis)
+    (named,) = axis.get_legend().get_texts()
+    assert named.get_text() == "perfect"
+    guess = figures[1].axes[0].get_lines()[-1]
+    assert axis.get_lines()[0].get_linestyle() != guess.get_linestyle()
     expected = torch.cat([y[test], answers], 1)[1:]
     np.testing.assert_allclose(points, expected)
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("log$P", "log$P, predicted")

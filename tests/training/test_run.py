@@ -12,7 +12,7 @@ import torch
 from grant_fast.errors import InputError
 from grant_fast.files import alone_in
 from grant_fast.training.answers import write_tables
-from grant_fast.training.defaults import check_heeded, config_of, defaults_for
+from grant_fast.training.defaults import check_heeded, config_of, defaults_for, given_of
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train, train_to_the_end
 from grant_fast.training.trainer import Trainer
@@ -110,6 +110,24 @@ def test_what_suits_data_goes_by_what_they_are_and_not_by_their_name():
     settings = {"source": "gen-reg.csv"}
     assert config_of(settings, data).norm == "layer_norm"
     assert config_of(settings, replace(data, encoder="atom")).norm == "batch_norm"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"orders": (5, 3)},
+        {"orders": (4, 3, 2), "hidden_channels": (64,)},
+        {"orders": (2, 2, 2, 2, 2), "dropout": (0.1,), "embedding": 32, "head": 7, "seed": 2},
+        {"norm": "none", "clip": 1.5, "normalize": False, "step_every": "epoch", "pass_size": 3},
+    ],
+)
+def test_what_a_config_was_given_can_be_told(given):
+    data = replace(make_dataset("binary"), encoder="atom")
+    config = config_of({"source": "x.csv", **given}, data)
+    found = given_of(config, data)
+    assert config_of({"source": "x.csv", **found}, data) == config
+    assert found.keys() <= given.keys() | {"hidden_channels", "dropout"}
 
 
 def test_small_sets_get_wider_networks_and_smaller_ones_more_epochs():

@@ -1,6 +1,8 @@
 """`grant-fast compare`."""
 
 import dataclasses
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,11 +10,11 @@ import typer
 
 from ...errors import InputError
 from ...files import unzipped_name
-from ...training.config import ARMS, ON_REQUEST
-from ...training.defaults import config_of
+from ...training.config import ARMS, ON_REQUEST, RunConfig
+from ...training.defaults import config_of, given_of
 from ..entry import SEEDS, SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_stay, show_results
-from ..options import with_settings
+from ..options import as_options, with_settings
 from ..runs import again, command, holds_comparison, interrupted, load, use_fitting_threads
 from ..terminal import busy, readable, stderr
 
@@ -86,19 +88,21 @@ def compare(
     chosen, seeds = chosen or list(ARMS), seeds or SEEDS
     config = saved or config_of(given)  # nonsense is refused before data are read
     check_free(out, resume, overwrite, COMPARISON, config.source)
-    dataset = load(config, out if source is None else None).grouped()
-    # Another process may have been quicker.
-    check_free(out, resume, overwrite, COMPARISON, config.source)
-    config = saved or config_of(given, dataset)
-    use_fitting_threads(config, dataset.graphs)
-    observers: list[Any] = [TensorBoard()] if tensorboard else []
-    with busy("looking at the data"):
-        every, about = with_controls(chosen), described(dataset, config)
-    stay = described_stay(config, every)
-    about += stay
-    if saved is not None:
-        about.append(f"continues {out}: {', '.join(every)}; {seeds} seed{'s' * (seeds != 1)} each")
     try:
+        dataset = load(config, out if source is None else None).grouped()
+        # Another process may have been quicker.
+        check_free(out, resume, overwrite, COMPARISON, config.source)
+        config = saved or config_of(given, dataset)
+        use_fitting_threads(config, dataset.graphs)
+        observers: list[Any] = [TensorBoard()] if tensorboard else []
+        with busy("looking at the data"):
+            every, about = with_controls(chosen), described(dataset, config)
+        stay = described_stay(config, every)
+        about += stay
+        if saved is not None:
+            about.append(
+                f"continues {out}: {', '.join(every)}; {seeds} seed{'s' * (seeds != 1)} each"
+            )
         with ConsoleObserver(stderr(), seeds * len(every), about) as shown:
             runs = run_all(
                 dataset,
@@ -111,7 +115,8 @@ def compare(
             )
         title = title_of(dataset)
         summaries = summarize(runs)
-        sentences = write_report(out, runs, summaries, title, command(), config, stay)
+        how = command() if saved is None else _anew(config, dataset, out, every, seeds)
+        sentences = write_report(out, runs, summaries, title, how, config, stay)
         draw_curves(out / CURVES_FILE, runs, title)
     except KeyboardInterrupt:
         raise interrupted(resume or holds_comparison(out, config), again()) from None
@@ -119,6 +124,18 @@ def compare(
     result = runs[0].result
     table = terminal_table(summaries, result.metric, result.higher_is_better, title)
     show_results(out, table, sentences)
+
+
+def _anew(config: RunConfig, dataset: Any, out: Path, arms: Sequence[str], seeds: int) -> str:
+    """The command that makes a comparison from the start which was taken up from its folder."""
+    from ...studies.compare import CONTROLS
+
+    given = given_of(dataclasses.replace(config, arm="full"), dataset)
+    chosen = [arm for arm in arms if arm not in CONTROLS] or CONTROLS  # which always run
+    words = ["grant-fast", "compare", config.source, *as_options(given)]
+    if chosen != _TEACHERS:
+        words += ["--arm", ",".join(chosen)]
+    return shlex.join([*words, "--seeds", str(seeds), "-o", str(out)])
 
 
 def _not_shown(there: list[tuple[str, int]], runs: list["Run"]) -> list[str]:

@@ -89,17 +89,17 @@ def reproduce(
         seeds = num_seeds(begun(out), config.seed) or None
     seeds = seeds or SEEDS
     check_free(out, resume, overwrite, COMPARISON, config.source)
-    dataset = load(config)
-    if config.metric not in metrics_for(dataset.task):
-        raise InputError(
-            f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
-            f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
-        )
-    # Another process may have been quicker.
-    check_free(out, resume, overwrite, COMPARISON, config.source)
-    use_fitting_threads(config, dataset.graphs)
-    baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
     try:
+        dataset = load(config)
+        if config.metric not in metrics_for(dataset.task):
+            raise InputError(
+                f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
+                f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
+            )
+        # Another process may have been quicker.
+        check_free(out, resume, overwrite, COMPARISON, config.source)
+        use_fitting_threads(config, dataset.graphs)
+        baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
         with ConsoleObserver(stderr(), seeds * num_arms) as shown:
             runs, rows = run_all(
@@ -112,7 +112,9 @@ def reproduce(
                 resume=resume,
                 observer=shown,
             )
-        title = f"{recipe.name}: {title_of(dataset)}"
+        title = title_of(dataset)
+        if dataset.name != recipe.name:  # as of other data, or of a file of them
+            title = f"{recipe.name}: {title}"
         differences = known_differences(recipe, dataset, config, seeds, resolve_device(device))
         write_reproduction(out, recipe, config, rows, title, differences, command())
         draw_curves(out / CURVES_FILE, runs, title)

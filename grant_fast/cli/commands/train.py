@@ -58,12 +58,12 @@ def train(
     if saved is None:
         check_heeded(config, given)
     check_free(out, resume, overwrite, source=config.source)
-    # As the trainer wants it, which else would hold a second one.
-    dataset = load(config, out / CONFIG_FILE if source is None else None).grouped()
-    config = saved or config_of(changes, dataset)
-    use_fitting_threads(config, dataset.graphs)
-    observers: list[Any] = [TensorBoard()] if tensorboard else []
     try:
+        # As the trainer wants it, which else would hold a second one.
+        dataset = load(config, out / CONFIG_FILE if source is None else None).grouped()
+        config = saved or config_of(changes, dataset)
+        use_fitting_threads(config, dataset.graphs)
+        observers: list[Any] = [TensorBoard()] if tensorboard else []
         with busy("looking at the data"):
             trainer = Trainer(dataset, config, out, resume=resume)
             share = described_share(config, len(dataset.split["train"]))
