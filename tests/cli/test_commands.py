@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 import re
-import subprocess
 import sys
 from functools import cache
 
@@ -12,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-import grant_fast
 from grant_fast import PackedGraphs
-from grant_fast.cli import messages, runs, terminal
+from grant_fast.cli import messages, runs
 from grant_fast.data.load import load_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
-from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, lines_of, run
+from tests.cli.runs import SIZE, SMALL, SMILES, fails, lines_of, run
 
 
 def test_train_leaves_a_whole_run_folder(trained):
@@ -158,40 +156,6 @@ def test_tiny_and_huge_values_keep_their_digits(tmp_path):
     assert re.search(
         r"test mae: \d\.\d+e-\d\d, rmse \d\.\d+e-\d\d, r2 ", run("train", table, *words).stdout
     )
-
-
-def test_words_beyond_a_terminals_alphabet_are_replaced_and_end_nothing():
-    words = [sys.executable, "-m", "grant_fast", "train", "--help"]
-    environment = ENVIRONMENT | {"PYTHONIOENCODING": "cp1252"}
-    done = subprocess.run(words, env=environment, capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"Options" in done.stdout and "κ".encode() not in done.stdout and b"?" in done.stdout
-
-
-def test_the_help_says_how_data_are_split_and_shortened_by_default():
-    words = " ".join(re.sub("[│╭╮╰╯─]", " ", run("train", "--help").stdout).split())
-    assert (
-        "How to split the data; one of random, scaffold. Default: the published or packed" in words
-    )
-    assert "Use only the first N graphs (published splits: the first of each part" in words
-    assert "The type of task; one of auto" in words and "multilabel. Default: auto." in words
-
-
-def test_the_help_lists_the_settings_under_headings():
-    lines = run("train", "--help").stdout.splitlines()
-    heading, under = "", {}
-    for line in lines:
-        if line.startswith("╭─"):
-            heading = line.strip("╭─╮ ")
-        if option := re.match(r"│[ *]+--([a-z-]+)", line):
-            under[option[1]] = heading
-    assert list(dict.fromkeys(under.values())) == [
-        *("Options", "Data", "Network", "Training", "Which graphs to train on", "Validation")
-    ]
-    assert {under["out"], under["seed"], under["device"], under["help"]} == {"Options"}
-    assert {under[name] for name in ("smiles-column", "target", "strict")} == {"Data"}
-    assert under["init"] == "Network" and under["standardize"] == "Training"
-    assert under["interval"] == "Which graphs to train on" and under["patience"] == "Validation"
 
 
 @pytest.mark.parametrize(
@@ -379,11 +343,6 @@ def test_pack_train_and_predict_on_a_packed_file(tmp_path):
         assert shares[int(likely)] == max(shares)
 
 
-def test_version_is_that_of_the_package():
-    result = run("--version")
-    assert result.exit_code == 0 and result.stdout == f"grant-fast {grant_fast.__version__}\n"
-
-
 def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     for orders, rates in (("3,2", [0.27]), ("3", []), ("2,2,2", [0.27, 0.0])):
         out = tmp_path / orders
@@ -416,48 +375,3 @@ def test_a_run_on_a_share_of_the_graphs_says_so(settings, said):
     lines = messages.described_share(RunConfig(**settings), 10_001)
     remedy = "--arm full takes all, which is slower and often more accurate"
     assert lines == ([f"{said}{remedy})"] if said else [])
-
-
-@pytest.mark.parametrize(
-    ("chosen", "count"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
-)
-def test_threads_spin_briefly_unless_the_user_chose(chosen, count, monkeypatch):
-    environment = dict(chosen)
-    monkeypatch.setattr("os.environ", environment)
-    terminal.wait_briefly()
-    assert environment.get("GOMP_SPINCOUNT") == count
-
-
-@pytest.mark.parametrize(
-    ("width", "chosen", "cores", "threads", "settings", "nodes"),
-    [
-        (32, "", 2, 1, {}, None),
-        (32, "", 1, 1, {}, None),
-        (32, "", 6, 3, {}, None),
-        (32, "", 64, 4, {}, None),
-        (33, "", 2, 2, {}, None),
-        (8, "2", 2, 2, {}, None),
-        (640, "", 64, 4, {"batch_size": 3}, 10),
-        (640, "", 64, 64, {"batch_size": 3}, 667),
-        (640, "", 64, 64, {"batch_size": 3, "step_every": "epoch"}, 10),
-        (640, "16", 64, 64, {"batch_size": 3}, 10),
-    ],
-)
-def test_short_kernels_take_few_threads_unless_the_user_chose(
-    width, chosen, cores, threads, settings, nodes, monkeypatch
-):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if chosen:
-        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
-    before = torch.get_num_threads()
-    torch.set_num_threads(cores)
-    try:
-        graphs = None
-        if nodes is not None:
-            x, no_edges = torch.ones(2 * nodes, 1), torch.empty(2, 0)
-            graphs = PackedGraphs.from_arrays(x, no_edges, torch.arange(2 * nodes) // nodes)
-        runs.use_fitting_threads(RunConfig(hidden_channels=(width,), **settings), graphs)
-        assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
