@@ -55,7 +55,8 @@ class Dataset:
         left_out: columns that target="all" left out, as not all of their cells are numbers.
         says_parts: a column of the table that says train and test, and was not asked for.
         splitting: how the split was made, for people: random, scaffold, given (by a column), given
-            train/test (which says nothing of valid), published or stored.
+            train/test (which says nothing of valid), published, or stored in a file that does not
+            say how.
     """
 
     name: str
@@ -93,6 +94,18 @@ class Dataset:
             if tensor is not None:
                 crc = zlib.crc32(content(tensor.detach().cpu()), crc)
         return crc
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Task, split, and how many graphs train, validate, test and are missing, for a file."""
+        return {
+            "task": self.task.kind,
+            "targets": list(self.targets),
+            "split": self.splitting,
+            **dict(zip(PARTS, self.sizes, strict=True)),
+            "skipped": len(self.skipped),
+            "unlabelled": self.unlabelled,
+        }
 
     def check_split(self) -> None:
         """Refuse a split that is none (InputError): its parts are "train", "valid" and "test", hold
@@ -197,6 +210,7 @@ class Dataset:
             "encoder": self.encoder,
             "targets": list(self.targets),
             "split": _split_to_text(self.split, graphs.ids.cpu()),
+            "splitting": self.splitting,
         }
         graphs.save(path)
 
@@ -262,7 +276,7 @@ def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -
         metric=metric,
         encoder=meta.get("encoder"),
         targets=tuple(meta.get("targets", ())),
-        splitting="stored",
+        splitting=str(meta.get("splitting", "stored")),
     )
 
 

@@ -14,6 +14,8 @@ from ..files import atomic_write_csv, atomic_write_text
 
 RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
+#: What result.json says besides the result: what it was learned from, and what it was made on.
+DATA, MADE_ON = "data", "made_on"
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,12 @@ def write_history(run_dir: Path, history: Sequence[EpochRecord]) -> None:
     atomic_write_csv(run_dir / METRICS_FILE, names, (vars(record).values() for record in history))
 
 
-def write_result(run_dir: Path, result: RunResult) -> None:
+def write_result(
+    run_dir: Path, result: RunResult, data: dict[str, Any], made_on: dict[str, Any]
+) -> None:
     """Write result.json, atomically; its presence says that the run is finished."""
-    text = json.dumps(dataclasses.asdict(result), indent=2)
+    about = {DATA: data, MADE_ON: made_on}
+    text = json.dumps(dataclasses.asdict(result) | about, indent=2, ensure_ascii=False)
     atomic_write_text(run_dir / RESULT_FILE, text + "\n")
 
 
@@ -136,7 +141,8 @@ def read_run(run_dir: Path) -> Run:
         InputError: a file is missing or was not written by this version.
     """
     try:
-        result = RunResult(**json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8")))
+        found = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
+        result = RunResult(**{name: found[name] for name in found if name not in (DATA, MADE_ON)})
         with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
             history = tuple(_record(row) for row in csv.DictReader(file))
     except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:

@@ -106,7 +106,7 @@ class Trainer:
         self._device = resolve_device(config.device)
         dataset = dataset.grouped()
         check_learnable(dataset)
-        self._checksum = dataset.checksum
+        self._checksum, self._data = dataset.checksum, dataset.summary
         split = {name: ids.cpu() for name, ids in dataset.split.items()}
         self._train_ids = split["train"]
         graphs = dataset.graphs.to(self._device)
@@ -349,7 +349,9 @@ class Trainer:
             constant_metric=known(constants[self.metric]),
             constant_metrics={name: known(value) for name, value in constants.items()},
         )
-        write_result(self.run_dir, result)
+        made_on: dict[str, Any] = {"torch": torch.__version__, "device": str(self._device)}
+        made_on["threads"] = torch.get_num_threads()
+        write_result(self.run_dir, result, self._data, made_on)
         return result
 
     def _evaluate(self, part: str) -> tuple[float, float]:

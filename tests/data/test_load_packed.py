@@ -77,6 +77,7 @@ class TestPacked:
         self, joins: str, packed: Path, tmp_path: Path
     ) -> None:
         """It says where each id belongs: numbered anew, graphs were in the parts of others."""
+        replace(load_dataset(packed), splitting="scaffold").save(packed)
         graphs = PackedGraphs.load(packed)
         first, second = graphs[:12], graphs[12:]
         if joins == "some twice":
@@ -87,7 +88,7 @@ class TestPacked:
         joined = load_dataset(tmp_path / "b.gfast")
         assert_covers(joined)
         kept = joins == "its own parts"
-        assert joined.splitting == ("stored" if kept else "random")
+        assert joined.splitting == ("scaffold" if kept else "random")
         assert (parts(joined) == parts(load_dataset(packed))) == kept
         assert graphs.meta["split"]
 
@@ -129,11 +130,18 @@ class TestPacked:
         regression = load_dataset(tmp_path / "mine.gfast", task="regression")
         assert (regression.task.kind, regression.metric) == ("regression", "mae")
 
+    def test_it_is_known_how_a_split_was_made(self, packed: Path) -> None:
+        replace(load_dataset(packed), splitting="scaffold").save(packed)
+        assert load_dataset(packed).splitting == "scaffold"
+        older = PackedGraphs.load(packed)
+        del older.meta["splitting"]
+        assert load_dataset(older).splitting == "stored"
+
     def test_graphs_in_memory_are_taken_as_those_of_a_file(self, packed: Path) -> None:
         of_file = load_dataset(packed)
         same = load_dataset(of_file.graphs)
         assert (same.name, same.task, same.metric) == (of_file.name, of_file.task, of_file.metric)
-        assert parts(same) == parts(of_file) and same.splitting == "stored"
+        assert parts(same) == parts(of_file) and same.splitting == of_file.splitting
         few = load_dataset(of_file.graphs, num_graphs=9, split="random", seed=1)
         assert sum(few.sizes) == few.graphs.num_graphs == 9
 

@@ -302,7 +302,7 @@ def test_a_folder_without_a_whole_run_is_named(tmp_path):
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
     run = make_run("full", 0, 0.5)
-    write_result(tmp_path, run.result)
+    write_result(tmp_path, run.result, {}, {})
     (tmp_path / "metrics.csv").write_text("epoch,share\n1,0.5\n")
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)

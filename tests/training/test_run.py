@@ -14,6 +14,7 @@ from grant_fast.files import alone_in
 from grant_fast.training.answers import write_tables
 from grant_fast.training.defaults import check_heeded, config_of, defaults_for, given_of
 from grant_fast.training.predict import load_predictor
+from grant_fast.training.records import read_run
 from grant_fast.training.run import train, train_to_the_end
 from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
@@ -32,6 +33,26 @@ def test_it_leaves_the_folder_that_the_command_leaves(tmp_path):
     assert files == wanted | {"test.csv", "run.png"}
     assert json.loads((tmp_path / "run" / "result.json").read_text())["arm"] == "full"
     assert load_predictor(tmp_path / "run")(data.graphs).shape == (len(data.graphs), 1)
+
+
+def test_a_result_says_what_it_was_learned_from_and_made_on(tmp_path):
+    data = replace(make_dataset("binary"), splitting="scaffold", targets=("toxic",))
+    result = train(data, tmp_path, **TINY)
+    saved = json.loads((tmp_path / "result.json").read_text())
+    sizes = dict(zip(("train", "valid", "test"), data.sizes, strict=True))
+    assert saved["data"] == sizes | {
+        "task": "binary",
+        "targets": ["toxic"],
+        "split": "scaffold",
+        "skipped": 0,
+        "unlabelled": 0,
+    }
+    assert saved["made_on"] == {
+        "torch": torch.__version__,
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+    }
+    assert read_run(tmp_path).result == result
 
 
 def test_a_run_is_neither_replaced_nor_gone_on_with_unasked(tmp_path):
