@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -46,8 +46,9 @@ class Sheet(NamedTuple):
     body: list[Record]
     commas: bool = False
 
-    def position(self, column: str, option: str) -> int:
-        """Where the column of a name is; InputError where there is none, or more than one."""
+    def position(self, column: str, option: str, besides: Container[int] = ()) -> int:
+        """Where the column of a name is; InputError where there is none, or more than one, which
+        offers the others but those at `besides`."""
         column = one_line(column)
         if self.names.count(column) == 1:
             return self.names.index(column)
@@ -55,11 +56,10 @@ class Sheet(NamedTuple):
             raise InputError(
                 f"{self.path} has several columns called {column!r}: rename all but one of them"
             )
-        near = closest(column, self.names)
+        others = [name for i, name in enumerate(self.names) if i not in besides]
+        near = closest(column, others)
         hint = f"did you mean {option} {shlex.quote(near)}, of" if near else f"give {option} one of"
-        raise InputError(
-            f"{self.path} has no column called {column!r}: {hint} {listed(self.names)}"
-        )
+        raise InputError(f"{self.path} has no column called {column!r}: {hint} {listed(others)}")
 
     def check_rows(self) -> None:
         """Refuse a row of too few or too many cells (InputError)."""

@@ -315,7 +315,7 @@ def _asked_for(names: Sequence[str], target: Sequence[str]) -> list[str]:
 
 
 def _positions_of(sheet: Sheet, taken: dict[int, str], asked: list[str]) -> list[int]:
-    positions = [sheet.position(name, "--target") for name in asked]
+    positions = [sheet.position(name, "--target", taken) for name in asked]
     for at, what in taken.items():
         if at in positions:
             name = sheet.names[at]

@@ -310,7 +310,7 @@ def test_a_column_of_another_name_is_no_data(csv_file, name: str) -> None:
             None,
             "no column called 'formula': give --smiles-column one of 'smiles', 'y', 'z'",
         ),
-        (None, ["activity"], "no column called 'activity': give --target one of"),
+        (None, ["activity"], "no column called 'activity': give --target one of 'y', 'z'"),
         (
             "Smile",
             None,
