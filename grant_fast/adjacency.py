@@ -133,7 +133,7 @@ class Adjacency:
                     "numbers: give one number for each edge, as in torch.sparse_csr"
                 )
             accept_sparse_csr()
-            edges = edges.to_sparse_csr()
+            edges = (edges.clone() if edges.is_inference() else edges).to_sparse_csr()
             rowptr, col, value = edges.crow_indices(), edges.col_indices(), edges.values()
             shape = tuple(edges.shape)
         elif hasattr(edges, "csr") and hasattr(edges, "sparse_sizes"):  # torch_sparse

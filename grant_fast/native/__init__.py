@@ -9,7 +9,7 @@ package was installed does without them, and PyTorch's operators give the same r
 from .csr import multiplies, spmm
 from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import first_source, flex_conv
-from .loading import BUILDS, build, is_readable
+from .loading import BUILDS, build, by_rows, is_readable
 from .network import Activation, Layer, Network, evaluate, train
 from .rows import few_rows
 from .scores import class_scores, target_scores
@@ -24,6 +24,7 @@ __all__ = [
     "Network",
     "SortedEdges",
     "build",
+    "by_rows",
     "class_scores",
     "evaluate",
     "few_rows",

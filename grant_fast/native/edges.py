@@ -58,7 +58,7 @@ def sort_edges(
     if loading.library() is None:
         return None
     source, target = (row.contiguous() for row in edge_index)
-    weight = None if weight is None else weight.contiguous()
+    weight = None if weight is None else weight.resolve_neg().contiguous()
     batch = None if batch is None else batch.contiguous()
     edges = source.shape[0]
     ptr = source.new_empty((num_nodes if batch is None else num_graphs) + 1)

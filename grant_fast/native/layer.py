@@ -8,7 +8,7 @@ from torch import Tensor
 from ..adjacency import Adjacency
 from ..batches.edges import LearnedAdjacency
 from ..gradients import apply, once_differentiable, one_at_a_time
-from .loading import aside, call, threads
+from .loading import aside, by_rows, call, threads
 from .structure import degree, split
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ class _FlexConv(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, adjacency, relu, packed, value):  # type: ignore[no-untyped-def]
-        x = x.resolve_neg()
-        x, weight = x.detach() if x.stride(1) == 1 else x.contiguous(), aside(weight)
-        bias = None if bias is None else aside(bias)
+        x, weight, bias = by_rows(x).detach(), aside(weight), None if bias is None else aside(bias)
         order, h_in, h_out = weight.shape
         struct, parts = split(adjacency, 1)
         y = x.new_empty(adjacency.batch.num_nodes, h_out)
@@ -41,6 +39,7 @@ class _FlexConv(torch.autograd.Function):
     @one_at_a_time
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, weight, y = ctx.saved_tensors
+        x = by_rows(x)  # a hook of saved tensors may have copied overlapping rows
         order, h_in, h_out = weight.shape
         needs_dx, _, needs_db = ctx.needs_input_grad[:3]
         struct, parts = split(ctx.adjacency, 4 * weight.numel())

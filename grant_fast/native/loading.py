@@ -73,6 +73,12 @@ def aside(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_neg().contiguous()
 
 
+def by_rows(x: Tensor) -> Tensor:
+    """A matrix whose rows lie anywhere in memory, but the numbers of each side by side."""
+    x = x.resolve_neg()
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
 def call(name: str, *args: Any) -> Any:
     """A function of the library: tensors as pointers, ints as int64, the rest as it is."""
     converted = [

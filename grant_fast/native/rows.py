@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .loading import call
+from .loading import by_rows, call
 
 
 def few_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -12,7 +12,7 @@ def few_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
 
     None where they are more than a quarter of all rows (or, from 4096 on, of those up to there).
     """
-    x = x if x.stride(1) == 1 else x.contiguous()
+    x = by_rows(x)
     code = x.new_empty(len(x), dtype=torch.int32)
     first = x.new_empty(len(x) // 4, dtype=torch.int64)
     size = x.element_size()

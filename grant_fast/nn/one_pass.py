@@ -68,7 +68,6 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         return None
     layers, source, act = planned
     x, code = _input(model, graphs, source)
-    x = x.resolve_neg()
     if source == "hops":
         layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
         source = "dataset"
@@ -81,7 +80,7 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
         order = cast(FlexConv, model.convs[-1]).order
         weights = graphs.graphs.pool_weights(order, model.normalize, model.pool == "mean")
     adjacency = graphs.adjacency(model.normalize)
-    return native.Network(layers, source, adjacency, weights, code, act), x
+    return native.Network(layers, source, adjacency, weights, code, act), native.by_rows(x)
 
 
 def plan(
@@ -184,6 +183,6 @@ def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer
     if norm.training and not (norm.track_running_stats and norm.eps > 0):
         return None  # switched off after it was made; PyTorch refuses such an eps
     running = (norm.running_mean, norm.running_var)  # which the kernels move in place
-    if any(t is None or not t.is_contiguous() for t in running):
+    if any(t is None or t.is_neg() or not t.is_contiguous() for t in running):
         return None
     return native.Layer(conv.weight, conv.bias, norm, p)

@@ -88,3 +88,4 @@ def test_a_sparse_matrix_may_be_made_in_inference_mode(form):
     with torch.inference_mode():
         matrix, _ = sparse(form, *given, case.num_nodes)
         close([conv(case.x, matrix)], [conv(case.x, *given).double()])
+    close(answers(conv, case.x, matrix), exact(conv, case.x, *given))

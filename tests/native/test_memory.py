@@ -10,6 +10,7 @@ import torch
 
 from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, Task, native, score_graphs
 from grant_fast.nn import one_pass
+from grant_fast.nn.modules import AtomEncoder
 from grant_fast.teaching.residuals import graph_residuals
 from tests.cases import Case
 from tests.native.checks import close
@@ -157,14 +158,20 @@ def test_another_dtype_than_the_graphs_is_refused():
         network().double()(Case().graphs.batch(slice(None)))
 
 
-def test_rows_of_x_may_overlap():
+@pytest.mark.parametrize("copied", [False, True])
+def test_rows_of_x_may_overlap(copied):
     line = torch.randn(11, requires_grad=True)
     x, edges = line.unfold(0, 8, 1), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
     conv = FlexConv(8, 5, order=2)
     found = []
     for conv.backend in ("auto", "torch"):
-        found += torch.autograd.grad(conv(x, edges).square().sum(), line)
-    close(found[0], found[1].double())
+        with torch.autograd.graph.saved_tensors_hooks(
+            (lambda t: t.clone()) if copied else (lambda t: t), lambda t: t
+        ):  # a copy's rows lie one behind the other, maybe those of its transpose
+            y = conv(x, edges)
+        found.append(torch.autograd.grad(y.square().sum(), [line, conv.weight]))
+    for one, other in zip(*found, strict=True):
+        close(one, other.double())
 
 
 class Negative(torch.nn.Module):
@@ -186,6 +193,42 @@ def test_what_lies_with_the_other_sign_is_read_with_its_own(what, training):
         found.append([out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))])
     for one, other in zip(*found, strict=True):
         close(one, other.double())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_features_of_a_data_set_may_lie_with_the_other_sign(training):
+    model, graphs = network(norm="batch_norm").train(training), Case().graphs.to(torch.float32)
+    negative = graphs[:]
+    negative.x = torch._neg_view(-graphs.x)
+    with torch.set_grad_enabled(training):
+        found = [model(each.batch(slice(None))) for each in (graphs, negative)]
+    torch.testing.assert_close(*found)
+
+
+def test_running_statistics_may_lie_with_the_other_sign():
+    case, model = Case(), network(norm="batch_norm")
+    model(case.graphs.to(torch.float32).batch(slice(None)))  # in training, which moves them
+    model.eval()
+    batch = case.graphs.to(torch.float32).batch(slice(None))
+    with torch.no_grad():
+        want = model(batch)
+        for norm in model.norms:
+            norm.running_mean = torch._neg_view(-norm.running_mean)
+            norm.running_var = torch._neg_view(-norm.running_var)
+        torch.testing.assert_close(model(batch), want)
+
+
+def test_categories_may_lie_with_the_other_sign():
+    x, encoder = torch.randint(2, (300, 9)), AtomEncoder(4)
+    assert torch.equal(encoder(torch._neg_view(-x)), encoder(x))
+
+
+def test_weights_of_edges_may_lie_with_the_other_sign():
+    weight, edges = torch.rand(3), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    given = {"x": torch.rand(3, 2), "edge_index": edges, "batch": torch.zeros(3, dtype=torch.int64)}
+    packed = PackedGraphs.from_arrays(**given, edge_weight=torch._neg_view(-weight))
+    want = PackedGraphs.from_arrays(**given, edge_weight=weight)
+    assert torch.equal(packed.adj.weight, want.adj.weight)
 
 
 def test_scores_of_predictions_that_lie_with_the_other_sign():
