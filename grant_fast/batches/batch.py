@@ -74,6 +74,8 @@ class GraphBatch:
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
     node_count: Tensor | None = None
+    #: What is made for a batch, which whoever writes there would make another one.
+    _tables: tuple[str, ...] = ("ptr", "sizes", "batch", "positions")
     #: X as a model was given it, where that is not a dataset's. See `graphs.on_the_fly`.
     _given: Tensor | None = None
     #: The same graphs without that X, which whoever keeps the edges would keep with them.
@@ -89,7 +91,7 @@ class GraphBatch:
                 "a GraphBatch is read-only: keep other targets in a variable of your own, or set "
                 "y of the PackedGraphs"
             )
-        if name in _READ_ONLY:
+        if name in _READ_ONLY or (hasattr(type(self), name) and not name.startswith("_")):
             raise InputError(CHANGED.format(name))
         super().__setattr__(name, value)
 
@@ -122,6 +124,9 @@ class GraphBatch:
         for name, copied in tuple(self._copies.items()):  # another thread may add to them
             if name not in ("y", "edge_attr", but) and copied.is_written:
                 raise InputError(CHANGED.format(name))
+        for name in self._tables:
+            if name in vars(self) and writes(vars(self)[name]):
+                raise InputError(CHANGED.format(name))
 
     @kept_property
     def _copies(self) -> dict[str, _Copy]:
@@ -145,9 +150,12 @@ class GraphBatch:
     def __getstate__(self) -> dict[str, Any]:
         """What a pickle or a deep copy takes over: of copies what was written to them, since a
         copied tensor counts its writes from elsewhere."""
-        own = tuple(self._copies.items())
-        written = {n: c._replace(writes=-1) for n, c in own if c.is_written and c.is_of(c.of)}
-        return vars(self) | {"_copies": written}
+        copies, own = tuple(self._copies.items()), dict(vars(self))
+        for name in self._tables:  # made anew where they are as they were made
+            if name in own and not writes(own[name]):
+                del own[name]
+        written = {n: c._replace(writes=-1) for n, c in copies if c.is_written and c.is_of(c.of)}
+        return own | {"_copies": written}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -193,7 +201,8 @@ class GraphBatch:
     @kept_property
     def ids(self) -> Tensor:
         """Which graphs these are, [B] int64: an identity that no reordering changes."""
-        return take(self.graphs.ids, self.device_positions)
+        ids = take(self.graphs.ids, self.device_positions)
+        return self._own(ids, ids.dtype)
 
     @kept_property
     def _node_places(self) -> _Places:
@@ -241,12 +250,16 @@ class GraphBatch:
     @kept_property
     def ptr(self) -> Tensor:
         """Where each graph's nodes begin, [B + 1] int64."""
-        return upload(self._node_places.ptr, self.device)
+        return self._apart(self._node_places.ptr)
 
     @kept_property
     def sizes(self) -> Tensor:
         """Nodes of each graph, [B] int64."""
-        return upload(self._node_places.sizes, self.device)
+        return self._apart(self._node_places.sizes)
+
+    def _apart(self, table: Tensor) -> Tensor:
+        """A table on the graphs' device, which is not the one that the kernels of the CPU read."""
+        return table.clone() if self.device.type == "cpu" else upload(table, self.device)
 
     @property
     def edge_counts(self) -> Tensor:
@@ -383,7 +396,7 @@ class GraphBatch:
         """Which graphs of the dataset these are, [B] int64, on the CPU."""
         if isinstance(self._positions, slice):
             return torch.arange(self._positions.start, self._positions.stop, device="cpu")
-        return self._positions.cpu()
+        return self._positions.to("cpu", copy=True)
 
     @kept_property
     def rest(self) -> "tuple[GraphBatch, Tensor] | None":

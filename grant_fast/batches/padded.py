@@ -64,6 +64,8 @@ class PaddedBatch(GraphBatch):
         size: graphs in a batch.
     """
 
+    _tables = ()  # each refill writes to them
+
     def __init__(self, graphs: "FlatGraphs", ids: Tensor, size: int) -> None:
         assert graphs.bits is not None
         super().__init__(graphs, ids[:0])

@@ -84,6 +84,12 @@ class PackedGraphs(FlatGraphs):
             if name in ("adj", "adj_t"):
                 own.pop("_edges_of", None)
         if "meta" in own:  # it is made, of what the packing has checked
+            known = name in own or hasattr(type(self), name)
+            if not known and hasattr(GraphBatch, name):
+                raise InputError(
+                    f"a PackedGraphs has no {name}, and its batches would not get it: pack the "
+                    "graphs again with it, as in PackedGraphs.from_arrays"
+                )
             value = self._checked(name, value)
             if name in _TOLD:
                 self.meta = {key: fact for key, fact in self.meta.items() if key not in _TOLD[name]}

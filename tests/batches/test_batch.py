@@ -22,9 +22,12 @@ def test_a_batch_is_read_only_and_a_dataset_constant():
         PackedGraphs.concat([batch])
     with pytest.raises(InputError, match=r"uint8 is a mask or positions: give mask\.bool"):
         case.graphs.batch(torch.ones(2, dtype=torch.uint8))
-    for name in ("x", "edge_index"):
+    for name in ("x", "edge_index", "num_graphs", "sizes"):
         with pytest.raises(InputError, match=rf"read-only.*reads {name} from.*model\(x, "):
             setattr(batch, name, getattr(batch, name))
+    for name in ("edge_index", "edge_weight"):
+        with pytest.raises(InputError, match=f"has no {name}, and its batches would not get it"):
+            setattr(case.graphs, name, getattr(batch, name))
     model = FlexGCN(5, 4, 1, orders=[3, 2])
     for ids in ([1, 2], [2, 1], 1):  # views of the dataset, and gathered
         batch = case.graphs.batch(ids)
@@ -52,6 +55,30 @@ def test_a_copied_batch_is_changed_where_the_batch_was(ids, how):
     batch.x[:, 0] = 0
     with pytest.raises(InputError, match=r"read-only.*reads x from"):
         model(twin(batch))
+
+
+@pytest.mark.parametrize("name", ["ptr", "sizes", "batch", "positions"])
+@pytest.mark.parametrize("ids", [[1, 2], [2, 1]])
+def test_tables_of_a_batch_are_read_only(ids, name):
+    """The CPU's kernels read the first of them by address."""
+    model, batch = FlexGCN(5, 4, 1, orders=[3, 2]), Case().graphs.batch(ids)
+    want, table = model(batch), getattr(batch, name)
+    twin = copy.deepcopy(batch)
+    gradients = torch.autograd.grad(want.sum(), list(model.parameters()), retain_graph=True)
+    table += 1000
+    again = torch.autograd.grad(want.sum(), list(model.parameters()))
+    assert all(map(torch.equal, again, gradients))
+    for changed in (batch, copy.deepcopy(batch)):
+        with pytest.raises(InputError, match=f"read-only.*reads {name} from"):
+            model(changed)
+    assert torch.equal(model(twin), want)
+
+
+def test_ids_of_neighbours_are_no_view_of_the_dataset():
+    graphs = Case().graphs
+    batch = graphs.batch(slice(1, 3))
+    batch.ids.zero_()
+    assert graphs.ids.tolist() == list(range(len(graphs)))
 
 
 @pytest.mark.parametrize("where", [slice(None), 3, [1, 2], [2, 1]])
