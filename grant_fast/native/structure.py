@@ -49,7 +49,7 @@ def why_not(
             return f"{name} is a {type(t).__name__} on the {t.device.type}"
     if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):
         return f"x is {x.dtype}, not float32"
-    if weight is not None and is_wide(weight):
+    if weight is not None and is_wide(*weight.shape[1:]):
         return f"both widths are above {MAX_WIDTH}, where PyTorch's products are faster"
     if adjacency is None:
         return None
@@ -79,9 +79,9 @@ def is_watched() -> bool:
     return transformed or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
 
 
-def is_wide(weight: Tensor) -> bool:
-    """Whether a layer of these weights [κ, h_in, h_out] is left to PyTorch for its size."""
-    return min(weight.shape[1:]) > MAX_WIDTH
+def is_wide(h_in: int, h_out: int) -> bool:
+    """Whether a layer of these widths is left to PyTorch for its size."""
+    return min(h_in, h_out) > MAX_WIDTH
 
 
 class _Side(ctypes.Structure):

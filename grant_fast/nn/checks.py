@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from .gcn import FlexGCN
 
 
+POOLS = ("mean", "sum", "max", None)
+
+
+def check_pool(pool: str | None) -> None:
+    if pool not in POOLS:
+        raise InputError(f"unknown pool {pool!r}: choose 'mean', 'sum', 'max' or None")
+
+
 def per_layer(name: str, value: Any, layers: int) -> list[Any]:
     """One value for each of `layers` hidden layers."""
     if isinstance(value, str) or not isinstance(value, Real | Iterable):
@@ -45,7 +53,9 @@ def check_layer(name: str, conv: nn.Module, normalize: bool) -> None:
 
 
 def check_layers(model: "FlexGCN") -> None:
-    """`check_layer` of all layers of a network; and that there are as many as it was made with."""
+    """`check_layer` of all layers of a network, and `check_pool`; and that there are as many layers
+    as it was made with."""
+    check_pool(model.pool)
     count = len(model.convs)
     if not len(model.norms) == len(model.dropouts) == count - 1:
         raise InputError(

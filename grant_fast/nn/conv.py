@@ -106,6 +106,7 @@ class FlexConv(nn.Module):
         if isinstance(edge_index, GraphBatch):
             if not torch.compiler.is_compiling():
                 edge_index.check_unchanged(but="x")
+                check_precision(edge_index, self.any_parameter.dtype, self.normalize)
             return edge_index.adjacency(self.normalize)
         if isinstance(edge_index, Adjacency):
             return edge_index
@@ -175,4 +176,14 @@ class FlexConv(nn.Module):
         return (
             f"{self.in_channels}, {self.out_channels}, order={self.order}, "
             f"normalize={self.normalize}, bias={self.bias is not None}{chosen}"
+        )
+
+
+def check_precision(graphs: GraphBatch, dtype: torch.dtype, normalize: bool) -> None:
+    """Refuse a matrix Â that is less exact than weights of a dtype (InputError)."""
+    given = graphs.graphs.scale.dtype
+    if normalize and torch.finfo(given).eps > torch.finfo(dtype).eps:
+        raise InputError(
+            f"the graphs are {given} but the weights are {dtype}: convert the graphs with "
+            f"graphs.to(dtype={dtype}), or the model"
         )

@@ -16,8 +16,8 @@ from ..graphs.flat import FlatGraphs
 from ..graphs.on_the_fly import packed
 from ..ops.dispatch import check_backend, is_reference
 from . import one_pass
-from .checks import check_layers, choose, embeds_kinds, is_hooked, per_layer
-from .conv import FlexConv
+from .checks import check_layers, check_pool, choose, embeds_kinds, is_hooked, per_layer
+from .conv import FlexConv, check_precision
 from .modules import ACTIVATIONS, ATOM_CARDINALITIES, NORMS, AtomEncoder, BatchNorm
 
 
@@ -78,8 +78,7 @@ class FlexGCN(nn.Module):
             raise InputError(
                 "orders must be a list: give one order for each layer, as orders=[3, 2]"
             )
-        if pool not in ("mean", "sum", "max", None):
-            raise InputError(f"unknown pool {pool!r}: choose 'mean', 'sum', 'max' or None")
+        check_pool(pool)
         hidden = per_layer("hidden_channels", hidden_channels, len(orders) - 1)
         rates = per_layer("dropout", dropout, len(orders) - 1)
         if any(not 0 <= rate < 1 for rate in rates):
@@ -166,12 +165,7 @@ class FlexGCN(nn.Module):
         if not isinstance(graphs, GraphBatch):
             return
         graphs.check_unchanged()
-        dtype = self._conv(0).any_parameter.dtype
-        if self.normalize and dtype == torch.float64 != graphs.graphs.scale.dtype:
-            raise InputError(
-                f"the graphs are {graphs.graphs.scale.dtype} but the weights are {dtype}: convert "
-                f"the graphs with graphs.to(dtype={dtype}), or the model"
-            )
+        check_precision(graphs, self._conv(0).any_parameter.dtype, self.normalize)
 
     def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
         first = self._conv(0)

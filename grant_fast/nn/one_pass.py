@@ -1,6 +1,6 @@
 """A whole `FlexGCN` in one pass of the compiled CPU kernels, where they take it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -100,8 +100,7 @@ def plan(
     parts = (model.act, *model.convs, *model.norms, *model.dropouts)
     if any(map(is_hooked, parts)):
         return None
-    layers = _layers(model)
-    if not layers or not _fit(layers) or any(native.is_wide(layer.weight) for layer in layers):
+    if not _is_known(model) or not _fit(layers := _layers(model)):
         return None
     if embeds_kinds(model.encoder) and graphs.graphs.kinds is not None:
         return layers, "kinds", act
@@ -152,37 +151,42 @@ def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> tuple[Tensor, T
     return (flat.x if source == "dataset" else model._encode(graphs).contiguous()), None
 
 
-def _layers(model: "FlexGCN") -> list[native.Layer] | None:
-    """All that the kernels compute: hidden layers, and the last one unless it is pooled first; None
-    where one of them is none that they know, or nothing is hidden."""
+def _is_known(model: "FlexGCN") -> bool:
+    """Whether the kernels know all of the model's layers; weights are not read, as something may
+    compute them."""
+    convs = list(cast(Iterable[FlexConv], model.convs))
+    computed = convs[:-1] if model.pool in ("mean", "sum") else convs
+    wide = (native.is_wide(conv.in_channels, conv.out_channels) for conv in computed)
+    parts = zip(model.norms, model.dropouts, strict=True)
+    return len(model.norms) > 0 and not any(wide) and all(_knows(*modules) for modules in parts)
+
+
+def _knows(norm: nn.Module, dropout: nn.Module) -> bool:
+    """Whether the kernels know what follows a hidden layer."""
+    if type(dropout) is not nn.Dropout or (dropout.training and dropout.p == 1):
+        return False
+    if type(norm) in (nn.Identity, nn.LayerNorm):
+        return True
+    if type(norm) is not BatchNorm or norm.momentum is None:
+        return False
+    if norm.training and not (norm.track_running_stats and norm.eps > 0):
+        return False  # switched off after it was made; PyTorch refuses such an eps
+    running = (norm.running_mean, norm.running_var)  # which the kernels move in place
+    return not any(t is None or t.is_neg() or not t.is_contiguous() for t in running)
+
+
+def _layers(model: "FlexGCN") -> list[native.Layer]:
+    """All that the kernels compute: hidden layers, and the last one unless it is pooled first."""
     parts = zip(model.convs, model.norms, model.dropouts, strict=False)
     layers = [_layer(*modules) for modules in parts]
-    known = [layer for layer in layers if layer is not None]
-    if not layers or len(known) < len(layers):
-        return None
     if model.pool not in ("mean", "sum"):
         last = cast(FlexConv, model.convs[-1])
-        known.append(native.Layer(last.weight, last.bias))
-    return known
+        layers.append(native.Layer(last.weight, last.bias))
+    return layers
 
 
-def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer | None:
-    """A hidden layer; None where its norm or dropout is none that the kernels know."""
-    conv = cast(FlexConv, conv)
-    if type(dropout) is not nn.Dropout:
-        return None
-    p = dropout.p if dropout.training else 0.0
-    if p == 1:
-        return None
-    if type(norm) is nn.Identity:
-        return native.Layer(conv.weight, conv.bias, None, p)
-    if type(norm) is nn.LayerNorm:
-        return native.Layer(conv.weight, conv.bias, norm, p)
-    if type(norm) is not BatchNorm or norm.momentum is None:
-        return None
-    if norm.training and not (norm.track_running_stats and norm.eps > 0):
-        return None  # switched off after it was made; PyTorch refuses such an eps
-    running = (norm.running_mean, norm.running_var)  # which the kernels move in place
-    if any(t is None or t.is_neg() or not t.is_contiguous() for t in running):
-        return None
-    return native.Layer(conv.weight, conv.bias, norm, p)
+def _layer(conv: nn.Module, norm: nn.Module, dropout: nn.Module) -> native.Layer:
+    """A hidden layer that the kernels know."""
+    conv, norm = cast(FlexConv, conv), cast(BatchNorm | nn.LayerNorm | nn.Identity, norm)
+    p = cast(nn.Dropout, dropout).p if dropout.training else 0.0
+    return native.Layer(conv.weight, conv.bias, None if isinstance(norm, nn.Identity) else norm, p)

@@ -48,6 +48,22 @@ def test_a_parametrized_weight_is_computed_once_a_pass(backend, pool):
         assert rules[0].count == 1 and rules[1].count <= 1
 
 
+@pytest.mark.parametrize("what", ["width", "norm", "momentum"])
+def test_so_it_is_where_the_cpu_kernels_do_not_take_the_network(what):
+    hidden = 400 if what == "width" else 4
+    model = FlexGCN(5, [hidden, hidden], 2, orders=[3, 2, 2], norm="batch_norm")
+    if what == "norm":
+        model.norms[1] = nn.GroupNorm(2, hidden)
+    elif what == "momentum":
+        model.norms[0].momentum = None
+    rules = [Twice() for _ in model.convs]
+    for conv, rule in zip(model.convs, rules, strict=True):
+        nn.utils.parametrize.register_parametrization(conv, "weight", rule)
+        rule.count = 0
+    model(Case().graphs.batch(slice(None)))
+    assert [rule.count for rule in rules] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_parametrized_encoder_is_computed_once_a_pass(backend):
     case = Case(sizes=(200, 200))

@@ -323,6 +323,13 @@ def test_features_are_refused_before_their_rows_are_compared_with_the_edges():
         FlexConv(5, 4)(torch.stack([case.x, case.x]), case.edge_index)
 
 
+def test_another_pool_that_is_none_is_refused_when_it_is_used():
+    model = FlexGCN(5, [4], 2, orders=[2, 2])
+    model.pool = "median"
+    with pytest.raises(InputError, match="unknown pool 'median': choose 'mean'"):
+        model(Case().graphs.batch([0, 1]))
+
+
 @pytest.mark.parametrize("num_edges", [5, 7])  # as many as there are nodes, and not
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_graph_vector_is_not_taken_for_edge_weights(num_edges, sparse):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from grant_fast import (
+    FlexConv,
     FlexGCN,
     InputError,
     PackedGraphs,
@@ -62,3 +63,16 @@ def test_a_network_in_float64_wants_the_propagation_matrix_as_exact():
     batch = graphs.to(dtype=torch.float64).batch(slice(None))
     want = model(batch.x, batch.edge_index, batch=batch.batch)
     torch.testing.assert_close(model(batch), want, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("of_graphs", "of_weights"),
+    [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)],
+)
+def test_a_layer_wants_the_propagation_matrix_as_exact_as_its_weights(of_graphs, of_weights):
+    batch = Case(weighted=False).graphs.to(dtype=of_graphs).batch([2, 0])
+    conv, x = FlexConv(5, 4).to(of_weights), batch.x.to(of_weights)
+    with pytest.raises(InputError, match=f"{of_graphs} but the weights are {of_weights}: convert"):
+        conv(x, batch)
+    conv.normalize = False  # ones are exact
+    assert conv(x, batch).dtype == of_weights
