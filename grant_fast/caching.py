@@ -52,24 +52,27 @@ class _Made(NamedTuple):
     made: Any
 
 
-#: For up to `MOST_KEPT` owners, while they live.
+#: For up to `MOST_KEPT` owners, while they live, the last two each: edges may be read with weights
+#: and without, or for one graph and for several.
 _made: WeakIdKeyDictionary = WeakIdKeyDictionary()
 MOST_KEPT = 8
 
 
 @kept
 def made_once(owner: Any, given: Given, make: Callable[[], T]) -> T:
-    """What `make` makes of `given`; made before where the same came with the same `owner`.
+    """What `make` makes of `given`; made before where the same came lately with the same `owner`.
 
     Tensors are compared in full, since they may have been written to: `make` must be dear.
     """
-    found = _made.get(owner)
-    if found is not None and _are_same(found.given, given):
-        return found.made
+    found: tuple[_Made, ...] = _made.get(owner, ())
+    for each in found:
+        if _are_same(each.given, given):
+            return each.made
     made = make()
     if len(_made) >= MOST_KEPT:
         _made.clear()
-    _made[owner] = _Made(tuple(t.clone() if isinstance(t, Tensor) else t for t in given), made)
+    copied = tuple(t.clone() if isinstance(t, Tensor) else t for t in given)
+    _made[owner] = (_Made(copied, made), *found[:1])
     return made
 
 

@@ -128,7 +128,8 @@ class FlexConv(nn.Module):
     def from_tag_conv(cls, conv: nn.Module) -> "FlexConv":
         """A layer with the weights of a PyG `TAGConv`, and the same values and gradients.
 
-        Frozen parameters stay frozen. `load_state_dict` takes what a `TAGConv` saved as it is.
+        The weights stay frozen if all of them are, and the bias if it is. `load_state_dict` takes
+        what a `TAGConv` saved as it is.
 
         Raises:
             InputError: `conv` is not a `TAGConv` itself, or one that aggregates in another way than
