@@ -106,17 +106,19 @@ def labels_of(
         unread: rows whose molecules could not be read, and whose labels so are not.
 
     Returns:
-        Targets as `Task` has them, float32 `[rows, T]` or class numbers int64 `[rows]`. Why a
-        column was taken for none, a line each: a cell is no label of the task, or may mean two
-        numbers, or several columns are called so.
+        Targets as `Task` has them, float32 `[rows, T]` or class numbers int64 `[rows]`. Which cells
+        were left out, a line for each column, as they are no labels of the task; and why a column
+        was: most of its cells are none, or one may mean two numbers, or several columns are called
+        so.
     """
     y, problems = np.full((len(sheet.body), len(names)), math.nan, dtype=np.float32), []
     for t, name in enumerate(names):
         try:
             if (column := _column(sheet, name)) is not None:
-                y[:, t] = _labels_in(sheet, column, task, unread)
+                y[:, t], left_out = _labels_in(sheet, column, task, unread)
+                problems += left_out
         except InputError as error:
-            problems.append(str(error))
+            problems.append(f"not compared: {error}")
     found = torch.from_numpy(y)
     return (class_numbers(found) if task.kind == "multiclass" else found), problems
 
@@ -132,13 +134,16 @@ def _column(sheet: Sheet, name: str) -> int | None:
     return sheet.position(name if name in alike else alike[0], "--target") if alike else None
 
 
-def _labels_in(sheet: Sheet, column: int, task: Task, unread: Collection[int]) -> list[float]:
-    """A column of a known task, NaN where a cell is missing."""
+def _labels_in(
+    sheet: Sheet, column: int, task: Task, unread: Collection[int]
+) -> tuple[list[float], list[str]]:
+    """A column of a known task, NaN where a cell is missing or no label; and how many are none, in
+    a line. InputError where they are not fewer than the labels."""
     if task.kind == "regression":
         _check_is_clear(sheet, column)
     number = {name: float(at) for at, name in enumerate(task.class_names)}
     missing = MISSING - {name.lower() for name in number}  # "none" beside mild and severe
-    labels = [math.nan] * len(sheet.body)
+    labels, wrong = [math.nan] * len(sheet.body), []
     for at, cell in enumerate(sheet.column(column)):
         row = sheet.body[at][0]
         if row in unread or cell.lower() in missing:
@@ -146,13 +151,21 @@ def _labels_in(sheet: Sheet, column: int, task: Task, unread: Collection[int]) -
         label = _value(cell)
         if number:  # classes that are numbers have whole ones as names, and no -0
             label = number.get(f"{label + 0:.0f}" if label.is_integer() else cell, math.nan)
-        if not _is_label(label, task):
-            raise InputError(
-                f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
-                f"{_wanted(task, label)}; correct the cell, or empty it if the value is missing"
-            )
-        labels[at] = label
-    return labels
+        if _is_label(label, task):
+            labels[at] = label
+        else:
+            wrong.append((row, cell, label))
+    if not wrong:
+        return labels, []
+    row, cell, label = wrong[0]
+    problem = (
+        f"{sheet.path} row {row}, column {sheet.names[column]!r}: {cell!r} is not "
+        f"{_wanted(task, label)}; correct the cell, or empty it if the value is missing"
+    )
+    if len(wrong) >= sum(not math.isnan(label) for label in labels):
+        raise InputError(problem)
+    count = "1 label is" if len(wrong) == 1 else f"{len(wrong):,} labels are"
+    return labels, [f"{count} left out: {problem}"]
 
 
 def _is_label(value: float, task: Task) -> bool:

@@ -124,7 +124,7 @@ def predict_table(
     if columns := spec.targets if spec.task.class_names else spec.task.names:
         y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
-        doubts += [f"not compared: {said}" for said in problems]
+        doubts += problems
     doubts += _doubts_of_measure(graphs, y, source, predictors)
     return Outcome(judge(each, y, predictors[0]), doubts, failed)
 

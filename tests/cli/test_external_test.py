@@ -184,8 +184,12 @@ def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
     words = ["--target", "size,toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
     assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
-    new.write_text("smiles,size,toxic\nC,1,0\nCC,2,?\nCCC,4,1\n")
+    new.write_text("smiles,size,toxic\nC,1,?\nCC,2,?\nCCC,4,1\n")
     result = run("predict", tmp_path / "run", new, "-o", out)
-    assert f"not compared: {new} row 3, column 'toxic': '?' is not a number" in result.stderr
+    assert f"not compared: {new} row 2, column 'toxic': '?' is not a number" in result.stderr
     assert "is the mean of 1 of 2 targets: size " in result.stdout
     assert "(on 3 molecules of new.csv with a label)" in result.stdout
+    new.write_text("smiles,size,toxic\nC,1,0\nCC,?,1\nCCC,4,1\n")
+    result = run("predict", tmp_path / "run", new, "-o", out)
+    assert f"1 label is left out: {new} row 3, column 'size': '?' is not a nu" in result.stderr
+    assert "is the mean of 2 of 2 targets: size " in result.stdout

@@ -1,6 +1,7 @@
 """Labels of a task that is known already, in a table of new molecules."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -48,6 +49,33 @@ def test_classes_are_those_of_the_task_however_few_are_there(csv_file) -> None:
     assert read(csv_file, "smiles,y\nC,4\nO,0.0\n", ["y"], counted).tolist() == [4, 0]
     binary = read(csv_file, "smiles,y\nC,True\nO,0\nN,\n", ["y"], Task("binary", names="y"))
     assert binary[:2].tolist() == [[1], [0]] and binary[2].isnan()
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "want", "said"),
+    [
+        (
+            "1,<2,3,",
+            Task("regression"),
+            [1, None, 3, None],
+            r"^1 label is .* row 3, .*'<2' is not a n",
+        ),
+        (
+            "1,2,3,<2,x",
+            Task("regression"),
+            [1, 2, 3, None, None],
+            r"^2 labels are .* row 5, .*'<2'",
+        ),
+        ("<2,>2,3,4", Task("regression"), [None] * 4, r"^not compared: .* row 2, .*'<2' is not a"),
+        ("1,0,maybe", Task("binary", names="y"), [1, 0, None], r"'maybe' is not 0 or 1; correct"),
+    ],
+)
+def test_a_few_cells_that_are_no_labels_are_left_out(csv_file, cells, task, want, said) -> None:
+    rows = "".join(f"C,{cell}\n" for cell in cells.split(","))
+    table = read_table(csv_file(f"smiles,y\n{rows}"), require_target=False)
+    y, (problem,) = labels_of(table.sheet, ["y"], task, unread=())
+    assert [None if math.isnan(value) else value for value in y.flatten().tolist()] == want
+    assert re.search(said, problem)
 
 
 @pytest.mark.parametrize("text", ["smiles,z\nC,1\n", "smiles,y\nC,\nO,n/a\n"])
