@@ -122,16 +122,16 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     return lines
 
 
-def described_judgement(judged: "Judgement", source: str) -> list[str]:
-    """How good the predictions for a source are by its own labels, in a line; in another, each of
-    several targets."""
+def described_judgement(judged: "Judgement", source: str, which: str) -> list[str]:
+    """How good the predictions for `which` graphs of a source are by its own labels, in a line; in
+    another, each of several targets."""
     from ..data.table import table_kind
 
     value = judged.metrics[judged.metric]
     found = f"{judged.metric} {_listed(value, judged.metric, judged.metrics)}"
     thing = "molecule" if table_kind(source) else judged.level
     where = f"{judged.labelled:,} {thing}{'s' * (judged.labelled != 1)} of {Path(source).name}"
-    lines = [f"{found} (on {where} with a label)"]
+    lines = [f"{found} (on {where} {which})"]
     if judged.kind == "multiclass" and {"roc_auc", "ap"} & {*judged.metrics}:
         lines.append(_OVER_CLASSES)
     if value is not None and judged.each:

@@ -19,7 +19,7 @@ from ..data.table import read_smi, read_table, table_kind
 from ..errors import InputError
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
-from ..tasks import Task, fits, measured
+from ..tasks import NOT_MEASURED, Task, fits, measured
 from .doubts import doubts_of_labels
 from .elements import unseen_elements
 from .folder import SKIPPED_FILE, TEST_FILE, read_config, remove_files
@@ -64,12 +64,15 @@ class Outcome(NamedTuple):
 
     Args:
         judged: how good the answers are; None where the new graphs have no labels.
+        unseen: the same of the molecules unlike any in training; None where that is all of
+            them, or none with a label, or not known.
         doubts: what makes them doubtful, a line each.
         failures: unreadable rows: number as in a spreadsheet (the header is row 1; an SDF or a
             *.smi has none), and text.
     """
 
     judged: Judgement | None
+    unseen: Judgement | None
     doubts: list[str]
     failures: list[Failure]
 
@@ -125,8 +128,7 @@ def predict_table(
         y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]
         doubts += problems
-    doubts += _doubts_of_measure(graphs, y, source, predictors)
-    return Outcome(judge(each, y, predictors[0]), doubts, failed)
+    return _outcome(predictors, graphs, each, y, source, doubts, failed)
 
 
 def predict_packed(
@@ -156,8 +158,7 @@ def predict_packed(
     if y is not None and (unlike := _unlike(predictors[0].spec, graphs)):
         doubts.append(f"not compared: {source} {unlike}")
         y = None
-    doubts += _doubts_of_measure(graphs, y, source, predictors)
-    return Outcome(judge(each, y, predictors[0]), doubts, [])
+    return _outcome(predictors, graphs, each, y, source, doubts, [])
 
 
 def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> None:
@@ -177,19 +178,37 @@ def check_alike(runs: Sequence[str | Path], predictors: Sequence[Predictor]) -> 
             )
 
 
-def _doubts_of_measure(
-    graphs: PackedGraphs, y: Tensor | None, source: str | Path, predictors: Sequence[Predictor]
-) -> list[str]:
-    """What makes the labels of graphs, which a source gave, a doubtful measure, a line each."""
-    task = predictors[0].spec.task
-    if y is None or not (there := measured(y, task)).any():
-        return []
-    lines = doubts_of_labels(y, task)
-    if predictors[0].spec.encoder == "atom" and task.level == "graph":
-        return lines + known_molecules(graphs, there.view(len(y), -1).any(1), predictors)
-    if os.path.realpath(source) in [os.path.realpath(run.config.source) for run in predictors]:
-        lines.append(f"{source} is what the run learned from: the metrics are of training, too")
-    return lines
+def _outcome(
+    predictors: Sequence[Predictor],
+    graphs: PackedGraphs,
+    each: Sequence[Tensor],
+    y: Tensor | None,
+    source: str | Path,
+    doubts: list[str],
+    failures: list[Failure],
+) -> Outcome:
+    """The answers `each` judged by the labels y that a source gave; and what makes these a doubtful
+    measure, beside other `doubts`."""
+    first, unseen = predictors[0], None
+    task = first.spec.task
+    if y is not None and (there := measured(y, task)).any():
+        doubts = doubts + doubts_of_labels(y, task)
+        if first.spec.encoder == "atom" and task.level == "graph":
+            labelled = there.view(len(y), -1).any(1)
+            seen, lines = known_molecules(graphs, labelled, predictors)
+            doubts += lines
+            if (seen & labelled).any():
+                missing = NOT_MEASURED if task.kind == "multiclass" else torch.nan
+                others = y.clone()
+                others[seen] = missing
+                unseen = judge(each, others, first)
+        elif os.path.realpath(source) in [
+            os.path.realpath(run.config.source) for run in predictors
+        ]:
+            doubts.append(
+                f"{source} is what the run learned from: the metrics are of training, too"
+            )
+    return Outcome(judge(each, y, first), unseen, doubts, failures)
 
 
 def _unlike(spec: ModelSpec, graphs: PackedGraphs) -> str:

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ..data.alike import CHIRALITY, fingerprints
@@ -36,9 +37,9 @@ def write_split(run_dir: Path, dataset: Dataset) -> None:
 
 def known_molecules(
     graphs: PackedGraphs, labelled: Tensor, predictors: Sequence[Predictor]
-) -> list[str]:
-    """How many of the labelled molecules look like one that runs learned from, and which runs do
-    not say, a line each.
+) -> tuple[Tensor, list[str]]:
+    """Which molecules look like one that runs learned from, bool [G]; how many of those with a
+    label, and which runs do not say, a line each.
 
     Args:
         graphs: molecules that the runs can take.
@@ -56,11 +57,11 @@ def known_molecules(
                 f"among them: {resuming(run.folder, run.config)} writes its {SPLIT_FILE}"
             )
         known |= looks
-    flags = zip(_looks_of(graphs), labelled.tolist(), strict=True)
-    if count := sum(has_label and looks in known for looks, has_label in flags):
+    seen = torch.tensor([looks in known for looks in _looks_of(graphs)])
+    if count := int((seen & labelled).sum()):
         total = int(labelled.sum())
         lines.append(f"{count} of {total} molecules with a label look like one in training")
-    return lines
+    return seen, lines
 
 
 def _learned(run_dir: Path) -> set[str]:

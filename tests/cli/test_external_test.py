@@ -154,8 +154,14 @@ def test_molecules_that_the_run_learned_from_are_counted(molecules, of_molecules
     new.write_text("smiles,size\nOCC,3\nCCO,\nCCCCCCCC,8\n")
     said = run("predict", *words).stderr
     assert f"1 of 2 molecules with a label {known}" in said
+    all_of_them, unseen, _ = run("predict", *words).stdout.splitlines()
+    assert all_of_them.endswith("(on 2 molecules of new.csv with a label)")
+    octane = float(lines_of(out)[3][-1])
+    alone = f"mae {abs(8 - octane):.4g}, rmse {abs(8 - octane):.4g} "
+    assert unseen == f"{alone}(on 1 molecule of new.csv unlike any in training)"
     new.write_text("smiles,size\nOCC,\nCCCCCCCC,8\n")
-    assert known not in run("predict", *words).stderr
+    result = run("predict", *words)
+    assert known not in result.stderr and "unlike any" not in result.stdout
     new.write_text(molecules.read_text())
     assert f"of 30 molecules with a label {known}" in run("predict", *words).stderr
     (ethanol,) = {look for graph, _, look in rows if smiles[int(graph) - 1] == "CCO"}

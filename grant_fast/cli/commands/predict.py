@@ -12,6 +12,9 @@ from ..messages import described_judgement, report_skipped
 from ..runs import use_fitting_threads
 from ..terminal import readable, say
 
+#: Which of the molecules with a label are judged by themselves.
+_UNSEEN = "unlike any in training"
+
 
 @app.command()
 @readable
@@ -91,6 +94,7 @@ def predict(
         report_skipped(outcome.failures, source, "left empty")
     for line in outcome.doubts:
         say(line)
-    for line in described_judgement(outcome.judged, source) if outcome.judged else []:
-        print(line)
+    for judged, which in ((outcome.judged, "with a label"), (outcome.unseen, _UNSEEN)):
+        if judged is not None:
+            print("\n".join(described_judgement(judged, source, which)))
     print(f"predictions: {out}")
