@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from grant_fast import FlexGCN, GraphBatch, PackedGraphs, Task, score_graphs
+from grant_fast import FlexGCN, GraphBatch, PackedGraphs, score_graphs
 from grant_fast.nn.evaluating import evaluating
 from grant_fast.nn.modules import MANY_ROWS
 from grant_fast.studies.recipe import load_recipe
-from grant_fast.teaching import loss
 from grant_fast.training.model import ModelSpec, build_model
 from grant_fast.training.recording import room_for
 
 from . import awkward
 from .awkward import awkward_graphs
 from .data import RECIPES, make_dataset
+from .gradients import in_training
 from .scoring_checks import Prepared, with_statistics
 from .settings import WIDE
 
@@ -70,8 +70,8 @@ class Network:
         def results(model: FlexGCN, graphs: PackedGraphs, room: GraphBatch | None) -> list[Tensor]:
             with evaluating(model):
                 out = [model(graphs.batch(whole)), score_graphs(model, graphs, task)]
-            out.append(_gradient(model, graphs.batch(many), task))
-            return out if room is None else [*out, _gradient(model, room, task)]
+            out += in_training(model, graphs.batch(many), task)
+            return out if room is None else out + in_training(model, room, task)
 
         exactly = graphs.to(dtype=torch.float64)
         model, graphs = model.to(device), graphs.to(device)
@@ -93,11 +93,3 @@ def _alike(graphs: PackedGraphs) -> PackedGraphs:
     of_nodes = graphs.y_level == "node"
     y = nodes if of_nodes else torch.randint(len(graphs), (len(awkward.SIZES),))
     return awkward_graphs(graphs.is_symmetric, x=graphs.x[nodes], y=graphs.y[y])
-
-
-def _gradient(model: FlexGCN, batch: GraphBatch, task: Task) -> Tensor:
-    """Of the mean loss in training mode, in all parameters at once: some have none of their own."""
-    model = copy.deepcopy(model).train()  # a batch norm's statistics move
-    assert batch.y is not None
-    grads = torch.autograd.grad(loss(model(batch), batch.y, task), list(model.parameters()))
-    return torch.cat([grad.flatten() for grad in grads])
