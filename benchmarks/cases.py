@@ -7,7 +7,15 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
+from . import checks
 from .data import LAYER_SETS, RECIPES, Store
+from .epochs import epoch_work
+from .layers import layer_work
+from .networks import infer_work, step_work
+from .packing import collate_work, pack_work
+from .runs import whole_run
+from .scores import score_work
+from .settings import WIDE, Setting
 
 WIDTHS = (9, 27, 64, 128, 300)
 ORDERS = (2, 3, 4, 5)
@@ -88,8 +96,6 @@ def _layer(data: str, width: int, order: int, train: bool, scale: str) -> Case:
 def _build_layer(
     data: str, width: int, order: int, train: bool, compiled: bool, store: Store
 ) -> Any:
-    from .layers import layer_work
-
     batch = store.graphs(data).batch(slice(None))
     return layer_work(batch, width, order, train, compiled, store.backends)
 
@@ -101,28 +107,21 @@ def _memory(order: int) -> Case:
 
 def _networks() -> Iterator[Case]:
     """Two of the recipes' networks, in batches: training steps and scoring passes."""
-    from . import networks
-    from .settings import WIDE
-
     for name, recipe, changes in (
         ("molhiv", "ogbg-molhiv", {}),
         ("molhiv, widths 64", "ogbg-molhiv", WIDE),
         ("gen-cls", "gen-cls", {}),
     ):
-        for group, work in (("step", networks.step_work), ("infer", networks.infer_work)):
+        for group, work in (("step", step_work), ("infer", infer_work)):
             build = partial(_build_network, work, recipe, changes)
             yield Case(f"{group}/{name}", group, build, (recipe,), 8.0)
 
 
 def _build_network(work: Callable[..., Any], recipe: str, changes: dict, store: Store) -> Any:
-    from .settings import Setting
-
     return work(Setting.of(recipe, store, **changes))
 
 
 def _epoch(recipe: str) -> Case:
-    from .epochs import epoch_work
-
     work = partial(epoch_work, loader=recipe == "ogbg-molhiv")
     seconds = 20.0 if recipe == "ogbg-molhiv" else 8.0
     return Case(
@@ -131,8 +130,6 @@ def _epoch(recipe: str) -> Case:
 
 
 def _score(recipe: str, who: str) -> Case:
-    from .scores import score_work
-
     build = partial(_build_network, partial(score_work, who=who), recipe, {})
     name = f"score/{recipe}" if who == "auto" else f"score/{recipe}, {who}"
     return Case(name, "score", build, (recipe,), 5.0)
@@ -147,14 +144,10 @@ def _packing() -> Iterator[Case]:
 
 
 def _build_collate(data: str, size: int, store: Store) -> Any:
-    from .packing import collate_work
-
     return collate_work(store.graphs(data), size)
 
 
 def _build_pack(data: str, store: Store) -> Any:
-    from .packing import pack_work
-
     graphs = store.graphs(data)
     return pack_work(graphs.subset(slice(0, min(len(graphs), 2000))))
 
@@ -167,8 +160,6 @@ def _runs(scale: str) -> Iterator[Case]:
 
 
 def _build_run(limit: float, backend: str, store: Store) -> Any:
-    from .runs import whole_run
-
     if backend == "triton" and backend not in store.backends:
         raise ValueError("the Triton kernels are left out here")
     dataset = store.dataset("ogbg-molhiv")
@@ -176,9 +167,7 @@ def _build_run(limit: float, backend: str, store: Store) -> Any:
 
 
 def _checks() -> Iterator[Case]:
-    from .checks import checks
-
-    for check in checks():
+    for check in checks.checks():
         build = partial(_build_check, check)
         yield Case(f"check/{check.name}", CHECK, build, (), _check_seconds(check.name))
 
@@ -191,6 +180,4 @@ def _check_seconds(name: str) -> float:
 
 
 def _build_check(check: Any, store: Store) -> Any:
-    from .checks import run
-
-    return run(check, store.device)
+    return checks.run(check, store.device)
