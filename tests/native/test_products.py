@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from grant_fast import FlexConv, FlexGCN, PackedGraphs, native, ops, reference
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, native, ops
 from grant_fast.adjacency import Adjacency
-from tests.cases import Case
+from tests.cases import Case, to_dense
 from tests.native.checks import close
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
@@ -19,12 +19,6 @@ def matrix(rows: int, columns: int, entries: int) -> Adjacency:
     rowptr = torch.zeros(rows + 1, dtype=torch.int32)
     rowptr[1:] = row.bincount(minlength=rows).cumsum(0)
     return Adjacency(rowptr, col.int(), torch.randn(entries), columns)
-
-
-def dense(a: Adjacency) -> torch.Tensor:
-    out = torch.zeros(a.num_nodes, a.num_cols, dtype=torch.float64)
-    row = reference.expand_rows(a.csr[0], len(a.csr[1])).long()
-    return out.index_put_((row, a.csr[1].long()), a.csr[2].detach().double(), accumulate=True)
 
 
 @pytest.fixture
@@ -45,7 +39,8 @@ def threads():
 def test_product(width):
     for rows, columns, entries in ((300, 200, 1000), (7, 900, 3), (40, 5, 0), (1, 1, 40)):
         a, x = matrix(rows, columns, entries), torch.randn(columns, width)
-        want = dense(a) @ x.double()
+        rowptr, col, value = a.csr
+        want = to_dense(rowptr, col, value.double(), columns) @ x.double()
         close(native.spmm(*a.csr, x), want)
         close(native.spmm(*a.csr, x.T.contiguous().T), want)  # in another order in memory
         begun = torch.randn(rows, width)

@@ -7,16 +7,13 @@ from grant_fast.errors import InputError
 from grant_fast.nn import FlexGCN
 from grant_fast.training.baselines import VirtualNodeGCN, tie_orders
 from grant_fast.training.trainer import Trainer
+from tests.cases import to_dense
 from tests.rings import make_dataset
 
 
 def dense(batch):
     """Â of a batch, [n, n], and ρ for summing, [B, n]; float64."""
-    adjacency = torch.zeros(batch.num_nodes, batch.num_nodes, dtype=torch.float64)
-    rowptr, col, value = batch.adjacency(True).csr
-    for row in range(batch.num_nodes):
-        for entry in range(int(rowptr[row]), int(rowptr[row + 1])):
-            adjacency[row, int(col[entry])] += value[entry]
+    adjacency = to_dense(*batch.adjacency(True).csr, batch.num_nodes)
     rho = torch.nn.functional.one_hot(batch.batch, batch.num_graphs).T.double()
     return adjacency, rho
 
