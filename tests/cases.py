@@ -96,6 +96,15 @@ class Case:
         return scale[:, None] * a * scale
 
 
+def check_equal(found: PackedGraphs, whole: PackedGraphs) -> None:
+    """They hold the same, to the bit and in the same dtypes."""
+    for field in ("x", "y", "ptr", "ids", "adj", "adj_t"):
+        ours, theirs = getattr(found, field), getattr(whole, field)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, msg=lambda m, f=field: f"{f}: {m}")
+    assert found.is_symmetric == whole.is_symmetric
+    assert found.y_level == whole.y_level and found.meta == whole.meta
+
+
 def to_dense(rowptr: Tensor, col: Tensor, value: Tensor, num_cols: int) -> Tensor:
     """A CSR matrix, [rows, num_cols]; duplicate entries add up."""
     rows = rowptr.numel() - 1

@@ -9,18 +9,7 @@ from grant_fast.data.graphon import generate, generate_parts
 from grant_fast.data.stream import Growing, joined, pack_part, save_parts
 from grant_fast.errors import InputError
 from grant_fast.graphs.arrays import GraphArrays
-
-
-def check_equal(found: PackedGraphs, whole: PackedGraphs) -> None:
-    for field in ("x", "y", "ptr", "ids"):
-        assert torch.equal(getattr(found, field), getattr(whole, field)), field
-        assert getattr(found, field).dtype == getattr(whole, field).dtype
-    assert found.is_symmetric == whole.is_symmetric
-    for field in ("adj", "adj_t")[: 1 if whole.is_symmetric else 2]:
-        for ours, theirs in zip(getattr(found, field), getattr(whole, field), strict=True):
-            assert (ours is None and theirs is None) or torch.equal(ours, theirs)
-            assert theirs is None or ours.dtype == theirs.dtype
-    assert found.y_level == whole.y_level and found.meta == whole.meta
+from tests.cases import check_equal
 
 
 def both_ways(parts, path) -> list[PackedGraphs]:
