@@ -42,12 +42,6 @@ def test_weights_and_data_order_depend_on_the_seed_and_not_on_the_arm(tmp_path, 
     assert not same(other.model.state_dict(), reference)
 
 
-def test_a_run_leaves_the_global_random_state_alone(tmp_path, config):
-    before = torch.get_rng_state()
-    Trainer(make_dataset(), config(dropout=(0.5,), epochs=2), tmp_path).fit()
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_a_run_drops_out_by_its_own_seed_whatever_was_drawn_before(tmp_path, config):
     runs = [Trainer(make_dataset(), config(dropout=(0.5,)), tmp_path / name) for name in "ab"]
     for run in runs:
