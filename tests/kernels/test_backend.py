@@ -10,7 +10,6 @@ from grant_fast import FlexConv, FlexGCN, InputError, explain, native
 from grant_fast.adjacency import Adjacency
 from grant_fast.cli.doctor import examine, speedup
 from grant_fast.ops import operators
-from grant_fast.training.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from tests.cases import Case, dense_graphs
 
 OPTIONS = {"orders": [2, 3, 2], "norm": "batch_norm", "encoder": torch.nn.Identity()}
@@ -105,17 +104,6 @@ def test_layers_without_a_convolution_of_their_own_are_no_obstacle(batch):
     loose = (batch.x, batch.edge_index, None, batch.batch, 5)
     torch.testing.assert_close(model(*loose), model(batch), rtol=1e-3, atol=1e-4)
     assert all("hops over CSR" in line for line in explain(model, *loose))
-
-
-def test_weights_are_not_tied_to_the_backend(batch, tmp_path):
-    trained = FlexGCN(5, [8, 6], 1, **OPTIONS, backend="triton")
-    trained(batch).sum().backward()
-    path = tmp_path / "weights.pt"
-    save_checkpoint(path, {"model": trained.state_dict()})
-    other = FlexGCN(5, [8, 6], 1, **OPTIONS, backend="torch")
-    load_weights(other, load_checkpoint(path)["model"], path)
-    assert other.backend == "torch"
-    torch.testing.assert_close(other.eval()(batch), trained.eval()(batch), rtol=1e-4, atol=1e-5)
 
 
 def test_the_choice_shows_in_the_repr():
