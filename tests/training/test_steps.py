@@ -9,20 +9,6 @@ from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
 
 
-def test_one_step_an_epoch_follows_the_mean_over_all_selected_labels(tmp_path, config):
-    dataset = make_dataset()
-    chosen = config(step_every="epoch", arm="full", epochs=1, batch_size=7, lr=1e-3)
-    trainer = Trainer(dataset, chosen, tmp_path)
-    twin = Trainer(dataset, chosen, tmp_path).model
-    trainer.fit()
-    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-3, weight_decay=0)
-    batch = trainer._graphs.batch(dataset.split["train"])
-    loss(twin(batch), batch.y, dataset.task).backward()
-    optimizer.step()
-    for ours, theirs in zip(trainer.model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("step_every", ["batch", "epoch"])
 def test_the_gradient_of_a_step_is_that_of_the_mean(tmp_path, config, step_every, monkeypatch):
     """Adam does not heed its size, but a bound on it does."""
