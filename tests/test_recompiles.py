@@ -32,9 +32,10 @@ def inputs(first: int, count: int, weighted: bool = True) -> tuple[torch.Tensor 
 
 
 def step(model: torch.nn.Module, arguments: tuple) -> list[torch.Tensor]:
-    """The output and the gradients of all parameters."""
+    """The output and the gradients of all parameters, and of what else is learned."""
     out = model(*arguments)
-    return [out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))]
+    given = [each for each in arguments if isinstance(each, torch.Tensor) and each.requires_grad]
+    return [out, *torch.autograd.grad(out.square().sum(), [*model.parameters(), *given])]
 
 
 def compiled(model: torch.nn.Module) -> torch.nn.Module:
@@ -48,7 +49,9 @@ def test_a_layer_compiles_once(weighted, backend):
     conv = FlexConv(5, 6, order=3, backend=backend)
     fast = compiled(conv)
     for place in BATCHES:
-        arguments = inputs(*place, weighted)[:3]
+        arguments = x, _, weight = inputs(*place, weighted)[:3]
+        if weighted:
+            x.requires_grad_(), weight.requires_grad_()
         for got, want in zip(step(fast, arguments), step(conv, arguments), strict=True):
             torch.testing.assert_close(got, want)
 
