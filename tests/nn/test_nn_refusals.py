@@ -321,6 +321,8 @@ def test_features_are_refused_before_their_rows_are_compared_with_the_edges():
                 layer(strange, case.edge_index)
     with pytest.raises(InputError, match=r"x has shape \(2, .*takes \[num_nodes, 5\]"):
         FlexConv(5, 4)(torch.stack([case.x, case.x]), case.edge_index)
+    with pytest.raises(InputError, match=r"x is torch\.int64: cast it to float"):
+        FlexConv(5, 4)(case.x.long(), case.edge_index)
 
 
 def test_another_pool_that_is_none_is_refused_when_it_is_used():

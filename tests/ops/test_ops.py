@@ -38,17 +38,6 @@ def test_gradient_of_edge_weights_equals_finite_differences(symmetric):
     )
 
 
-def test_wrong_shapes_and_dtypes_name_the_argument(case):
-    adjacency = case.graphs.batch(slice(None)).adjacency(True)
-    weight = torch.randn(2, 5, 2)
-    with pytest.raises(InputError, match=r"x has shape \(9, 4\).*\[num_nodes, 5\]"):
-        ops.flex_conv(torch.randn(9, 4), weight, None, adjacency)
-    with pytest.raises(InputError, match=r"x is torch.int64.*cast it"):
-        ops.flex_conv(torch.ones(9, 5).long(), weight, None, adjacency)
-    with pytest.raises(InputError, match="x has 7 nodes, but the adjacency has 9"):
-        ops.flex_conv(torch.randn(7, 5), weight, None, adjacency)
-
-
 def test_backward_after_a_forward_pass_without_gradients_says_why(case):
     with torch.no_grad():
         csr = case.graphs.batch(slice(None)).adjacency(True).csr
