@@ -198,7 +198,10 @@ def read_text(path: Path) -> str:
             ) from error
         line = content.count(b"\n", 0, error.start) + 1
         name = encoding.upper().removesuffix("-SIG")
-        raise InputError(f"{path} line {line} is not {name} text: save it in UTF-8") from error
+        raise InputError(
+            f"{path} line {line} is not {name} text: save it in UTF-8 (a spreadsheet program "
+            "offers that as CSV UTF-8)"
+        ) from error
 
 
 def check_local(name: str) -> None:

@@ -148,7 +148,7 @@ def _listed(value: float | None, name: str, metrics: dict[str, float | None]) ->
 
 def _described_constant(result: "RunResult", dataset: Any) -> str:
     """The metric of a prediction that ignores the graph, and whether the run's is better."""
-    from ..training.targets import targets_of
+    from ..training.targets import has_one_value, targets_of
 
     assert result.constant_metric is not None
     metrics = _listed(result.constant_metric, result.metric, result.constant_metrics)
@@ -156,6 +156,8 @@ def _described_constant(result: "RunResult", dataset: Any) -> str:
     if result.beats_constant(result.test_metric):
         return line
     y = targets_of(dataset.graphs, dataset.split["train"])
+    if has_one_value(y, dataset.task):
+        return f"{line}: this network is no better"
     y = y[~y.isnan()] if dataset.task.kind == "regression" else y[:0]
     is_wide = len(y) > 0 and y.max() > 10 * y.min() > 0
     logs = ", or the logarithms of the targets" if is_wide else ""

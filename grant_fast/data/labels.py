@@ -20,7 +20,7 @@ _NO_WORD = MISSING - {"none"}  # which is a class beside mild and severe
 _ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
 #: How a number begins that has a sign, a quote or a unit beside it, as in >10, '1' or 5 nM.
-_MEASURED = re.compile(r"[<>≤≥=~±≈'\"\s]*[+-]?\.?\d")
+_MEASURED = re.compile(r"[(<>≤≥=~±≈'\"\s]*[+-]?\.?\d")
 
 
 def is_of_numbers(cells: list[str]) -> bool:
@@ -191,8 +191,17 @@ def _check_no_number_among_words(sheet: Sheet, column: int) -> None:
     labels = [at for at, cell in enumerate(cells) if cell.lower() not in MISSING]
     numbers = [at for at in labels if _is_number(cells[at])]
     words = [cell for cell in _labels(cells) if not _MEASURED.match(cell)]
-    if 0 < len(numbers) < len(words):
-        row, record = sheet.body[numbers[0]]
+    if not 0 < len(numbers) < len(words):
+        return
+    row, record = sheet.body[numbers[0]]
+    if len(numbers) > max(1, len(words) // 10):
+        raise InputError(
+            f"{sheet.path} column {sheet.names[column]!r} holds {len(words):,} words "
+            f"({listed(list(dict.fromkeys(words)), 3)}) and {len(numbers):,} numbers "
+            f"({record[column].strip()!r} in row {row}): learn one or the other, and empty the "
+            "other cells"
+        )
+    else:
         raise InputError(
             f"{sheet.path} row {row}, column {sheet.names[column]!r}: {record[column].strip()!r} "
             "is among words: correct the cell, or empty it if the value is missing"

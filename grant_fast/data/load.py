@@ -143,8 +143,11 @@ def load_dataset(
         check_kind(name)
         if name and path.is_dir():
             raise InputError(f"{name} is a folder: give a file in it")
+        remedy = ""
+        if table_kind(path) == ".smi":
+            remedy = ": save it as a CSV, with names above its columns"
         raise InputError(
-            f"columns and targets can be chosen only in CSV files and SDFs, not in {name!r}"
+            f"columns and targets can be chosen only in CSV files and SDFs, not in {name!r}{remedy}"
         )
     if table_kind(path) == ".smi":
         table = read_smi(path).first(num_graphs)

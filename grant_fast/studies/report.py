@@ -154,6 +154,13 @@ def unequal(summaries: Sequence[ArmSummary]) -> list[str]:
     return sentences
 
 
+def unsaved(summaries: Sequence[ArmSummary]) -> list[str]:
+    """That nobody knows what time the arms saved, as they were not compared with all graphs."""
+    if any(summary.arm == FULL for summary in summaries):
+        return []
+    return ["What time the arms save is not known without plain training: add --arm full."]
+
+
 def unlearned(summaries: Sequence[ArmSummary], result: RunResult) -> list[str]:
     """Which arms are no better than a prediction that ignores the graph, in a sentence, if any."""
     means = {arm.arm: arm.test_metric.mean for arm in summaries}
@@ -290,6 +297,7 @@ def write_report(
         *verdict(summaries, result.metric, result.higher_is_better),
         *unequal(summaries),
         *unlearned(summaries, result),
+        *unsaved(summaries),
         *notes,
     ]
     found = {

@@ -16,7 +16,7 @@ from ..data.molecules import Reading, molecules_of, no_molecules, not_valid
 from ..data.sheet import one_line
 from ..data.smiles import Failure
 from ..data.table import read_smi, read_table, table_kind
-from ..errors import InputError
+from ..errors import InputError, few
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import NOT_MEASURED, Task, fits, measured
@@ -122,8 +122,12 @@ def predict_table(
     names, written = _written(each, predictors)
     sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)
     lines = ([*cells, *(empty if row in bad else next(written))] for row, cells in sheet.body)
-    atomic_write_csv(out, [*sheet.header, *_apart(names, sheet.header)], lines)
+    apart = _apart(names, sheet.header)
+    atomic_write_csv(out, [*sheet.header, *apart], lines)
     doubts, y = _doubts_of_answers(predictors, graphs, "row"), None
+    if taken := [name for name, free in zip(names, apart, strict=True) if name != free]:
+        new = [name for name in apart if name not in names]
+        doubts.append(f"{source} has {few(taken)} already, which stays: the new one is {few(new)}")
     if columns := spec.targets if spec.task.class_names else spec.task.names:
         y, problems = labels_of(sheet, columns, spec.task, bad)
         y = y[torch.tensor([row not in bad for row, _ in sheet.body])]

@@ -28,6 +28,8 @@ _NO_CLASS = ("<na>", "none", "n.d.", "nd", "unknown", "not tested")
 _MOST_OF_ONE = 0.9
 #: Fewer graphs, or fewer of a class, say little in the validation or the test.
 _FEW = 10
+#: A class of no more labels, and no larger a share of them, may be a misspelling.
+_RARE, _RARE_SHARE = 9, 0.02
 #: Metrics of a target that has two values or more.
 _OF_TWO = ("r2", "roc_auc", "ap")
 
@@ -71,6 +73,7 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
             lines += _classes_among(y, task, is_table=False) if task.num_outputs == 1 else []
     assert dataset.graphs.y is not None, "these are data to learn from"
     lines += doubts_of_labels(dataset.graphs.y, task)
+    lines += _rare_classes(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
     lines += _few_to_judge_by(dataset, metric)
@@ -229,6 +232,22 @@ def _classes_of_no_word(y: Tensor, task: Task) -> list[str]:
             labels = f"{count} labels are" if count > 1 else "1 label is"
             lines.append(f'{labels} {name!r}: if that means "not measured", empty such cells')
     return lines
+
+
+def _rare_classes(y: Tensor, task: Task) -> list[str]:
+    """Classes among three or more words that hardly occur, as if misspelt, in a line."""
+    if len(task.class_names) < 3:
+        return []
+    counts = y[y >= 0].bincount(minlength=len(task.class_names)).tolist()
+    most = min(_RARE, int(_RARE_SHARE * sum(counts)))
+    rare = [
+        f"{name} ({count})"
+        for name, count in zip(task.class_names, counts, strict=True)
+        if 0 < count <= most and any(map(str.isalpha, name))
+    ]
+    if not rare:
+        return []
+    return [f"hardly a label is of class {few(rare)}: if that is another one misspelt, correct it"]
 
 
 def _comparable(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -120,7 +120,10 @@ def test_predictions_are_never_taken_for_labels(of_molecules, tmp_path):
     new, once, twice = (tmp_path / f"{name}.csv" for name in ("new", "once", "twice"))
     new.write_text("smiles\nC\nCC\n")
     assert run("predict", of_molecules, new, "-o", once).exit_code == 0
-    assert run("predict", of_molecules, once, "-o", twice).stdout == f"predictions: {twice}\n"
+    result = run("predict", of_molecules, once, "-o", twice)
+    assert result.stdout == f"predictions: {twice}\n"
+    stays = "has size_predicted already, which stays: the new one is size_predicted_predicted"
+    assert f"{once} {stays}\n" in result.stderr.replace("\n  ", " ")
     assert lines_of(twice)[0] == ["smiles", "size_predicted", "size_predicted_predicted"]
 
 

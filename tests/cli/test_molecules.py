@@ -213,6 +213,13 @@ def test_logarithms_are_advised_where_there_are_some(molecules, tmp_path, lowest
     assert ("the logarithms of the targets" in result.stdout) == advised
 
 
+def test_nothing_is_advised_where_there_is_nothing_to_learn(molecules, tmp_path):
+    rows = [f"{smiles},3" for smiles in SMILES * 3]
+    molecules.write_text("smiles,size\n" + "\n".join(rows) + "\n")
+    result = run("train", molecules, *SIZE, "-o", tmp_path / "run")
+    assert "so there is nothing to learn" in result.stderr and "(try a lower" not in result.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"), [("train TEST", True), ("train test x", False), ("train val", False)]
 )

@@ -126,7 +126,10 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,y\nC,'1'\nCC,'0'\nN,'1'\nO,'0'\n", r"begin like numbers \(\"'1'\", \"'0'\"\)"),
         ("smiles,y\nC,yes\nCC,No\n", r"words \('yes', 'No'\), too many different ones for classes"),
         ("smiles,y\nC,\u2212high\nO,1\n", "row 2, column 'y': '\u2212high' is not a number"),
-        (b"smiles,y\nC,1\n\xff\xfe,2\n", "line 3 is not UTF-8 text"),
+        (
+            b"smiles,y\nC,1\n\xff\xfe,2\n",
+            "line 3 is not UTF-8 text: save it in UTF-8 .a spreadsheet",
+        ),
         (b"smiles,y\nC\0,1\n", "line 2 holds binary data"),
         ("smiles,y\nC,1\n".encode("utf-16-le"), "line 1 holds .*: save it as a CSV file in UTF-8"),
         (b"\xff\xfea", "line 1 is not UTF-16 text"),
@@ -247,6 +250,11 @@ def test_classes_are_proposed_beside_numbers(csv_file) -> None:
         (["on", "", "off", "3"], "row 5, column 'y': '3' is among words"),
         (["3", "on", "off"], "row 2, column 'y': '3' is among words"),
         (["3", ">3", ">3"], "row 3, column 'y': '>3' is not a number"),
+        (["3", "(3)", "(4)"], r"row 3, column 'y': '\(3\)' is not a number"),
+        (
+            ["on", "on", "on", "1", "-2"],
+            r"holds 3 words \('on'\) and 2 numbers \('1' in row 5\): learn one or the other",
+        ),
         (
             ["7TM", "GPCR"] * 2,
             r"begin like numbers \('7TM'\): .*classes whose names begin with a l",

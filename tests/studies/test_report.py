@@ -235,6 +235,13 @@ def test_an_arm_that_takes_longer_than_full_is_said_to(tmp_path):
     assert any("grant-b saw 200 graphs, random 100: the numbers differ" in line for line in said)
 
 
+@pytest.mark.parametrize("arms", [("full", "random"), ("random", "grant-b")])
+def test_without_plain_training_no_time_is_known_to_be_saved(tmp_path, arms):
+    runs = make_runs({arm: [0.5, 0.6] for arm in arms})
+    said = write_report(tmp_path, runs, summarize(runs), "title", *HOW)
+    assert any("add --arm full" in line for line in said) == ("full" not in arms)
+
+
 def test_a_table_in_a_narrow_terminal_breaks_lines_and_drops_no_digit():
     summaries = summarize(make_runs({"full-equal-budget": [0.0821, 0.0911], "random": [0.1, 0.2]}))
     for width in (60, 80, 100):

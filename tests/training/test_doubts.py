@@ -228,6 +228,17 @@ def test_a_class_that_may_mean_not_measured(
     assert [line for line in lines if "measured" in line] == [expected]
 
 
+def test_a_class_that_may_be_another_one_misspelt(tmp_path: Path) -> None:
+    hardly = "hardly a label is of class"
+    kinds = ["low", "high"] * 100
+    for rare, expected in (([], None), (["hihg"], "hihg (1)"), (["mid"] * 5, None)):
+        words = [*kinds[: 200 - len(rare)], *rare]
+        rows = [(CHAINS[n % len(CHAINS)], kind) for n, kind in enumerate(words)]
+        lines = [line for line in said(tmp_path, rows) if hardly in line]
+        says = f"{hardly} {expected}: if that is another one misspelt, correct it"
+        assert lines == ([says] if expected else [])
+
+
 @pytest.mark.parametrize("kinds", [("+", "-"), ("+", "-", "±"), ("no", "yes"), ("1", "2")])
 def test_other_classes_are_the_users_own(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     rows = list(zip(CHAINS, kinds * 10, strict=False))
