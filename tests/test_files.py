@@ -20,6 +20,20 @@ def test_text_is_written_with_ordinary_permissions(tmp_path):
     assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "b.txt").stat().st_mode
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has other permissions")
+def test_who_may_read_a_file_may_read_what_replaces_it(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("")
+    for mode in (0o600, 0o666):
+        path.chmod(mode)
+        atomic_write_text(path, "new")
+        assert path.stat().st_mode & 0o777 == mode
+    monkeypatch.setattr(os, "access", lambda where, how: os.fspath(where) != os.fspath(path))
+    with pytest.raises(InputError, match=r"a\.txt: it is read-only; give another name"):
+        atomic_write_text(path, "newer")
+    assert path.read_text() == "new"
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, MemoryError])
 def test_an_interruption_leaves_what_was_there(tmp_path, error):
     path = tmp_path / "a.txt"

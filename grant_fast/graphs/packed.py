@@ -21,7 +21,7 @@ from ..tasks import Level
 from . import storage
 from .arrays import GraphArrays
 from .flat import FlatGraphs
-from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_targets
+from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_features, pack_targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -133,6 +133,10 @@ class PackedGraphs(FlatGraphs):
             if not isinstance(value, Tensor) or value.dim() != dim or len(value) != rows:
                 what = "[num_nodes, num_features]" if name == "x" else "[num_graphs]"
                 raise InputError(f"{name} must be a tensor {what} of {rows} rows, as it is now")
+            if value.layout != torch.strided:
+                raise InputError(f"{name} is a sparse tensor: give {name}.to_dense()")
+            if name == "x":
+                pack_features(value.detach())  # which refuses what is no feature
             if name == "ids" and (value.dtype != torch.int64 or (value < 0).any()):
                 raise InputError("ids must be int64 and not below 0: give the numbers of rows, say")
         return value

@@ -190,7 +190,12 @@ def pack_targets(
                 hint = f"pass missing_labels=True if {NOT_MEASURED} is 'not measured'"
             raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0 ({hint})")
         return classes.contiguous(), level
-    y = (y if y.dim() == 2 else y[:, None]).to(dtype).contiguous()
+    y = y if y.dim() == 2 else y[:, None]
+    if missing_labels and not y.is_floating_point() and y.dtype != torch.bool:
+        missing = y == NOT_MEASURED
+        if ((y == 0) | (y == 1) | missing).all():  # of two classes, and not a number
+            y = y.to(dtype).masked_fill(missing, torch.nan)
+    y = y.to(dtype).contiguous()
     bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)
     if bad.any():
         row, column = bad.nonzero()[0].tolist()

@@ -106,7 +106,13 @@ def save_tensors(
         for name, values in ordered
     }
     metadata = {"format": FORMAT, "version": str(VERSION), "y_level": level}
-    metadata |= {"meta": json.dumps(meta), "crc32": json.dumps(crcs)}
+    try:
+        metadata |= {"meta": json.dumps(meta), "crc32": json.dumps(crcs)}
+    except TypeError as error:
+        raise InputError(
+            f"the graphs' meta cannot be written ({error}): it may hold texts, numbers, lists and "
+            "dicts"
+        ) from error
     header: dict[str, Any] = {"__metadata__": metadata}
     end = 0
     for name, values in ordered:

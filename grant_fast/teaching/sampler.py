@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ..batches import GraphBatch
-from ..errors import InputError, whole_number
+from ..errors import InputError, few, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import as_index, count_graphs, distinct_positions
 from ..tasks import Task, check_task
@@ -321,9 +321,12 @@ class GraNTSampler(Sampler[list[int]]):
         iterate.
 
         Raises:
-            InputError: the state is of a sampler with other settings or other `ids`. (The graphs
-                themselves are not compared.)
+            InputError: the state is none, or of a sampler with other settings or other `ids`. (The
+                graphs themselves are not compared.)
         """
+        if not isinstance(state, dict) or (missing := self.state_dict().keys() - state.keys()):
+            what = f"lacks {few(sorted(missing))}" if isinstance(state, dict) else "is no dict"
+            raise InputError(f"the saved state {what}: give what state_dict() returned")
         saved = state.get("settings", {})
         for name, value in self._settings.items():
             if saved.get(name) != value:

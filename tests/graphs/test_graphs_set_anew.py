@@ -325,6 +325,9 @@ def test_targets_that_are_set_are_the_graphs_own():
         ("x", torch.zeros(4, 5), r"x must be a tensor \[num_nodes, num_features\] of 5 rows"),
         ("x", torch.zeros(5), "x must be a tensor"),
         ("x", None, "x must be a tensor"),
+        ("x", torch.zeros(5, 5).to_sparse(), r"x is a sparse tensor: give x\.to_dense"),
+        ("x", torch.zeros(5, 5, dtype=torch.complex64), "x is complex"),
+        ("x", torch.full((5, 5), math.nan), "x is nan at node 0, column 0"),
         ("edge_attr", torch.zeros(1, 2), r"edge_attr has shape \(1, 2\): it needs one row"),
     ],
 )

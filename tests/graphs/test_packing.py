@@ -199,6 +199,14 @@ def test_only_100_below_zero_is_a_missing_class():
         pack(y=torch.tensor([-100, -5]), missing_labels=True)
 
 
+def test_100_below_zero_is_a_missing_label_of_two_classes_and_else_a_number():
+    y = torch.tensor([[0, -100], [1, 0]])
+    labels = pack(y=y, missing_labels=True).y
+    assert labels.isnan().tolist() == [[False, True], [False, False]] and labels[1, 0] == 1
+    degrees = torch.tensor([[-100], [37]])
+    assert torch.equal(pack(y=degrees, missing_labels=True).y, degrees.float())
+
+
 @pytest.mark.parametrize("y", [torch.tensor([0.5, 2.0]), torch.tensor([0, 1])])
 def test_what_is_written_outside_of_a_dataset_does_not_change_it(y):
     x = torch.arange(8.0).reshape(4, 2)

@@ -243,3 +243,11 @@ def test_an_unwritable_place_is_named(tmp_path):
         Case().graphs.save(tmp_path / "missing" / "set.gfast")
     with pytest.raises(InputError, match="it is a folder"):
         Case().graphs.save(tmp_path)
+
+
+def test_facts_that_a_file_cannot_hold_are_refused(tmp_path):
+    graphs = Case().graphs
+    graphs.meta = {"mean": torch.ones(1)}
+    with pytest.raises(InputError, match=r"meta cannot be written \(Object of type Tensor"):
+        graphs.save(tmp_path / "a.gfast")
+    assert not list(tmp_path.iterdir())

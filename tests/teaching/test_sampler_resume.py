@@ -89,8 +89,10 @@ def test_a_state_of_other_settings_is_refused(make_graphs, zero, change, says) -
     other = GraNTSampler(graphs, REGRESSION, **{**settings, **change})
     with pytest.raises(InputError, match=says):
         other.load_state_dict(state)
-    with pytest.raises(InputError, match="the saved sampler had mode=None"):
-        other.load_state_dict({"weights": torch.zeros(1)})
+    lacks = "the saved state lacks batch_of, epoch, picked, …: give what state_dict"
+    for none, why in (({"weights": torch.zeros(1)}, lacks), (None, "saved state is no dict: give")):
+        with pytest.raises(InputError, match=why):
+            other.load_state_dict(none)
 
 
 def test_a_sampler_of_all_graphs_goes_on_for_more_epochs(make_graphs) -> None:
