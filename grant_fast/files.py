@@ -52,7 +52,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        with suppress(FileNotFoundError):  # it is new
+        with suppress(OSError):  # it is new, or lies where nobody changes them
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except OSError as error:
@@ -128,8 +128,6 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         raise InputError(f"cannot write {target}: it is a folder; give a file name")
     if target.exists() and not target.is_file():
         raise InputError(f"cannot write {target}: it is not an ordinary file; give another name")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise InputError(f"cannot write {target}: it is read-only; give another name")
     folder = target.parent
     if not folder.is_dir():
         problem = "is not a folder;" if folder.exists() else "does not exist: make it first, or"

@@ -91,7 +91,9 @@ class GraphBatch:
                 "a GraphBatch is read-only: keep other targets in a variable of your own, or set "
                 "y of the PackedGraphs"
             )
-        if name in _READ_ONLY or (hasattr(type(self), name) and not name.startswith("_")):
+        own = getattr(GraphBatch, name, None)  # which a subclass may replace
+        ours = own is not None and getattr(type(self), name) is own and not name.startswith("_")
+        if name in _READ_ONLY or ours:
             raise InputError(CHANGED.format(name))
         super().__setattr__(name, value)
 

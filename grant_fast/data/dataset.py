@@ -54,9 +54,9 @@ class Dataset:
         targets: the columns that the targets came from, where they were chosen among columns.
         left_out: columns that target="all" left out, as not all of their cells are numbers.
         says_parts: a column of the table that says train and test, and was not asked for.
-        splitting: how the split was made, for people: random, scaffold, given (by a column), given
-            train/test (which says nothing of valid), published, or stored in a file that does not
-            say how.
+        splitting: how the split was made, for people: random, scaffold, given (by whoever made
+            this, or by a column), given train/test (which says nothing of valid), published, or
+            stored in a file that does not say how.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Dataset:
     targets: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     says_parts: str | None = None
-    splitting: str = "random"
+    splitting: str = "given"
 
     def __repr__(self) -> str:
         sizes = {part: len(self.split[part]) for part in PARTS if part in self.split}

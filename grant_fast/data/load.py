@@ -276,6 +276,7 @@ def twin_dataset(name: str, shape: twin.Shape, arrays: GraphArrays, seed: int = 
         split=random_split(arrays.num_graphs, (train, valid, test), seed),
         metric="ap" if shape.kind == "multilabel" else default_metric(task),
         encoder=None if shape.num_features else "atom",
+        splitting="random",
     )
 
 
@@ -301,6 +302,7 @@ def _generated(
         split=random_split(count, GENERATED_FRACTIONS, seed),
         # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
         metric="mae" if kind == "regression" else "roc_auc",
+        splitting="random",
     )
 
 

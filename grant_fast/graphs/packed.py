@@ -21,7 +21,7 @@ from ..tasks import Level
 from . import storage
 from .arrays import GraphArrays
 from .flat import FlatGraphs
-from .packing import as_tensor, pack_arrays, pack_edge_attr, pack_features, pack_targets
+from .packing import as_tensor, check_features, pack_arrays, pack_edge_attr, pack_targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,8 +84,7 @@ class PackedGraphs(FlatGraphs):
             if name in ("adj", "adj_t"):
                 own.pop("_edges_of", None)
         if "meta" in own:  # it is made, of what the packing has checked
-            known = name in own or hasattr(type(self), name)
-            if not known and hasattr(GraphBatch, name):
+            if name in ("edge_index", "edge_weight") and not hasattr(type(self), name):
                 raise InputError(
                     f"a PackedGraphs has no {name}, and its batches would not get it: pack the "
                     "graphs again with it, as in PackedGraphs.from_arrays"
@@ -135,8 +134,8 @@ class PackedGraphs(FlatGraphs):
                 raise InputError(f"{name} must be a tensor {what} of {rows} rows, as it is now")
             if value.layout != torch.strided:
                 raise InputError(f"{name} is a sparse tensor: give {name}.to_dense()")
-            if name == "x":
-                pack_features(value.detach())  # which refuses what is no feature
+            if name == "x" and not torch._C._are_functorch_transforms_active():
+                check_features(value.detach())
             if name == "ids" and (value.dtype != torch.int64 or (value < 0).any()):
                 raise InputError("ids must be int64 and not below 0: give the numbers of rows, say")
         return value

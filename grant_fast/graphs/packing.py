@@ -99,20 +99,26 @@ def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:
         raise InputError(
             f"{name} has shape {tuple(x.shape)}: it must be [num_{thing}s, num_features]"
         )
-    if x.is_complex():
-        raise InputError(f"{name} is complex: split it into real columns")
     if x.is_floating_point():
         x = x.to(torch.float32)  # before the check: what overflows is not finite either
-        if not all_finite(x):
-            row, column = (~torch.isfinite(x)).nonzero()[0].tolist()
-            raise InputError(
-                f"{name} is {x[row, column].item()} at {thing} {row}, column {column}: "
-                "impute or drop it before packing"
-            )
+    check_features(x, name, thing)
+    if x.is_floating_point():
         return x
     if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
         x = x.long()  # torch computes little with these
     return x.to(narrowest_integer(x))
+
+
+def check_features(x: Tensor, name: str = "x", thing: str = "node") -> None:
+    """Refuse a matrix with numbers that are complex, NaN or infinite (InputError)."""
+    if x.is_complex():
+        raise InputError(f"{name} is complex: split it into real columns")
+    if x.is_floating_point() and not all_finite(x):
+        row, column = (~torch.isfinite(x)).nonzero()[0].tolist()
+        raise InputError(
+            f"{name} is {x[row, column].item()} at {thing} {row}, column {column}: "
+            "impute or drop it before packing"
+        )
 
 
 def all_finite(x: Tensor) -> bool:
@@ -192,9 +198,10 @@ def pack_targets(
         return classes.contiguous(), level
     y = y if y.dim() == 2 else y[:, None]
     if missing_labels and not y.is_floating_point() and y.dtype != torch.bool:
+        y = y.long()
         missing = y == NOT_MEASURED
-        if ((y == 0) | (y == 1) | missing).all():  # of two classes, and not a number
-            y = y.to(dtype).masked_fill(missing, torch.nan)
+        of_two = ((y == 0) | (y == 1) | missing).all(0)  # columns where it is no number
+        y = y.to(dtype).masked_fill(missing & of_two, torch.nan)
     y = y.to(dtype).contiguous()
     bad = torch.isinf(y) if missing_labels else ~torch.isfinite(y)
     if bad.any():

@@ -106,7 +106,7 @@ class FlexConv(nn.Module):
         if isinstance(edge_index, GraphBatch):
             if not torch.compiler.is_compiling():
                 edge_index.check_unchanged(but="x")
-                check_precision(edge_index, self.any_parameter.dtype, self.normalize)
+                check_precision(edge_index, self.any_parameter, self.normalize)
             return edge_index.adjacency(self.normalize)
         if isinstance(edge_index, Adjacency):
             return edge_index
@@ -180,10 +180,12 @@ class FlexConv(nn.Module):
         )
 
 
-def check_precision(graphs: GraphBatch, dtype: torch.dtype, normalize: bool) -> None:
-    """Refuse a matrix Â that is less exact than weights of a dtype (InputError)."""
-    given = graphs.graphs.scale.dtype
-    if normalize and torch.finfo(given).eps > torch.finfo(dtype).eps:
+def check_precision(graphs: GraphBatch, weight: Tensor, normalize: bool) -> None:
+    """Refuse a matrix Â that is less exact than the weights, unless autocast has to do with both
+    (InputError)."""
+    given, dtype = graphs.graphs.scale.dtype, weight.dtype
+    casts = ops.autocasts(weight) and dtype != torch.float64
+    if normalize and not casts and torch.finfo(given).eps > torch.finfo(dtype).eps:
         raise InputError(
             f"the graphs are {given} but the weights are {dtype}: convert the graphs with "
             f"graphs.to(dtype={dtype}), or the model"

@@ -165,7 +165,7 @@ class FlexGCN(nn.Module):
         if not isinstance(graphs, GraphBatch):
             return
         graphs.check_unchanged()
-        check_precision(graphs, self._conv(0).any_parameter.dtype, self.normalize)
+        check_precision(graphs, self._conv(0).any_parameter, self.normalize)
 
     def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
         first = self._conv(0)

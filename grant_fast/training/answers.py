@@ -201,7 +201,7 @@ def _outcome(
             labelled = there.view(len(y), -1).any(1)
             seen, lines = known_molecules(graphs, labelled, predictors)
             doubts += lines
-            if (seen & labelled).any():
+            if seen is not None and (seen & labelled).any():
                 missing = NOT_MEASURED if task.kind == "multiclass" else torch.nan
                 others = y.clone()
                 others[seen] = missing

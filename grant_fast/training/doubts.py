@@ -242,7 +242,7 @@ def _rare_classes(y: Tensor, task: Task) -> list[str]:
     most = min(_RARE, int(_RARE_SHARE * sum(counts)))
     rare = [
         f"{name} ({count})"
-        for name, count in zip(task.class_names, counts, strict=True)
+        for name, count in zip(task.class_names, counts, strict=False)
         if 0 < count <= most and any(map(str.isalpha, name))
     ]
     if not rare:

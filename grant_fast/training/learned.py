@@ -37,21 +37,20 @@ def write_split(run_dir: Path, dataset: Dataset) -> None:
 
 def known_molecules(
     graphs: PackedGraphs, labelled: Tensor, predictors: Sequence[Predictor]
-) -> tuple[Tensor, list[str]]:
-    """Which molecules look like one that runs learned from, bool [G]; how many of those with a
-    label, and which runs do not say, a line each.
+) -> tuple[Tensor | None, list[str]]:
+    """Which molecules look like one that runs learned from, bool [G], or None where a run does not
+    say; how many of those with a label, and which runs do not say, a line each.
 
     Args:
         graphs: molecules that the runs can take.
         labelled: which of them have a label, bool [G] on the CPU.
         predictors: of the runs.
     """
-    lines, known = [], set[str]()
+    lines, known, all_say = [], set[str](), True
     for run in predictors:
-        if run.folder is None:
-            continue
-        looks = _learned(run.folder)
-        if not looks:
+        looks = set[str]() if run.folder is None else _learned(run.folder)
+        all_say = all_say and bool(looks)
+        if not looks and run.folder is not None:
             lines.append(
                 f"{run.folder} does not say which molecules it learned from, and these may be "
                 f"among them: {resuming(run.folder, run.config)} writes its {SPLIT_FILE}"
@@ -61,7 +60,7 @@ def known_molecules(
     if count := int((seen & labelled).sum()):
         total = int(labelled.sum())
         lines.append(f"{count} of {total} molecules with a label look like one in training")
-    return seen, lines
+    return (seen if all_say else None), lines
 
 
 def _learned(run_dir: Path) -> set[str]:

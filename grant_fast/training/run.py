@@ -38,8 +38,8 @@ def train(
     other: to train at the same time, use processes.
 
     Args:
-        dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…)` gives it another
-            split.
+        dataset: from `load_dataset`; `dataclasses.replace(dataset, split=…, splitting="given")`
+            gives it another split.
         out: the folder; made if it is not there.
         resume: go on with the run of the same settings that was interrupted there, if there is one;
             or, of all graphs, with one that ended, for more `epochs` or with more `patience`.

@@ -74,6 +74,15 @@ def test_tables_of_a_batch_are_read_only(ids, name):
     assert torch.equal(model(twin), want)
 
 
+def test_a_batch_of_a_class_of_ones_own_may_have_more():
+    class Tagged(GraphBatch):
+        tag = None
+
+    batch = Tagged(Case().graphs, torch.tensor([1, 2]))
+    batch.tag = "mine"
+    assert batch.tag == "mine" and len(batch) == 2
+
+
 def test_ids_of_neighbours_are_no_view_of_the_dataset():
     graphs = Case().graphs
     batch = graphs.batch(slice(1, 3))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grant_fast.data.dataset import default_metric
+from grant_fast.data.dataset import Dataset, default_metric
 from grant_fast.data.load import load_dataset
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
@@ -134,6 +134,8 @@ class TestPacked:
         replace(load_dataset(packed), splitting="scaffold").save(packed)
         assert load_dataset(packed).splitting == "scaffold"
         older = PackedGraphs.load(packed)
+        mine = Dataset("mine", older, load_dataset(packed).task, load_dataset(packed).split, "mae")
+        assert mine.splitting == "given"
         del older.meta["splitting"]
         assert load_dataset(older).splitting == "stored"
 

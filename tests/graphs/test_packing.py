@@ -203,8 +203,9 @@ def test_100_below_zero_is_a_missing_label_of_two_classes_and_else_a_number():
     y = torch.tensor([[0, -100], [1, 0]])
     labels = pack(y=y, missing_labels=True).y
     assert labels.isnan().tolist() == [[False, True], [False, False]] and labels[1, 0] == 1
-    degrees = torch.tensor([[-100], [37]])
-    assert torch.equal(pack(y=degrees, missing_labels=True).y, degrees.float())
+    for dtype, low in ((torch.int64, -100), (torch.uint8, 156)):
+        degrees = torch.tensor([[low], [37]], dtype=dtype)
+        assert torch.equal(pack(y=degrees, missing_labels=True).y, degrees.float())
 
 
 @pytest.mark.parametrize("y", [torch.tensor([0.5, 2.0]), torch.tensor([0, 1])])

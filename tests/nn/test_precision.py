@@ -74,5 +74,8 @@ def test_a_layer_wants_the_propagation_matrix_as_exact_as_its_weights(of_graphs,
     conv, x = FlexConv(5, 4).to(of_weights), batch.x.to(of_weights)
     with pytest.raises(InputError, match=f"{of_graphs} but the weights are {of_weights}: convert"):
         conv(x, batch)
+    if of_weights == torch.float32:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert conv(batch.x, batch).dtype == torch.bfloat16
     conv.normalize = False  # ones are exact
     assert conv(x, batch).dtype == of_weights
