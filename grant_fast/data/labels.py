@@ -201,11 +201,10 @@ def _check_no_number_among_words(sheet: Sheet, column: int) -> None:
             f"({record[column].strip()!r} in row {row}): learn one or the other, and empty the "
             "other cells"
         )
-    else:
-        raise InputError(
-            f"{sheet.path} row {row}, column {sheet.names[column]!r}: {record[column].strip()!r} "
-            "is among words: correct the cell, or empty it if the value is missing"
-        )
+    raise InputError(
+        f"{sheet.path} row {row}, column {sheet.names[column]!r}: {record[column].strip()!r} "
+        "is among words: correct the cell, or empty it if the value is missing"
+    )
 
 
 def _no_numbers(
