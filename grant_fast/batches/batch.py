@@ -1,6 +1,5 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -8,25 +7,19 @@ import torch
 from torch import Tensor
 
 from ..adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
-from ..caching import kept, kept_property, writes
+from ..caching import kept, kept_property
 from ..devices import indexed
 from ..errors import InputError
 from ..indexing import repeat, sizes_to_ptr, spans, take, upload
 from ..reference import expand_rows
 from .edges import BatchAdjacency
 from .foreign import no_such
+from .read_only import NAMES, ReadOnly
 from .tiles import Segments, TileRows, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
     from ..graphs.flat import FlatGraphs
     from .layout import PackedCSR
-
-_READ_ONLY = frozenset({"x", "y", "ptr", "batch", "edge_index", "edge_weight", "edge_attr", "ids"})
-CHANGED = (
-    "a GraphBatch is read-only, and a model reads {} from the dataset itself: give the model "
-    "your own tensors, model(x, edge_index, edge_weight, batch=batch.batch, "
-    "batch_size=len(batch))"
-)
 
 
 class _Places(NamedTuple):
@@ -38,24 +31,7 @@ class _Places(NamedTuple):
     ptr: Tensor
 
 
-class _Copy(NamedTuple):
-    """Rows of a tensor of the dataset, and how often each of the two was written to by then."""
-
-    rows: Tensor
-    writes: int
-    of: Tensor
-    writes_of: int
-
-    @property
-    def is_written(self) -> bool:
-        asked = self.rows.requires_grad and self.rows.is_leaf
-        return asked or writes(self.rows) != self.writes
-
-    def is_of(self, tensor: Tensor) -> bool:
-        return self.of is tensor and self.writes_of == writes(tensor)
-
-
-class GraphBatch:
+class GraphBatch(ReadOnly):
     """Some graphs of a `PackedGraphs`, in a given order, as one big disconnected graph.
 
     Nothing is copied until it is read, and then with index arithmetic over whole tensors: no Python
@@ -74,8 +50,6 @@ class GraphBatch:
 
     #: How many of the rows are nodes, [1] int64 on the device; None: all are. See `PaddedBatch`.
     node_count: Tensor | None = None
-    #: What is made for a batch, which whoever writes there would make another one.
-    _tables: tuple[str, ...] = ("ptr", "sizes", "batch", "positions")
     #: X as a model was given it, where that is not a dataset's. See `graphs.on_the_fly`.
     _given: Tensor | None = None
     #: The same graphs without that X, which whoever keeps the edges would keep with them.
@@ -85,21 +59,9 @@ class GraphBatch:
         self.graphs = graphs
         self._positions = positions
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "y":
-            raise InputError(
-                "a GraphBatch is read-only: keep other targets in a variable of your own, or set "
-                "y of the PackedGraphs"
-            )
-        own = getattr(GraphBatch, name, None)  # which a subclass may replace
-        ours = own is not None and getattr(type(self), name) is own and not name.startswith("_")
-        if name in _READ_ONLY or ours:
-            raise InputError(CHANGED.format(name))
-        super().__setattr__(name, value)
-
     def __contains__(self, name: object) -> bool:
         """Whether the graphs have it, as PyG's `"edge_weight" in batch`."""
-        return name in _READ_ONLY and getattr(self, str(name)) is not None
+        return name in NAMES and getattr(self, str(name)) is not None
 
     def __getitem__(self, name: str) -> Any:
         """PyG's `batch["x"]`, which is `batch.x`."""
@@ -117,52 +79,6 @@ class GraphBatch:
             if name.startswith("_") or hasattr(type(self), name):
                 return self.__getattribute__(name)  # fails again, and says what is wrong
             raise no_such(self, name, of_batch=True)
-
-    def check_unchanged(self, *, but: str | None = None) -> None:
-        """Refuse features or edges that were written to, or that require a gradient: no model would
-        see it (InputError). One attribute may be what it is. What is kept of a dataset's features
-        is forgotten where these were written to."""
-        self.graphs.forget_written()
-        for name, copied in tuple(self._copies.items()):  # another thread may add to them
-            if name not in ("y", "edge_attr", but) and copied.is_written:
-                raise InputError(CHANGED.format(name))
-        for name in self._tables:
-            if name in vars(self) and writes(vars(self)[name]):
-                raise InputError(CHANGED.format(name))
-
-    @kept_property
-    def _copies(self) -> dict[str, _Copy]:
-        return {}
-
-    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
-    def _copy_of(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `make` makes of a tensor of the dataset; anew where that was set or written to, or
-        learns, since such rows serve one backward pass."""
-        found = self._copies.get(name)
-        if found is None or of.requires_grad or not found.is_of(of):
-            rows = make(of) if of.requires_grad else kept(make)(of)
-            found = self._copies[name] = _Copy(rows, writes(rows), of, writes(of))
-        return found.rows
-
-    def __copy__(self) -> "GraphBatch":
-        out = object.__new__(type(self))
-        vars(out).update(vars(self))
-        return out
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a pickle or a deep copy takes over: of copies what was written to them, since a
-        copied tensor counts its writes from elsewhere."""
-        copies, own = tuple(self._copies.items()), dict(vars(self))
-        for name in self._tables:  # made anew where they are as they were made
-            if name in own and not writes(own[name]):
-                del own[name]
-        written = {n: c._replace(writes=-1) for n, c in copies if c.is_written and c.is_of(c.of)}
-        return own | {"_copies": written}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        for name, copied in tuple(self._copies.items()):
-            self._copies[name] = copied._replace(writes_of=writes(copied.of))
 
     def __len__(self) -> int:
         return self.num_graphs

@@ -21,7 +21,7 @@ from ..tasks import Level
 from . import storage
 from .arrays import GraphArrays
 from .flat import FlatGraphs
-from .packing import as_tensor, check_features, pack_arrays, pack_edge_attr, pack_targets
+from .packing import as_tensor, check_finite, pack_arrays, pack_edge_attr, pack_targets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -135,7 +135,7 @@ class PackedGraphs(FlatGraphs):
             if value.layout != torch.strided:
                 raise InputError(f"{name} is a sparse tensor: give {name}.to_dense()")
             if name == "x" and not torch._C._are_functorch_transforms_active():
-                check_features(value.detach())
+                check_finite(value.detach())
             if name == "ids" and (value.dtype != torch.int64 or (value < 0).any()):
                 raise InputError("ids must be int64 and not below 0: give the numbers of rows, say")
         return value

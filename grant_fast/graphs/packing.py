@@ -101,7 +101,7 @@ def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:
         )
     if x.is_floating_point():
         x = x.to(torch.float32)  # before the check: what overflows is not finite either
-    check_features(x, name, thing)
+    check_finite(x, name, thing)
     if x.is_floating_point():
         return x
     if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
@@ -109,7 +109,7 @@ def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:
     return x.to(narrowest_integer(x))
 
 
-def check_features(x: Tensor, name: str = "x", thing: str = "node") -> None:
+def check_finite(x: Tensor, name: str = "x", thing: str = "node") -> None:
     """Refuse a matrix with numbers that are complex, NaN or infinite (InputError)."""
     if x.is_complex():
         raise InputError(f"{name} is complex: split it into real columns")
