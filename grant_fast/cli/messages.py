@@ -98,7 +98,7 @@ def _stays(config: RunConfig) -> bool:
 
 
 def described_test(result: "RunResult", dataset: Any) -> list[str]:
-    """What a run's test gave, and of which weights, in a line; in another, each of its targets."""
+    """What a run's test gave, and of which weights, in a line; in others, each of its targets."""
     from ..training.doubts import why_unmeasured
 
     if result.test_metric is None:
@@ -111,8 +111,8 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
     lines = [f"test {result.metric}: {metric} (weights of epoch {result.best_epoch}, {chosen})"]
     if dataset.task.kind == "multiclass" and {"roc_auc", "ap"} & {*result.test_metrics}:
         lines.append(_OVER_CLASSES)
-    if result.test_metric is not None and result.test_metric_each:
-        lines.append(_described_each(result.metric, result.test_metric_each))
+    if result.test_metric is not None and result.test_metrics_each:
+        lines += _described_each(result.metric, result.test_metrics_each)
     if result.test_metric is not None and result.constant_metric is not None:
         lines.append(_described_constant(result, dataset))
     has_learned = result.valid_metric is not None and result.beats_constant(result.test_metric)
@@ -124,7 +124,7 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
 
 def described_judgement(judged: "Judgement", source: str, which: str) -> list[str]:
     """How good the predictions for `which` graphs of a source are by its own labels, in a line; in
-    another, each of several targets."""
+    others, each of several targets."""
     from ..data.table import table_kind
 
     value = judged.metrics[judged.metric]
@@ -135,7 +135,7 @@ def described_judgement(judged: "Judgement", source: str, which: str) -> list[st
     if judged.kind == "multiclass" and {"roc_auc", "ap"} & {*judged.metrics}:
         lines.append(_OVER_CLASSES)
     if value is not None and judged.each:
-        lines.append(_described_each(judged.metric, judged.each, rest=""))
+        lines += _described_each(judged.metric, judged.each, rest="")
     return lines
 
 
@@ -165,15 +165,19 @@ def _described_constant(result: "RunResult", dataset: Any) -> str:
 
 
 def _described_each(
-    metric: str, metrics: dict[str, float | None], rest: str = "; each is in result.json"
-) -> str:
-    """The metric of each of several targets, of which the mean was said; `rest` where they are too
-    many."""
-    known = {name: value for name, value in metrics.items() if value is not None}
-    words = f"this {metric} is the mean of {len(known)} of {len(metrics)} targets"
-    if len(metrics) > _FEW_TARGETS:
-        return f"{words}{rest}"
-    return f"{words}: {', '.join(f'{name} {value:.4g}' for name, value in known.items())}"
+    metric: str, each: dict[str, dict[str, float | None]], rest: str = "; each is in result.json"
+) -> list[str]:
+    """The metrics of each of several targets, of whose own the mean was said, a line each; `rest`
+    where they are too many."""
+    measured = {name: values for name, values in each.items() if values[metric] is not None}
+    words = f"this {metric} is the mean of {len(measured)} of {len(each)} targets"
+    if len(each) > _FEW_TARGETS:
+        return [f"{words}{rest}"]
+    lines = [
+        f"  {name}: {metric} {_listed(values[metric], metric, values)}"
+        for name, values in measured.items()
+    ]
+    return [f"{words}:", *lines]
 
 
 def show_results(out: Path, table: "Table", sentences: Sequence[str], width: int = 100) -> None:

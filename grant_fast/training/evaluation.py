@@ -22,10 +22,10 @@ _MANY_CLASSES = 1000
 
 def details(
     pred: Tensor, y: Tensor, task: Task, metric: str
-) -> tuple[dict[str, float], dict[str, float]]:
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """All metrics that fit the task, by name (of several regressions its own and R², as a mean of
     others mixes units; of very many classes no curve that is not asked for); and, where there are
-    several targets, its own metric of each. NaN without labels.
+    several targets, all that fit of each, its own metric first. NaN without labels.
 
     Args:
         pred, y, task: as for `evaluate`.
@@ -34,7 +34,9 @@ def details(
     metrics = {name: evaluate(name, pred, y, task) for name in _telling(task, metric)}
     if task.kind == "multiclass" or task.num_outputs == 1:
         return metrics, {}
-    each = evaluate_each(metric, pred, y, task)
+    names = sorted(metrics_for(task), key=lambda name: name != metric)
+    columns = [evaluate_each(name, pred, y, task) for name in names]
+    each = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return metrics, dict(zip(names_of(task, y.shape[1]), each, strict=True))
 
 
@@ -86,7 +88,9 @@ class Evaluator:
         pred = self._outputs(model, part)
         return self._loss(pred, y), evaluate(self._metric, self._spec.decode(pred), y, task)
 
-    def details(self, model: nn.Module, part: str) -> tuple[dict[str, float], dict[str, float]]:
+    def details(
+        self, model: nn.Module, part: str
+    ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         """The function `details` of `model` over a split.
 
         Raises:

@@ -10,7 +10,7 @@ from ..data.dataset import default_metric
 from ..tasks import Kind, Level, Task, measured
 from .evaluation import details
 from .predict import Predictor, answers_of
-from .records import known
+from .records import all_known
 
 
 class Judgement(NamedTuple):
@@ -21,7 +21,7 @@ class Judgement(NamedTuple):
         kind, level: of the task; whether a row is a graph or a node.
         metric: the run's own.
         metrics: it first, then the others that fit the task; None where not measurable.
-        each: where there are several targets, the run's own of each.
+        each: where there are several targets, all that fit of each, the run's own first.
     """
 
     labelled: int
@@ -29,7 +29,7 @@ class Judgement(NamedTuple):
     level: Level
     metric: str
     metrics: dict[str, float | None]
-    each: dict[str, float | None]
+    each: dict[str, dict[str, float | None]]
 
 
 def judge(each: Sequence[Tensor], y: Tensor | None, predictor: Predictor) -> Judgement | None:
@@ -54,8 +54,8 @@ def judge(each: Sequence[Tensor], y: Tensor | None, predictor: Predictor) -> Jud
         kind=task.kind,
         level=task.level,
         metric=metric,
-        metrics={name: known(metrics[name]) for name in order},
-        each={name: known(value) for name, value in by_target.items()},
+        metrics=all_known({name: metrics[name] for name in order}),
+        each={target: all_known(values) for target, values in by_target.items()},
     )
 
 

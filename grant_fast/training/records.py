@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 #: What result.json says besides the result: what it was learned from, and what it was made on.
 DATA, MADE_ON = "data", "made_on"
+#: What older ones say, one metric of each target, and nobody reads any more.
+_FORMER = "test_metric_each"
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ class RunResult:
             a model that has learned nothing reaches.
         test_metrics: all metrics that fit the task, of the weights that were best by validation; of
             several regressions `metric` and R², of more than 1,000 classes `metric` and accuracy.
-        test_metric_each: where there are several targets, the one of each, of which `test_metric`
-            is the mean over those that could be measured.
+        test_metrics_each: where there are several targets, all metrics that fit of each; of the
+            run's own, `test_metric` is the mean over the targets that could be measured.
         constant_metric: `test_metric` of the same prediction everywhere: of the training targets
             the median for "mae", else the mean, and for classes their rates.
         constant_metrics: the same for each of `test_metrics`.
@@ -85,7 +87,7 @@ class RunResult:
     valid_seconds: float
     constant_loss: float | None
     test_metrics: dict[str, float | None] = field(default_factory=dict)
-    test_metric_each: dict[str, float | None] = field(default_factory=dict)
+    test_metrics_each: dict[str, dict[str, float | None]] = field(default_factory=dict)
     constant_metric: float | None = None
     constant_metrics: dict[str, float | None] = field(default_factory=dict)
 
@@ -108,6 +110,11 @@ class Run:
 def known(value: float) -> float | None:
     """A number; NaN and infinity, which JSON cannot hold, as None."""
     return value if math.isfinite(value) else None
+
+
+def all_known(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers by name, each as `known` has it."""
+    return {name: known(value) for name, value in values.items()}
 
 
 def write_history(run_dir: Path, history: Sequence[EpochRecord]) -> None:
@@ -142,7 +149,8 @@ def read_run(run_dir: Path) -> Run:
     """
     try:
         found = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
-        result = RunResult(**{name: found[name] for name in found if name not in (DATA, MADE_ON)})
+        other = (DATA, MADE_ON, _FORMER)
+        result = RunResult(**{name: found[name] for name in found if name not in other})
         with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
             history = tuple(_record(row) for row in csv.DictReader(file))
     except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:

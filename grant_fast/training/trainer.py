@@ -34,7 +34,7 @@ from .observers import Observer
 from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
-from .records import EpochRecord, RunResult, known, write_result
+from .records import EpochRecord, RunResult, all_known, known, write_result
 from .targets import Scaling, check_learnable, targets_of, with_targets
 
 #: Share of a metric that rounding may add: a mean of the same values in another order differs so.
@@ -344,10 +344,10 @@ class Trainer:
             selection_seconds=self._totals.selection_seconds,
             valid_seconds=self._totals.valid_seconds,
             constant_loss=known(self._evaluator.constant_loss("valid")),
-            test_metrics={name: known(value) for name, value in metrics.items()},
-            test_metric_each={name: known(value) for name, value in each.items()},
+            test_metrics=all_known(metrics),
+            test_metrics_each={target: all_known(values) for target, values in each.items()},
             constant_metric=known(constants[self.metric]),
-            constant_metrics={name: known(value) for name, value in constants.items()},
+            constant_metrics=all_known(constants),
         )
         made_on: dict[str, Any] = {"torch": torch.__version__, "device": str(self._device)}
         made_on["threads"] = torch.get_num_threads()

@@ -191,14 +191,17 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     answers = load_predictor(folder, device="cpu")(PackedGraphs.from_smiles(["CCO", "c1ccccc1"]))
     assert answers.flatten().tolist() == np.float32(values).tolist()  # digits of a whole float32
 
-    each = json.loads((folder / "result.json").read_text())["test_metric_each"]
+    found = json.loads((folder / "result.json").read_text())
+    each = found["test_metrics_each"]
     assert list(each) == (columns if len(columns) > 1 else [])
-    known = [value for value in each.values() if value is not None]
-    said = f"is the mean of {len(known)} of {len(each)} targets: "
+    known = [own for values in each.values() if (own := values[found["metric"]]) is not None]
+    said = f"is the mean of {len(known)} of {len(each)} targets:\n"
     assert (said in trained.stdout) == (len(columns) > 1)
     if known:
-        mean = json.loads((folder / "result.json").read_text())["test_metric"]
-        assert sum(known) / len(known) == pytest.approx(mean)
+        assert sum(known) / len(known) == pytest.approx(found["test_metric"])
+    for name, values in each.items():
+        line = ", ".join(f"{metric} {v:.4g}" for metric, v in values.items() if v is not None)
+        assert (f"  {name}: {line}\n" in trained.stdout) == (values[found["metric"]] is not None)
 
     line = fails("predict", folder, new, "-o", tmp_path / "strict.csv", "--strict")
     assert "row 3: 'nonsense' is not a valid SMILES" in line

@@ -35,10 +35,12 @@ def test_the_molecules_of_the_test_give_the_metrics_of_the_test(table, tmp_path,
     said = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if v is not None)
     lines = predicted.stdout.splitlines()
     assert lines[0] == f"{said} (on {len(tested)} molecules of new.csv with a label)"
-    known = [v for v in result["test_metric_each"].values() if v is not None]
+    each = result["test_metrics_each"].values()
+    known = [values for values in each if values[result["metric"]] is not None]
     assert lines[-1] == f"predictions: {out}"
     if "," in target:
-        assert f"is the mean of {len(known)} of 2 targets: " in lines[1]
+        assert lines[1].endswith(f"is the mean of {len(known)} of 2 targets:")
+        assert len(lines) == 3 + len(known)
     elif target == "kind":
         assert lines[1] == "roc_auc and ap are means over the classes, each against the others"
     else:
@@ -199,9 +201,9 @@ def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
     new.write_text("smiles,size,toxic\nC,1,?\nCC,2,?\nCCC,4,1\n")
     result = run("predict", tmp_path / "run", new, "-o", out)
     assert f"not compared: {new} row 2, column 'toxic': '?' is not a number" in result.stderr
-    assert "is the mean of 1 of 2 targets: size " in result.stdout
+    assert "is the mean of 1 of 2 targets:\n  size: r2 " in result.stdout
     assert "(on 3 molecules of new.csv with a label)" in result.stdout
     new.write_text("smiles,size,toxic\nC,1,0\nCC,?,1\nCCC,4,1\n")
     result = run("predict", tmp_path / "run", new, "-o", out)
     assert f"1 label is left out: {new} row 3, column 'size': '?' is not a nu" in result.stderr
-    assert "is the mean of 2 of 2 targets: size " in result.stdout
+    assert "is the mean of 2 of 2 targets:\n  size: r2 " in result.stdout

@@ -45,7 +45,7 @@ def test_classes_are_called_after_their_target(classes, tmp_path):
         assert "target colour, multiclass, 3 classes" in result.stderr
         names = ["smiles", "colour"] if source == classes else ["colour"]
         assert header_of(folder / "test.csv") == ["graph", *names, *answers]
-        assert json.loads((folder / "result.json").read_text())["test_metric_each"] == {}
+        assert json.loads((folder / "result.json").read_text())["test_metrics_each"] == {}
         for new, own in ((classes, ["smiles", "colour"]), (packed, ["graph"])):
             assert run("predict", folder, new, "-o", tmp_path / "out.csv").exit_code == 0
             assert header_of(tmp_path / "out.csv") == [*own, *answers]

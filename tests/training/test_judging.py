@@ -76,7 +76,11 @@ def test_the_metric_is_the_run_s_own_and_of_each_target():
     assert usual is not None and usual.metric == "r2" and list(usual.metrics) == ["r2"]
     assert chosen is not None and list(chosen.metrics) == ["rmse", "r2"]
     assert list(chosen.each) == ["a", "b"]
-    assert chosen.metrics["rmse"] == pytest.approx(sum(chosen.each.values()) / 2)
+    assert all(list(each) == ["rmse", "mae", "r2"] for each in chosen.each.values())
+    for name in ("rmse", "r2"):
+        mean = sum(each[name] for each in chosen.each.values()) / 2
+        assert chosen.metrics[name] == pytest.approx(mean)
+    assert chosen.each["b"]["mae"] == pytest.approx(float((pred - y)[:, 1].abs().nanmean()))
     old = replace(predictor(task), config=RunConfig(metric="mae"))  # whose weights do not tell
     assert judge([pred], y, old).metric == "mae"
 
