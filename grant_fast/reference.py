@@ -11,6 +11,7 @@ and is tested equal to it in float64. This module imports torch only.
 import warnings
 from collections.abc import Callable
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +72,33 @@ def spmm(
     return torch.addmm(out, matrix, x, beta=0, out=out)
 
 
+def mm(x: Tensor, weight: Tensor, add_to: Tensor | None = None) -> Tensor:
+    """X W, [n, h_out]; with `add_to` it is that + X W: a bias [h_out], or a matrix, which may be
+    written there."""
+    if add_to is None:
+        return x @ weight
+    if add_to.dim() == 2:
+        return add_to.addmm_(x, weight)
+    # On a GPU the bias goes along; a CPU would copy it first.
+    return torch.addmm(add_to, x, weight) if x.is_cuda else (x @ weight).add_(add_to)
+
+
+def mm_columns(x: Tensor, y: Tensor, out: Tensor) -> None:
+    """Xᵀ Y into `out` [h_in, h_out], of X [n, h_in] and Y [n, h_out]."""
+    torch.mm(x.T, y, out=out)
+
+
+class Products(NamedTuple):
+    """Who multiplies: functions that mean what those of these names here do."""
+
+    spmm: Callable[..., Tensor]
+    mm: Callable[..., Tensor]
+    mm_columns: Callable[[Tensor, Tensor, Tensor], None]
+
+
+PRODUCTS = Products(spmm, mm, mm_columns)
+
+
 def propagates_first(h_in: int, h_out: int) -> bool:
     """Whether a layer hops at width h_in (Z_k = ÂZ_{k-1}) rather than h_out (Horner's rule)."""
     return h_in <= h_out
@@ -84,7 +112,7 @@ def flex_conv(
     col: Tensor,
     value: Tensor,
     *,
-    spmm: Callable[..., Tensor] = spmm,
+    by: Products = PRODUCTS,
 ) -> Tensor:
     """Y = Σ_{k<κ} Â^k X W_k + b, never forming Â^k and never holding κ copies of X.
 
@@ -92,26 +120,19 @@ def flex_conv(
     Y = XW_0 + Â(XW_1 + Â(XW_2 + …)): whichever hops at the smaller width.
 
     Args:
-        spmm: who multiplies with Â.
+        by: who multiplies.
     """
     order, h_in, h_out = weight.shape
-
-    def times_first_weight() -> Tensor:
-        if bias is not None and x.is_cuda:  # the bias goes along; a CPU would copy it first
-            return torch.addmm(bias, x, weight[0])
-        out = x @ weight[0]
-        return out if bias is None else out.add_(bias)
-
-    if propagates_first(h_in, h_out):
-        out, z = times_first_weight(), x
+    if propagates_first(h_in, h_out) or order == 1:
+        out, z = by.mm(x, weight[0], bias), x
         for k in range(1, order):
-            z = spmm(rowptr, col, value, z)
-            out.addmm_(z, weight[k])
+            z = by.spmm(rowptr, col, value, z)
+            out = by.mm(z, weight[k], out)
         return out
-    out = x @ weight[order - 1] if order > 1 else times_first_weight()
+    out = by.mm(x, weight[order - 1])
     for k in range(order - 2, -1, -1):
-        term = x @ weight[k] if k else times_first_weight()
-        out = spmm(rowptr, col, value, out, term)
+        term = by.mm(x, weight[k], None if k else bias)
+        out = by.spmm(rowptr, col, value, out, term)
     return out
 
 
@@ -160,7 +181,7 @@ def flex_conv_backward(
     value_t: Tensor,
     *,
     needs_dx: bool,
-    spmm: Callable[..., Tensor] = spmm,
+    by: Products = PRODUCTS,
 ) -> tuple[Tensor | None, Tensor]:
     """(dX or None, dW) of `flex_conv`, from X alone: nothing of the forward pass was kept.
 
@@ -170,10 +191,11 @@ def flex_conv_backward(
         grad,
         x,
         weight,
-        partial(spmm, rowptr, col, value),
-        partial(spmm, rowptr_t, col_t, value_t),
-        lambda out, z: spmm(rowptr_t, col_t, value_t, z, out),
+        partial(by.spmm, rowptr, col, value),
+        partial(by.spmm, rowptr_t, col_t, value_t),
+        lambda out, z: by.spmm(rowptr_t, col_t, value_t, z, out),
         needs_dx=needs_dx,
+        by=by,
     )
 
 
@@ -186,34 +208,36 @@ def backward_by_hops(
     add_hop_t: Callable[[Tensor, Tensor], Tensor],
     *,
     needs_dx: bool,
+    by: Products = PRODUCTS,
 ) -> tuple[Tensor | None, Tensor]:
     """`flex_conv_backward` over any hops.
 
     Args:
         hop, hop_t: Z → ÂZ and Z → ÂᵀZ.
         add_hop_t: (T, Z) → T + ÂᵀZ, which may be written into T.
+        by: who multiplies otherwise.
     """
     order, h_in, h_out = weight.shape
     dw = torch.empty_like(weight)
     if backward_hops_at_output_width(h_in, h_out, needs_dx):
-        dx = grad @ weight[0].T if needs_dx else None
-        torch.mm(x.T, grad, out=dw[0])
+        dx = by.mm(grad, weight[0].T) if needs_dx else None
+        by.mm_columns(x, grad, dw[0])
         for k in range(1, order):
             grad = hop_t(grad)  # (Âᵀ)^k dY
-            torch.mm(x.T, grad, out=dw[k])
+            by.mm_columns(x, grad, dw[k])
             if dx is not None:
-                dx.addmm_(grad, weight[k].T)
+                dx = by.mm(grad, weight[k].T, dx)
         return dx, dw
     z = x
-    torch.mm(z.T, grad, out=dw[0])
+    by.mm_columns(z, grad, dw[0])
     for k in range(1, order):
         z = hop(z)  # Â^k X
-        torch.mm(z.T, grad, out=dw[k])
+        by.mm_columns(z, grad, dw[k])
     if not needs_dx:
         return None, dw
-    dx = grad @ weight[order - 1].T
+    dx = by.mm(grad, weight[order - 1].T)
     for k in range(order - 2, -1, -1):
-        dx = add_hop_t(grad @ weight[k].T, dx)
+        dx = add_hop_t(by.mm(grad, weight[k].T), dx)
     return dx, dw
 
 
@@ -228,7 +252,7 @@ def flex_conv_value_grad(
     col_t: Tensor,
     value_t: Tensor,
     *,
-    spmm: Callable[..., Tensor] = spmm,
+    by: Products = PRODUCTS,
 ) -> Tensor:
     """∂L/∂value, [nnz]: for an edge source j → target i, Σ_{k≥1} ⟨dZ_k[i], Z_{k-1}[j]⟩.
 
@@ -238,15 +262,15 @@ def flex_conv_value_grad(
     order = weight.shape[0]
     zs = [x]
     for _ in range(order - 2):
-        zs.append(spmm(rowptr, col, value, zs[-1]))
+        zs.append(by.spmm(rowptr, col, value, zs[-1]))
     row = expand_rows(rowptr, col.shape[0])
     out = torch.zeros_like(value)
-    dz = grad @ weight[order - 1].T
+    dz = by.mm(grad, weight[order - 1].T)
     for k in range(order - 1, 0, -1):
         # index_select gathers rows up to four times faster than indexing does
         out += dz.index_select(0, row).mul_(zs[k - 1].index_select(0, col)).sum(1)
         if k > 1:
-            dz = spmm(rowptr_t, col_t, value_t, dz, grad @ weight[k - 1].T)
+            dz = by.spmm(rowptr_t, col_t, value_t, dz, by.mm(grad, weight[k - 1].T))
     return out
 
 

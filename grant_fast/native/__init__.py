@@ -2,11 +2,14 @@
 
 They compute in float32 what `reference.py` defines, straight from the packed dataset: a batch is
 its graphs' positions, and no edge is gathered. What they do not take whole, one large graph for
-instance, hops by a product of their own (`spmm`). A machine that had no C compiler when this
-package was installed does without them, and PyTorch's operators give the same results more slowly.
+instance, is computed by products of their own (`PRODUCTS`). A machine that had no C compiler when
+this package was installed does without them, and PyTorch's operators give the same results more
+slowly.
 """
 
+from ..reference import Products
 from .csr import multiplies, spmm
+from .dense import mm, mm_columns, takes_products
 from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import first_source, flex_conv
 from .loading import BUILDS, build, by_rows, is_readable
@@ -15,10 +18,14 @@ from .rows import few_rows
 from .scores import class_scores, target_scores
 from .structure import MAX_NODES, MAX_WIDTH, is_watched, is_wide, takes, why_not
 
+#: As `reference.PRODUCTS`, where they can.
+PRODUCTS = Products(spmm, mm, mm_columns)
+
 __all__ = [
     "BUILDS",
     "MAX_NODES",
     "MAX_WIDTH",
+    "PRODUCTS",
     "Activation",
     "Layer",
     "Network",
@@ -34,11 +41,14 @@ __all__ = [
     "is_readable",
     "is_watched",
     "is_wide",
+    "mm",
+    "mm_columns",
     "multiplies",
     "pool_weights",
     "sort_edges",
     "spmm",
     "takes",
+    "takes_products",
     "target_scores",
     "train",
     "why_not",

@@ -13,9 +13,14 @@ LEAST_WIDTH = 16
 
 def multiplies(x: Tensor, width: int) -> bool:
     """Whether the kernel hops with rows of `width` that are as X is: dtype, device."""
-    if x.device.type != "cpu" or x.dtype != torch.float32 or width < LEAST_WIDTH:
+    return width >= LEAST_WIDTH and has_vectors(x)
+
+
+def has_vectors(x: Tensor) -> bool:
+    """Whether there is a kernel for what is as X is, with vectors of eight, as AVX has them: with
+    shorter ones there is nothing to gain."""
+    if x.device.type != "cpu" or x.dtype != torch.float32:
         return False
-    # Without AVX there are no vectors of eight, and nothing to gain.
     return loading.library() is not None and call("vector_lanes") >= 8
 
 

@@ -106,6 +106,11 @@ def degree(graphs: "FlatGraphs") -> int:
     return graphs.num_edges // max(1, graphs.num_nodes)
 
 
+def parts_of(rows: int, weight_bytes: int) -> int:
+    """Into how many parts so many rows are split, of which each adds up a dW of its own."""
+    return max(1, min(MAX_PARTS, rows // PART_ROWS, PARTIAL_BYTES // weight_bytes))
+
+
 def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
     """The batch in `parts` parts for the threads, for the library; and how many those are.
 
@@ -113,7 +118,7 @@ def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
     batches can be copied.
     """
     batch = adjacency.batch
-    parts = max(1, min(MAX_PARTS, batch.num_nodes // PART_ROWS, PARTIAL_BYTES // weight_bytes))
+    parts = parts_of(batch.num_nodes, weight_bytes)
     ptr, first = batch.host_rows
     part = batch.parts(parts)
     edges = batch.graphs.edges(adjacency.normalize)

@@ -11,7 +11,7 @@ from ..batches.edges import BatchAdjacency
 from ..batches.loose import LooseGraphs
 from ..errors import InputError
 from ..ops import autocasts
-from ..ops.dispatch import Choice, choose, hops_natively, is_fused, takes_kernels
+from ..ops.dispatch import Choice, choose, is_fused, native_products, takes_kernels
 from . import one_pass
 from .conv import FlexConv
 from .gcn import FlexGCN, as_graphs
@@ -103,9 +103,9 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     if who == "csr":
         return "Triton: products with BLAS, hops over CSR"
     if who != "tiles":
-        natively = hops_natively(_cast(conv.weight), conv.backend)
-        hops = " (hops by the CPU kernels)" if natively else ""
-        return f"PyTorch{hops}: {why}"
+        natively = native_products(_cast(conv.weight), conv.backend)
+        by_kernels = f" ({' and '.join(natively)} by the CPU kernels)" if natively else ""
+        return f"PyTorch{by_kernels}: {why}"
     tiles = cast(BatchAdjacency, adjacency).batch.tiles
     assert tiles is not None
     how = "" if is_fused(conv.weight) else "products with BLAS, hops of "

@@ -77,12 +77,12 @@ def takes_native(
 
 
 def allows_native(backend: str | None) -> bool:
-    """Whether the compiled CPU kernels may be taken, for whole layers or for sparse products."""
+    """Whether the compiled CPU kernels may be taken, for whole layers or for single products."""
     return _chosen(backend)[1] == "auto"
 
 
-def hops_by(backend: str | None) -> str:
-    """Whose sparse products a layer hops by that PyTorch computes."""
+def products_by(backend: str | None) -> str:
+    """Whose products a layer is made of that no kernel computes whole."""
     return "native" if allows_native(backend) else "torch"
 
 
@@ -127,9 +127,14 @@ def choose(
     return Choice("torch", reason or "the bias is not an ordinary float32 tensor")
 
 
-def hops_natively(weight: Tensor, backend: str | None) -> bool:
-    """Whether a layer that PyTorch computes hops by the compiled CPU kernel."""
-    return allows_native(backend) and native.multiplies(weight, min(weight.shape[1:]))
+def native_products(weight: Tensor, backend: str | None) -> list[str]:
+    """What of a layer that PyTorch computes the compiled CPU kernels multiply: its hops, the other
+    products, both, or nothing."""
+    if not allows_native(backend):
+        return []
+    h_in, h_out = weight.shape[1:]
+    hops = ["hops"] if native.multiplies(weight, min(h_in, h_out)) else []
+    return hops + (["products"] if native.takes_products(weight, h_in, h_out) else [])
 
 
 def check_backend(backend: str | None, source: str = "backend") -> str | None:

@@ -127,7 +127,7 @@ def _flex_conv_by(
     if who == "reference":
         out = reference.smooth_flex_conv(x, weight, bias, *adjacency.csr)
         return out.relu() if relu else out
-    by = "triton" if who == "csr" else dispatch.hops_by(backend)
+    by = "triton" if who == "csr" else dispatch.products_by(backend)
     return flex_conv_csr(x, weight, bias, adjacency, relu, by)
 
 
@@ -138,7 +138,7 @@ def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
         raise InputError(f"x has {x.shape[0]} nodes, but the matrix is for {adjacency.num_cols}")
     if dispatch.is_reference(backend):
         return reference.smooth_spmm(*adjacency.csr, x)
-    matrix, by = matrix_of(adjacency), dispatch.hops_by(backend)
+    matrix, by = matrix_of(adjacency), dispatch.products_by(backend)
     if not autocasts(x):
         return torch.ops.grant_fast.spmm(x, by, *matrix)
     with torch.autocast(x.device.type, enabled=False):

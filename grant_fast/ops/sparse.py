@@ -1,11 +1,9 @@
-"""The flexible layer and its hops over any CSR matrix: by the Triton kernels, or by products with
-BLAS and sparse products, PyTorch's or the compiled CPU kernel's.
+"""The flexible layer and its hops over any CSR matrix: by the Triton kernels, or by products,
+PyTorch's or the compiled CPU kernels'.
 
 Registered with a fake and an autograd formula, so that `torch.compile` takes it whole. The Triton
 kernels are imported when they first run.
 """
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,9 +16,9 @@ from .registration import operator
 MATRIX = "Tensor rowptr, Tensor col, Tensor value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 
 
-def _spmm_by(by: str) -> Callable[..., Tensor]:
-    """Who multiplies with a sparse matrix: the compiled kernel where it may, or PyTorch."""
-    return native.spmm if by == "native" else reference.spmm
+def _products(by: str) -> reference.Products:
+    """Who multiplies: the compiled kernels where they may, or PyTorch."""
+    return native.PRODUCTS if by == "native" else reference.PRODUCTS
 
 
 @operator(
@@ -37,7 +35,7 @@ def _flex_conv(
 
         bias = None if bias is None else bias.contiguous()
         return forward(x, weight.contiguous(), bias, CSR(*csr[:3]), relu=relu)
-    out = reference.flex_conv(x, weight, bias, *csr[:3], spmm=_spmm_by(by))
+    out = reference.flex_conv(x, weight, bias, *csr[:3], by=_products(by))
     return out.relu_() if relu else out
 
 
@@ -74,10 +72,10 @@ def _flex_conv_backward(
         else:
             dx, dw = backward(*operands, needs_dx=needs_dx)
     else:
-        spmm = _spmm_by(by)
-        dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx, spmm=spmm)
+        who = _products(by)
+        dx, dw = reference.flex_conv_backward(grad, x, weight, *csr, needs_dx=needs_dx, by=who)
         if needs_dvalue:
-            dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr, spmm=spmm)
+            dvalue = reference.flex_conv_value_grad(grad, x, weight, *csr, by=who)
     return dx if needs_dx and dx is not None else none, dw, grad.sum(0), dvalue
 
 
@@ -147,7 +145,7 @@ def matrix_of(adjacency: Adjacency) -> tuple[Tensor | None, ...]:
 
 @operator("spmm", f"(Tensor x, str by, {MATRIX}) -> Tensor")
 def _spmm(x: Tensor, by: str, *csr: Tensor) -> Tensor:
-    return _spmm_by(by)(*csr[:3], x.contiguous())
+    return _products(by).spmm(*csr[:3], x.contiguous())
 
 
 @_spmm.register_fake

@@ -23,12 +23,13 @@
  * compiled once for each instruction set that native/loading.py may choose from.
  */
 #include "csr.h"
+#include "dense.h"
 #include "edges.h"
 #include "network.h"
 #include "rows.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 10; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 11; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -55,6 +56,27 @@ EXPORT void csr_matmul(i64 rows, i64 width, i64 add, int threads, const int32_t 
     threads = useful(threads, cycles);
     if (threads == 1) p.parts = 1;
     parallel(csr_part, &p, p.parts, threads);
+}
+
+/* --- Products with a small matrix -------------------------------------------------------------- */
+
+EXPORT void matmul(i64 rows, i64 len, i64 width, int threads, const float *x, const float *w, i64 w_row,
+                   i64 w_column, const float *init, i64 init_row, float *y) {
+    float *packed = pack_matrix(w, len, width, w_row, w_column);
+    dense_product d = {rows, len, width, 4 * threads, x, packed, init, init_row, y};
+    threads = useful(threads, rows * len * vectors(width) / 2);
+    if (threads == 1) d.parts = 1;
+    parallel(dense_part, &d, d.parts, threads);
+    free(packed);
+}
+EXPORT void matmul_columns(i64 rows, i64 len, i64 width, i64 parts, int threads, const float *x,
+                           const float *y, float *out) {
+    i64 size = padded(len * width);
+    columns_product c = {rows, len, width, parts, x, y, zeros((parts + 1) * size)};
+    parallel(columns_part, &c, parts, useful(threads, rows * len * vectors(width) / 2));
+    add_rows(c.sums, parts, size);
+    memcpy(out, c.sums + parts * size, sizeof(float) * (size_t)(len * width));
+    free(c.sums);
 }
 
 /* --- One layer --------------------------------------------------------------------------------- */

@@ -51,12 +51,6 @@ static i64 by_input_cycles(i64 order, i64 h_in, i64 h_out, i64 hop, int needs_dx
  * writable in whole vectors. */
 INLINE i64 row_of(i64 order, i64 width) { return padded((order - 1) * width + padded(width)); }
 
-/* Rows of `width` floats into rows of `ld`, padded with zeros to whole vectors. */
-static void widen(const float *from, i64 from_ld, i64 width, float *to, i64 ld, i64 rows) {
-    for (i64 i = 0; i < rows; i++, from += from_ld, to += ld)
-        for (i64 n = 0; n < width; n += VL) store(to + n, load_part(from + n, width - n));
-}
-
 /* W [order, h_in, h_out] as rows of whole vectors: (k, i) -> out where `stacked`, else
  * i -> (k, out), blocks one after another. */
 static float *pack_weight(const float *w, i64 order, i64 h_in, i64 h_out, int stacked) {
@@ -315,13 +309,6 @@ static gradients make_gradients(const layer *l, i64 parts) {
 static void backward_tile(const layer *l, const tile *t, const gradients *sums, i64 part, float *z) {
     (l->by_grad ? backward_by_grad : backward_by_input)(l, t, z, sums->dw + part * sums->size,
                                                         sums->db + part * sums->width);
-}
-
-static void add_rows(float *rows, i64 count, i64 width) {
-    for (i64 part = 0; part < count; part++)
-        for (i64 n = 0; n < width; n += VL)
-            store(rows + count * width + n,
-                  load(rows + count * width + n) + load(rows + part * width + n));
 }
 
 /* dW [order, h_in, h_out] and db [h_out] or NULL; with kinds of nodes also their dX, where it is asked

@@ -93,3 +93,17 @@ static void multiply(const product *p, i64 rows, i64 width) {
         first += take;
     }
 }
+
+/* Rows of `width` floats into rows of `ld`, padded with zeros to whole vectors. */
+static void widen(const float *from, i64 from_ld, i64 width, float *to, i64 ld, i64 rows) {
+    for (i64 i = 0; i < rows; i++, from += from_ld, to += ld)
+        for (i64 n = 0; n < width; n += VL) store(to + n, load_part(from + n, width - n));
+}
+
+/* What parts have added up, each in a row of its own, in their order: in the row behind the last. */
+static void add_rows(float *rows, i64 count, i64 width) {
+    for (i64 part = 0; part < count; part++)
+        for (i64 n = 0; n < width; n += VL)
+            store(rows + count * width + n,
+                  load(rows + count * width + n) + load(rows + part * width + n));
+}

@@ -1,4 +1,4 @@
-"""Sparse matrices times rows by the compiled CPU kernel, against PyTorch's product in float64."""
+"""Products with rows by the compiled CPU kernels, against PyTorch's in float64."""
 
 import pytest
 import torch
@@ -23,8 +23,9 @@ def matrix(rows: int, columns: int, entries: int) -> Adjacency:
 
 @pytest.fixture
 def always(monkeypatch):
-    """The kernel multiplies, even where PyTorch would be as fast."""
+    """The kernels multiply, even where PyTorch would be as fast."""
     monkeypatch.setattr(native.csr, "multiplies", lambda x, width: True)
+    monkeypatch.setattr(native.dense, "has_vectors", lambda x: True)
 
 
 @pytest.fixture
@@ -68,6 +69,56 @@ def test_results_do_not_depend_on_threads(threads):
         assert torch.equal(native.spmm(*a.csr, x), want)
 
 
+def wide(x):
+    """The same values, in rows further apart."""
+    return torch.nn.functional.pad(x, (0, 3))[:, :-3]
+
+
+@pytest.mark.usefixtures("build", "always")
+@pytest.mark.parametrize("h_in", [1, 5, 33, 511, 513, 1100])
+@pytest.mark.parametrize("h_out", [1, 7, 8, 17, 64, 65, 200])
+def test_products_with_a_small_matrix(h_in, h_out):
+    for rows in (0, 1, 3, 127, 128, 129, 700):
+        x, weight = torch.randn(rows, h_in), torch.randn(h_in, h_out)
+        want, scale = x.double() @ weight.double(), torch.tensor(h_in**0.5)
+        close(native.mm(x, weight), want, scale)
+        close(native.mm(wide(x), wide(weight)), want, scale)
+        close(native.mm(x, weight.T.contiguous().T), want, scale)
+        bias, begun = torch.randn(h_out), torch.randn(rows, h_out)
+        close(native.mm(x, weight, bias), want + bias, scale)
+        given = begun.clone()
+        close(native.mm(x, weight, given), want + begun, scale)
+        y, out = torch.randn(rows, h_out), torch.full((h_in, h_out), torch.nan)
+        native.mm_columns(x, y, out)
+        close(out, x.double().T @ y.double(), torch.tensor(rows**0.5))
+        native.mm_columns(wide(x), wide(y), out)
+        close(out, x.double().T @ y.double(), torch.tensor(rows**0.5))
+
+
+@pytest.mark.usefixtures("build")
+def test_products_do_not_depend_on_threads(threads):
+    x, weight, y = torch.randn(20_001, 40), torch.randn(40, 31), torch.randn(20_001, 31)
+
+    def products():
+        out = torch.empty(40, 31)
+        native.mm_columns(x, y, out)
+        return native.mm(x, weight, y[0]), native.mm(x, weight, y.clone()), out
+
+    threads(1)
+    want = products()
+    for many in (2, 3, 7):
+        threads(many)
+        for got, wanted in zip(products(), want, strict=True):
+            assert torch.equal(got, wanted)
+
+
+@pytest.mark.usefixtures("build", "always")
+def test_a_million_rows_keep_their_digits():
+    x, y, out = torch.full((1_000_000, 3), 0.3), torch.ones(1_000_000, 2), torch.empty(3, 2)
+    native.mm_columns(x, y, out)
+    torch.testing.assert_close(out, torch.full((3, 2), 3e5), rtol=3e-5, atol=0)
+
+
 @pytest.mark.usefixtures("build")
 def test_who_multiplies(monkeypatch):
     """The kernel float32 rows of 16 and more, of int32 matrices; PyTorch all others."""
@@ -107,7 +158,7 @@ def test_a_network_by_pytorch_is_by_pytorch(monkeypatch):
 
 
 @pytest.mark.usefixtures("build")
-@pytest.mark.parametrize("widths", [(16, 40), (40, 16), (33, 33)])
+@pytest.mark.parametrize("widths", [(16, 40), (40, 16), (33, 33), (2, 9), (330, 5)])
 @pytest.mark.parametrize("learned", [True, False])
 def test_gradients_on_a_graph_that_no_tile_holds(widths, learned):
     nodes = native.MAX_NODES + 1
