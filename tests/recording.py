@@ -1,4 +1,5 @@
-"""What a CUDA graph can record, judged operator by operator, and one on the CPU."""
+"""What a CUDA graph can record, judged operator by operator, and one on the CPU; what a device is
+asked for."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,32 @@ def _knows_its_size(func, args, kwargs) -> bool:
     if func is torch.ops.aten.index.Tensor:
         return not any(i is not None and i.dtype == torch.bool for i in args[1])
     return False
+
+
+class Asked(TorchDispatchMode):
+    """Counts what a device other than the CPU is asked for, each of which costs its launch.
+
+    copies: from or to the host.  launches: operators that do more than give another view of memory,
+    or new memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copies = self.launches = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = _tensors((args, kwargs))
+        out = func(*args, **(kwargs or {}))
+        devices = {t.device.type for t in (*given, *_tensors(out))}
+        known = {t.untyped_storage()._cdata for t in given}
+        does = func._schema.is_mutable or any(
+            t.untyped_storage()._cdata not in known for t in _tensors(out)
+        )
+        if len(devices) > 1:
+            self.copies += 1
+        elif devices != {"cpu"} and does and "empty" not in func._schema.name:
+            self.launches += 1
+        return out
 
 
 class Tape(Recording):

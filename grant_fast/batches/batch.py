@@ -1,6 +1,6 @@
 """A batch is a list of graph positions; what a model needs of it is gathered when asked for."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,25 +10,17 @@ from ..adjacency import Adjacency, CSRTensors, index_dtype, pooling_matrix
 from ..caching import kept, kept_property
 from ..devices import indexed
 from ..errors import InputError
-from ..indexing import repeat, sizes_to_ptr, spans, take, upload
+from ..indexing import spans, take
 from ..reference import expand_rows
 from .edges import BatchAdjacency
 from .foreign import no_such
+from .places import DevicePlaces, Places, Told, in_dataset
 from .read_only import NAMES, ReadOnly
 from .tiles import Segments, TileRows, Tiles, segment_batch, tile_batch
 
 if TYPE_CHECKING:
     from ..graphs.flat import FlatGraphs
     from .layout import PackedCSR
-
-
-class _Places(NamedTuple):
-    """Where rows of the dataset that belong to the graphs of a batch lie, int64 on the CPU: the
-    first of each graph [B], how many they are [B], and where they begin in the batch [B + 1]."""
-
-    first: Tensor
-    sizes: Tensor
-    ptr: Tensor
 
 
 class GraphBatch(ReadOnly):
@@ -112,9 +104,10 @@ class GraphBatch(ReadOnly):
 
     @kept_property
     def device_positions(self) -> Tensor | slice:
-        """The positions on the graphs' device, [B] int64, or a slice where they are neighbours."""
+        """The positions on the graphs' device, [B], or a slice where they are neighbours."""
         where = self._positions
-        return where if isinstance(where, slice) else upload(where, self.device)
+        here = isinstance(where, slice) or where.device == self.device
+        return where if here else self._told.positions
 
     @kept_property
     def ids(self) -> Tensor:
@@ -123,19 +116,31 @@ class GraphBatch(ReadOnly):
         return self._own(ids, ids.dtype)
 
     @kept_property
-    def _node_places(self) -> _Places:
-        return self._places(self.graphs.host_ptr)
+    def _node_places(self) -> Places:
+        return Places.of(self.graphs.host_ptr, self._host_positions, self.graphs.num_nodes)
 
     @kept_property
-    def _edge_places(self) -> _Places:
-        return self._places(self.graphs.host_edge_ptr)
+    def _edge_places(self) -> Places:
+        return Places.of(self.graphs.host_edge_ptr, self._host_positions, self.graphs.num_edges)
 
-    def _places(self, ptr: Tensor) -> _Places:
+    @property
+    def _host_positions(self) -> Tensor | slice:
         where = self._positions
-        where = where if isinstance(where, slice) else where.cpu()
-        first = take(ptr[:-1], where)
-        sizes = take(ptr[1:], where) - first
-        return _Places(first, sizes, sizes_to_ptr(sizes))
+        return where if isinstance(where, slice) else where.cpu()
+
+    @kept_property
+    def _told(self) -> Told:
+        return Told.of(self._node_places, self._edge_places, self.positions, self.device)
+
+    @property
+    def _placed_nodes(self) -> Places | DevicePlaces:
+        """Where the nodes lie, in tensors on the graphs' device."""
+        return self._node_places if self.device.type == "cpu" else self._told.nodes
+
+    @property
+    def _placed_edges(self) -> Places | DevicePlaces:
+        """Where the edges lie, the same."""
+        return self._edge_places if self.device.type == "cpu" else self._told.edges
 
     @property
     def host_rows(self) -> tuple[Tensor, Tensor]:
@@ -159,25 +164,21 @@ class GraphBatch(ReadOnly):
 
     @kept_property
     def num_nodes(self) -> int:
-        return int(self._node_places.ptr[-1])
+        return self._node_places.total
 
     @kept_property
     def num_edges(self) -> int:
-        return int(self._edge_places.ptr[-1])
+        return self._edge_places.total
 
     @kept_property
     def ptr(self) -> Tensor:
-        """Where each graph's nodes begin, [B + 1] int64."""
-        return self._apart(self._node_places.ptr)
+        """Where each graph's nodes begin, [B + 1] int64; not what the kernels of the CPU read."""
+        return self._placed_nodes.ptr.to(torch.int64, copy=True)
 
     @kept_property
     def sizes(self) -> Tensor:
         """Nodes of each graph, [B] int64."""
-        return self._apart(self._node_places.sizes)
-
-    def _apart(self, table: Tensor) -> Tensor:
-        """A table on the graphs' device, which is not the one that the kernels of the CPU read."""
-        return table.clone() if self.device.type == "cpu" else upload(table, self.device)
+        return self._placed_nodes.ptr.diff().long()
 
     @property
     def edge_counts(self) -> Tensor:
@@ -190,8 +191,7 @@ class GraphBatch(ReadOnly):
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_ptr[self._positions.start])
             return slice(first, first + self.num_nodes)
-        small = index_dtype(self.graphs.num_nodes)
-        return spans(*self._node_places, self.num_nodes, small, self.device)
+        return in_dataset(self._placed_nodes)
 
     def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
         """What `values` [N] holds for each row, [n]; `otherwise` for one that is no node's."""
@@ -203,8 +203,7 @@ class GraphBatch(ReadOnly):
         if isinstance(self._positions, slice):
             first = int(self.graphs.host_edge_ptr[self._positions.start])
             return slice(first, first + self.num_edges)
-        small = index_dtype(self.graphs.num_edges)
-        return spans(*self._edge_places, self.num_edges, small, self.device)
+        return in_dataset(self._placed_edges)
 
     @property
     def x(self) -> Tensor:
@@ -234,27 +233,26 @@ class GraphBatch(ReadOnly):
     @kept_property
     def batch(self) -> Tensor:
         """The graph, within this batch, of every node, [n] int64."""
-        graphs = torch.arange(self.num_graphs, device="cpu")
-        return repeat(graphs, self._node_places.sizes, self.num_nodes, self.device)
+        return self._placed_nodes.graph.long()
 
     def local_csr(self, csr: "PackedCSR") -> "PackedCSR":
         """One direction of these graphs' edges, as `PackedGraphs` holds it."""
         weight = None if csr.weight is None else take(csr.weight, self.edges)
-        return type(csr)(self._rowptr(csr), take(csr.col, self.edges), weight)
+        return type(csr)(self._rowptr(csr).long(), take(csr.col, self.edges), weight)
 
     def _rowptr(self, csr: "PackedCSR") -> Tensor:
+        """Where the edges of each node begin in the batch, [n + 1]."""
         if isinstance(self.nodes, slice):
             rowptr = csr.rowptr[self.nodes.start : self.nodes.stop + 1]
             return rowptr - rowptr[:1]
-        shift = self._edge_places.ptr[:-1] - self._edge_places.first
-        shift = repeat(shift, self._node_places.sizes, self.num_nodes, self.device)
-        return torch.cat([self.ptr[:1], take(csr.rowptr, self.nodes + 1).add_(shift)])
+        ends = self._placed_nodes.each(self._placed_edges.shift)
+        ends += take(csr.rowptr[1:], self.nodes)
+        return torch.cat([self._placed_edges.ptr[:1].to(ends.dtype), ends])
 
     @kept_property
     def _column_shift(self) -> Tensor:
         small = index_dtype(self.num_nodes, self.num_edges)
-        first = self._node_places.ptr[:-1].to(small)
-        return repeat(first, self._edge_places.sizes, self.num_edges, self.device)
+        return self._placed_edges.each(self._placed_nodes.ptr[:-1].to(small))
 
     @kept_property
     def _csrs(self) -> dict[tuple[bool, bool], CSRTensors]:
@@ -274,12 +272,11 @@ class GraphBatch(ReadOnly):
     def _gather_csr(self, transposed: bool, normalize: bool) -> CSRTensors:
         graphs = self.graphs
         csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
-        rowptr, col, _ = self.local_csr(csr)
-        values = graphs.edge_values(normalize, transposed)
+        values, shift = graphs.edge_values(normalize, transposed), self._column_shift
         value = (
             graphs.scale.new_ones(self.num_edges) if values is None else take(values, self.edges)
         )
-        return rowptr.to(self._column_shift.dtype), col + self._column_shift, value
+        return self._rowptr(csr).to(shift.dtype), take(csr.col, self.edges) + shift, value
 
     def adjacency(self, normalize: bool) -> BatchAdjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
@@ -324,7 +321,7 @@ class GraphBatch(ReadOnly):
         where = self.tiles.rest
         others = GraphBatch(self.graphs, take(self.positions, where))
         places = others._node_places._replace(first=take(self._node_places.ptr, where))
-        return others, spans(*places, others.num_nodes, torch.int64, self.device)
+        return others, spans(*places[:3], others.num_nodes, torch.int64, self.device)
 
     @property
     def edge_index(self) -> Tensor:
@@ -357,12 +354,13 @@ class GraphBatch(ReadOnly):
         """ρ as a matrix, [B, n]: a row of ones, or of 1/n_i, a graph."""
         return pooling_matrix(self.batch, self.ptr, self.graphs.scale.dtype, mean)
 
+    @kept
     def readout(self, order: int, normalize: bool, mean: bool) -> list[Adjacency]:
         """ρ, ρÂ, …, ρÂ^{κ-1}, each [B, n]: a row holds one weight for each node of its graph."""
         weights = self.graphs.pool_weights(order, normalize, mean)
-        small = index_dtype(self.num_nodes)
-        node = torch.arange(self.num_nodes + 1, device=self.device, dtype=small)
-        ptr, batch = self.ptr.to(small), self.batch.to(small)
+        places = self._placed_nodes
+        node = places.row
+        ptr, batch = places.ptr.to(node.dtype), places.graph.to(node.dtype)
         matrices = []
         for k in range(order):
             value = take(weights[k], self.nodes)
