@@ -67,7 +67,7 @@ class Task:
 
 def measured(y: "Tensor", task: Task) -> "Tensor":
     """Which entries of `y` are labels: bool, of the shape of `y`."""
-    return y != NOT_MEASURED if task.kind == "multiclass" else ~y.isnan()
+    return y != NOT_MEASURED if task.kind == "multiclass" else y == y  # NaN is not
 
 
 def fits(y: "Tensor", level: Level, task: Task) -> bool:

@@ -76,7 +76,8 @@ def _entries(pred: Tensor, y: Tensor, task: Task, known: Tensor) -> Tensor:
     """The loss of each entry, of the shape of `y`; 0 where that is not `known`."""
     if task.kind == "multiclass":
         return _entry_loss(pred, y, task, "none").view(-1)
-    return torch.where(known, _entry_loss(pred, torch.where(known, y, 0.0), task, "none"), 0.0)
+    y = y.nan_to_num(0.0, torch.inf, -torch.inf)  # one launch, where a `where` makes the 0 first
+    return torch.where(known, _entry_loss(pred, y, task, "none"), 0.0)
 
 
 def graph_losses(

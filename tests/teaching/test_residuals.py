@@ -9,6 +9,7 @@ from torch import Tensor
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
 from grant_fast.teaching.residuals import graph_losses, graph_residuals, loss, residual
+from tests.recording import Asked
 
 NAN = math.nan
 
@@ -397,3 +398,12 @@ def test_what_cannot_be_scored_is_named_however_many_targets(outputs: int) -> No
         graph_residuals(pred.tolist(), pred, task)
     with pytest.raises(InputError, match="unknown residual 'logit'"):
         graph_residuals(pred, pred, task, kind="logit")
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary"])
+def test_a_loss_takes_a_device_few_launches(kind):
+    """None to make the 0 that stands for a missing label, nor to turn round which are missing."""
+    pred, y = torch.zeros(2, 5, 1, device="meta")
+    with Asked() as asked:
+        loss(pred, y, Task(kind))
+    assert asked.launches <= 9
