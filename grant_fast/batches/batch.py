@@ -272,11 +272,16 @@ class GraphBatch(ReadOnly):
     def _gather_csr(self, transposed: bool, normalize: bool) -> CSRTensors:
         graphs = self.graphs
         csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
-        values, shift = graphs.edge_values(normalize, transposed), self._column_shift
+        values = graphs.edge_values(normalize, transposed)
         value = (
             graphs.scale.new_ones(self.num_edges) if values is None else take(values, self.edges)
         )
-        return self._rowptr(csr).to(shift.dtype), take(csr.col, self.edges) + shift, value
+        return *self._gather_edges(csr), value
+
+    def _gather_edges(self, csr: "PackedCSR") -> tuple[Tensor, Tensor]:
+        """Row pointers [n + 1] and columns [e] of `csr` in the batch."""
+        shift = self._column_shift
+        return self._rowptr(csr).to(shift.dtype), take(csr.col, self.edges) + shift
 
     def adjacency(self, normalize: bool) -> BatchAdjacency:
         """The propagation matrix of the batch, [n, n]: A, or Â = D^{-1/2} A D^{-1/2}."""
@@ -329,7 +334,7 @@ class GraphBatch(ReadOnly):
         return self._copy_of("edge_index", self.graphs.adj.col, self._edge_index)
 
     def _edge_index(self, _: Tensor) -> Tensor:
-        rowptr, col, _ = self._gather_csr(False, normalize=False)
+        rowptr, col = self._gather_edges(self.graphs.adj)
         return torch.stack([col, expand_rows(rowptr, self.num_edges)]).long()
 
     @property
