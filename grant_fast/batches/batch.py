@@ -123,7 +123,7 @@ class GraphBatch(ReadOnly):
     def _edge_places(self) -> Places:
         return Places.of(self.graphs.host_edge_ptr, self._host_positions, self.graphs.num_edges)
 
-    @property
+    @kept_property
     def _host_positions(self) -> Tensor | slice:
         where = self._positions
         return where if isinstance(where, slice) else where.cpu()
