@@ -148,7 +148,8 @@ def test_explain_says_why_pytorch_computes_on_a_cpu(dtype, compiled, reason, mon
     case = Case(sizes=(3, 2))
     conv = FlexConv(5, 4, order=3).to(dtype)
     matrix = Adjacency.from_edge_index(case.edge_index, None, case.num_nodes, dtype)
-    assert f"PyTorch: {reason}" in explain(conv, case.x.to(dtype), matrix)[0]
+    line = explain(conv, case.x.to(dtype), matrix)[0]
+    assert "PyTorch" in line and f": {reason}" in line
 
 
 @pytest.mark.skipif(native.build() is None, reason="the CPU kernels were not compiled")
