@@ -29,7 +29,15 @@
 #include "rows.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-EXPORT int interface(void) { return 11; } /* loading.py's INTERFACE; raise both with a signature */
+/* Whether this is AVX-512 on a processor on which Intel's BLAS does without. */
+EXPORT int outruns_mkl(void) {
+#if VL == 16
+    return !__builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
+EXPORT int interface(void) { return 12; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
