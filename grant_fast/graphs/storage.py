@@ -256,5 +256,8 @@ def _have_same_edges(adj: PackedCSR, adj_t: PackedCSR, ptr: Tensor) -> bool:
 
 
 def _check_ptr(name: str, ptr: Tensor, total: int) -> None:
-    if ptr.dtype != torch.int64 or ptr[0] != 0 or ptr[-1] != total or (ptr.diff() < 0).any():
+    # Of a matrix [n, 1], `diff` is empty: whatever it holds would seem to ascend.
+    if ptr.dim() != 1 or ptr.dtype != torch.int64:
+        raise ValueError(f"{name} does not cover its {total} entries: it is no list of places")
+    if ptr[0] != 0 or ptr[-1] != total or (ptr.diff() < 0).any():
         raise ValueError(f"{name} does not cover its {total} entries")

@@ -196,6 +196,8 @@ def test_another_version_is_refused(tmp_path):
         ("ptr", lambda t: t.clamp(min=1), "ptr does not cover"),
         ("ptr", lambda t: t.index_fill(0, torch.tensor(-1), 10**6), "ptr does not cover"),
         ("ptr", lambda t: t.index_fill(0, torch.tensor(5), 0), "ptr does not cover"),
+        ("ptr", lambda t: t[:, None], "ptr does not cover"),
+        ("adj.rowptr", lambda t: t[:, None], "rowptr does not cover"),
         ("ids", lambda t: t[1:].clone(), "y or ids do not fit"),
         ("edge_attr", lambda t: t[1:].clone(), "edge_attr does not fit the edges"),
         ("adj.rowptr", lambda t: t + 1, "does not cover"),
