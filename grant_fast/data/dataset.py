@@ -266,7 +266,10 @@ def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -
             task, graphs.y = make_task(graphs.y, graphs.y_level, of_columns, kind)
             metric = default_metric(task)
         split = _split_from_text(meta["split"], graphs.ids.cpu()) if "split" in meta else {}
-    except (KeyError, TypeError, AttributeError) as error:
+        targets = tuple(meta.get("targets", ()))
+        if not all(isinstance(word, str) for word in (metric, *targets)):
+            raise TypeError("metric and targets are names")
+    except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
         raise InputError(f"{origin} has a damaged description ({error}): pack it again") from error
     return Dataset(
         name=meta.get("name", name),
@@ -275,7 +278,7 @@ def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -
         split=split,
         metric=metric,
         encoder=meta.get("encoder"),
-        targets=tuple(meta.get("targets", ())),
+        targets=targets,
         splitting=str(meta.get("splitting", "stored")),
     )
 

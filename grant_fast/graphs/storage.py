@@ -18,6 +18,7 @@ from ..batches.layout import PackedCSR
 from ..errors import InputError
 from ..files import atomic_path, cannot_read, likely
 from ..tasks import Level
+from .packing import all_finite
 
 if TYPE_CHECKING:
     from .packed import PackedGraphs
@@ -170,8 +171,9 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
         if verify:
             _check_header(path)
             _check_content(tensors, json.loads(metadata.get("crc32", "{}")))
+            _check_finite(tensors)
         return _assemble(cls, tensors, metadata)
-    except (KeyError, ValueError, IndexError, RuntimeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} is damaged ({error}): pack it again") from error
 
 
@@ -202,11 +204,36 @@ def _check_content(tensors: dict[str, Tensor], crcs: dict[str, int]) -> None:
             raise ValueError(f"{name} is not what was written")
 
 
+def _check_finite(tensors: dict[str, Tensor]) -> None:
+    """Refuse the numbers that packing refuses, which training would carry into every weight."""
+    for name in ("x", "adj.weight", "adj_t.weight"):
+        values = tensors.get(name)
+        if values is not None and values.is_floating_point() and not all_finite(values):
+            raise ValueError(f"{name} holds NaN or infinity")
+
+
+def _check_kinds(tensors: dict[str, Tensor]) -> None:
+    """Refuse other shapes and dtypes than packing gives; those of places are checked with them."""
+    x, y, ids = tensors["x"], tensors.get("y"), tensors["ids"]
+    if x.dim() != 2 or x.dtype == torch.bool:
+        raise ValueError("x is no matrix of numbers")
+    if y is not None and not (y.is_floating_point() if y.dim() == 2 else y.dtype == torch.int64):
+        raise ValueError("y holds neither numbers [rows, targets] nor classes [rows]")
+    if y is not None and y.dim() not in (1, 2):
+        raise ValueError("y is neither a matrix nor a list")
+    if ids.dtype != torch.int64 or (ids < 0).any():
+        raise ValueError("ids are not whole numbers from 0 on")
+    for name in ("adj.weight", "adj_t.weight"):
+        if name in tensors and not tensors[name].is_floating_point():
+            raise ValueError(f"{name} is not of floating point")
+
+
 def _assemble(
     cls: type["PackedGraphs"], tensors: dict[str, Tensor], metadata: dict[str, str]
 ) -> "PackedGraphs":
     x, ptr, y = tensors["x"], tensors["ptr"], tensors.get("y")
     num_nodes, num_graphs = x.shape[0], ptr.shape[0] - 1
+    _check_kinds(tensors)
     _check_ptr("ptr", ptr, num_nodes)
     csrs = {}
     for name in ("adj", "adj_t"):

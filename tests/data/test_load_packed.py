@@ -202,7 +202,16 @@ class TestPacked:
             load_dataset(tmp_path / "bare.gfast")
 
     @pytest.mark.parametrize(
-        "damage", [{"task": {"kind": "multiclass"}}, {"task": 3}, {"split": "t"}, {"split": 4}]
+        "damage",
+        [
+            {"task": {"kind": "multiclass"}},
+            {"task": 3},
+            {"split": "t"},
+            {"split": "é" * 20},
+            {"split": 4},
+            {"targets": 5},
+            {"metric": []},
+        ],
     )
     def test_a_damaged_description_is_named(self, packed: Path, damage: dict) -> None:
         graphs = PackedGraphs.load(packed)

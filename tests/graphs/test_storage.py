@@ -2,6 +2,7 @@
 
 import json
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 from grant_fast import InputError, PackedGraphs, load_dataset
 from grant_fast.data.graphon import generate_parts
 from grant_fast.data.stream import save_parts
+from grant_fast.graphs.storage import content
 from tests.cases import Case, check_equal
 
 
@@ -199,6 +201,13 @@ def test_another_version_is_refused(tmp_path):
         ("ptr", lambda t: t[:, None], "ptr does not cover"),
         ("adj.rowptr", lambda t: t[:, None], "rowptr does not cover"),
         ("ids", lambda t: t[1:].clone(), "y or ids do not fit"),
+        ("ids", lambda t: -1 - t, "ids are not whole numbers from 0 on"),
+        ("ids", lambda t: t.float(), "ids are not whole numbers from 0 on"),
+        ("x", lambda t: t[:, 0].clone(), "x is no matrix"),
+        ("x", lambda t: t[..., None], "x is no matrix"),
+        ("y", lambda t: t.flatten()[: len(t)].clone(), "y holds neither"),
+        ("y", lambda t: t.bool(), "y holds neither"),
+        ("adj.weight", lambda t: t.long(), "adj.weight is not of floating point"),
         ("edge_attr", lambda t: t[1:].clone(), "edge_attr does not fit the edges"),
         ("adj.rowptr", lambda t: t + 1, "does not cover"),
         ("y", lambda t: t[1:].clone(), "y or ids do not fit"),
@@ -227,6 +236,35 @@ def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
     save_file(tensors, path, metadata=metadata)
     with pytest.raises(InputError, match=f"damaged.*{message}"):
         PackedGraphs.load(path)
+
+
+@pytest.mark.parametrize("name", ["x", "adj.weight", "adj_t.weight"])
+def test_numbers_that_packing_refuses_are_refused_in_a_file_that_is_verified(tmp_path, name):
+    path = tmp_path / "set.gfast"
+    Case().graphs.save(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    tensors[name].view(-1)[3] = torch.nan
+    crcs = {key: zlib.crc32(content(values)) for key, values in tensors.items()}
+    metadata["crc32"] = json.dumps(crcs)
+    metadata.pop("header_crc32")
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(InputError, match=f"damaged .{name} holds NaN"):
+        PackedGraphs.load(path, verify=True)
+
+
+@pytest.mark.parametrize("told", [{"crc32": "[1]"}, {"crc32": "5"}, {"meta": "[1]"}, {"meta": "5"}])
+def test_a_description_of_another_kind_is_refused(tmp_path, told):
+    path = tmp_path / "set.gfast"
+    Case().graphs.save(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    metadata.pop("header_crc32")
+    save_file(tensors, path, metadata=metadata | told)
+    with pytest.raises(InputError, match="is damaged"):
+        PackedGraphs.load(path, verify=True)
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, full_disk):
