@@ -2,18 +2,21 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ..errors import InputError
 from ..files import atomic_path
 
 FORMAT = "grant_fast checkpoint"
 VERSION = 1
+_REMEDY = "restore it, or remove the run's folder and train again"
 _FOLDER = 0x10  # what marks a folder among a zip archive's attributes
 
 
@@ -36,7 +39,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         InputError: the file is missing, truncated, damaged, of another program or of a newer
             version.
     """
-    remedy = "restore it, or remove the run's folder and train again"
     try:
         with open(path, "rb") as file:
             whole = zipfile.is_zipfile(file)
@@ -44,21 +46,50 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{member} is not what was written")
         state = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file; {remedy}") from error
+        raise InputError(f"{path}: there is no such file; {_REMEDY}") from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
-    except Exception as error:  # a damaged archive makes torch raise almost anything
-        raise InputError(f"{path}: damaged, or not a checkpoint; {remedy}") from error
-    if not whole:
-        raise InputError(f"{path}: truncated, or not a checkpoint; {remedy}")
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise InputError(f"{path}: not a checkpoint of grant-fast; {remedy}")
-    if state["version"] != VERSION:
         raise InputError(
-            f"{path}: checkpoint version {state['version']}, but this grant_fast reads {VERSION}; "
+            f"{path}: cannot be read ({error.strerror or error}); {_REMEDY}"
+        ) from error
+    except Exception as error:  # a damaged archive makes torch raise almost anything
+        raise InputError(f"{path}: damaged, or not a checkpoint; {_REMEDY}") from error
+    if not whole:
+        raise InputError(f"{path}: truncated, or not a checkpoint; {_REMEDY}")
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise InputError(f"{path}: not a checkpoint of grant-fast; {_REMEDY}")
+    version = state.get("version")
+    if version != VERSION:
+        raise InputError(
+            f"{path}: checkpoint version {version}, but this grant_fast reads {VERSION}; "
             "upgrade grant_fast, or train again"
         )
     return state
+
+
+@contextmanager
+def taken_from(path: Path) -> Iterator[None]:
+    """For a `with` in which the state that `load_checkpoint` read is taken apart: what is missing
+    in it, or of another kind, is an InputError that names the file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        what = " ".join(str(error).split())
+        raise InputError(f"{path}: not what grant-fast writes ({what}); {_REMEDY}") from error
+
+
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Restore an AdamW's state, whose moments torch writes to without asking how large they are.
+
+    Raises:
+        ValueError: the moments are not those of its parameters.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, kept in optimizer.state.items():
+        sizes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        if {name: getattr(value, "shape", None) for name, value in kept.items()} != sizes:
+            raise ValueError("the optimizer's moments are of other parameters")
 
 
 def _damaged(archive: zipfile.ZipFile) -> str | None:
@@ -78,7 +109,14 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: Path |
         InputError: a parameter is missing, unknown or of another shape: a checkpoint of another
             model. Names the file, the parameter and both shapes.
     """
-    own = model.state_dict()
+    check_shapes(model.state_dict(), weights, origin)
+    model.load_state_dict(dict(weights))
+
+
+def check_shapes(
+    own: Mapping[str, Tensor], weights: Mapping[str, Tensor], origin: Path | str
+) -> None:
+    """What `load_weights` refuses, by a model's own state alone."""
     for name in [*own, *weights]:
         here = tuple(own[name].shape) if name in own else "absent"
         there = tuple(weights[name].shape) if name in weights else "absent"
@@ -87,4 +125,3 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: Path |
                 f"{origin}: checkpoint of another model: {name} is {there} in the file and {here} "
                 "in the model; build the model with the run's own config.json"
             )
-    model.load_state_dict(dict(weights))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import InputError, few
 from ..files import atomic_write_text, closest
-from .checkpoints import load_checkpoint, save_checkpoint
+from .checkpoints import load_checkpoint, save_checkpoint, taken_from
 from .config import MEMORY, RunConfig
 from .records import METRICS_FILE, RESULT_FILE, is_finished, write_history
 
@@ -240,7 +240,9 @@ def load_state(
     if not path.exists():
         return None
     state = load_checkpoint(path)
-    check_same(RunConfig.from_dict(state["config"], origin=str(path)), config, path)
+    with taken_from(path):
+        saved = RunConfig.from_dict(state["config"], origin=str(path))
+    check_same(saved, config, path)
     if state.get("data") != checksum:
         raise InputError(
             f"{path}: the run was made on other data, or on another split of them, than "

@@ -17,7 +17,7 @@ from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task, fits, measured
 from ..teaching.scoring import Ids, score_graphs
-from .checkpoints import load_checkpoint, load_weights
+from .checkpoints import check_shapes, load_checkpoint, load_weights, taken_from
 from .config import MEMORY, RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
 from .model import ModelSpec, build_model, fitting, predictions, resolve_device
@@ -170,15 +170,21 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     if not path.exists():
         raise InputError(_without_weights(folder, path.name, config))
     state = load_checkpoint(path)
-    saved = RunConfig.from_dict(state["config"], origin=str(path))
+    with taken_from(path):
+        saved = RunConfig.from_dict(state["config"], origin=str(path))
+        spec = ModelSpec.from_dict(state["spec"])
     if unlike := difference(saved, config):
         raise InputError(
             f"{path} belongs to another run than the {CONFIG_FILE} beside it, with {unlike}: put "
             "the run's own files back, or train again"
         )
-    spec = ModelSpec.from_dict(state["spec"])
+    with taken_from(path):
+        with torch.device("meta"):  # where a width that the weights have not takes no memory
+            shapes = build_model(config, spec).state_dict()
+        check_shapes(shapes, state["model"], path)
     model = build_model(config, spec)
-    load_weights(model, state["model"], path)
+    with taken_from(path):
+        load_weights(model, state["model"], path)
     model = model.to(resolve_device(device)).eval()
     return Predictor(model, config, spec, state.get("data"), state.get("metric", ""), folder)
 

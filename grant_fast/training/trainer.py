@@ -23,7 +23,7 @@ from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
-from .checkpoints import load_weights
+from .checkpoints import load_optimizer, load_weights, taken_from
 from .config import INFOBATCH, PROPORTIONAL, WEIGHTED, RunConfig
 from .elements import elements_of
 from .evaluation import Evaluator
@@ -143,7 +143,8 @@ class Trainer:
         self.history: list[EpochRecord] = []
         self._rng: dict[str, Tensor] | None = None
         if resume and (state := load_state(self.run_dir, config, self._checksum, self.metric)):
-            self._restore(state)
+            with taken_from(self.run_dir / LAST_FILE):
+                self._restore(state)
 
     @property
     def epoch(self) -> int:
@@ -384,13 +385,14 @@ class Trainer:
 
     def _restore(self, state: dict[str, Any]) -> None:
         load_weights(self.model, state["model"], self.run_dir / LAST_FILE)
-        self._optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(self._optimizer, state["optimizer"])
         self._rate.load_state_dict(state["rate"])
         self._sampler.load_state_dict(state["sampler"])
         self._totals = _Totals(**state["totals"])
         self.history = [EpochRecord(*values) for values in state["history"]]
         self._best = None if state["best"] is None else _Best(**state["best"])
         self._rng = state["rng"]
+        torch.Generator().set_state(self._rng["cpu"])  # or refuse it now
 
     @contextmanager
     def _random_stream(self) -> Iterator[None]:

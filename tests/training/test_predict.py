@@ -1,6 +1,7 @@
 """Answers of a trained network: predictions, their files, and its scores."""
 
 import csv
+import json
 from dataclasses import replace
 
 import pytest
@@ -255,3 +256,34 @@ def test_packed_graphs_are_answered_for_once_they_are_sound_and_known(tmp_path, 
     packed.write_bytes(content)
     with pytest.raises(InputError, match="is damaged"):
         predict_packed(predictors, packed, tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("config"),
+        lambda state: state.pop("spec"),
+        lambda state: state["spec"].update(targets=5),
+        lambda state: state.update(model=None),
+        lambda state: state["model"].update({"convs.0.weight": "text"}),
+    ],
+)
+def test_weights_without_what_says_how_to_use_them_are_refused(tmp_path, config, change):
+    Trainer(make_dataset(), config(epochs=1), tmp_path).fit()
+    state = load_checkpoint(tmp_path / "best.pt")
+    change(state)
+    save_checkpoint(tmp_path / "best.pt", state)
+    with pytest.raises(InputError, match=r"best\.pt: not what grant-fast writes .*; restore it"):
+        load_predictor(tmp_path)
+
+
+def test_widths_that_the_weights_have_not_are_refused_before_they_take_memory(tmp_path, config):
+    Trainer(make_dataset(), config(epochs=1), tmp_path).fit()
+    huge = {"hidden_channels": [65_536], "orders": [1_000, 1_000]}
+    state = load_checkpoint(tmp_path / "best.pt")
+    state["config"].update(huge)
+    save_checkpoint(tmp_path / "best.pt", state)
+    written = json.loads((tmp_path / "config.json").read_text()) | huge
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    with pytest.raises(InputError, match=r"best\.pt: checkpoint of another model"):
+        load_predictor(tmp_path)

@@ -177,3 +177,27 @@ def test_a_run_that_its_observer_ends_loses_no_finished_epoch(tmp_path, config):
     resumed = Trainer(make_dataset(), config(), tmp_path / "ended", resume=True)
     assert resumed.epoch == 3
     assert resumed.fit().test_metric == whole.test_metric
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("config"),
+        lambda state: state.pop("rng"),
+        lambda state: state.update(best=5),
+        lambda state: state["rng"].update(cpu=torch.zeros(3, dtype=torch.uint8)),
+        lambda state: state["sampler"].update(picked=None, picked_at=1),
+        lambda state: state["history"].append([1]),
+        lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(1)),
+        lambda state: state["optimizer"]["state"][0].pop("exp_avg_sq"),
+        lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)),
+    ],
+)
+def test_a_state_of_other_parts_is_refused_before_it_is_written_into(tmp_path, config, change):
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(make_dataset(), config(), tmp_path).fit(InterruptAt(2))
+    state = load_checkpoint(tmp_path / "last.pt")
+    change(state)
+    save_checkpoint(tmp_path / "last.pt", state)
+    with pytest.raises(InputError, match=r"last\.pt: not what grant-fast writes .*; restore it"):
+        Trainer(make_dataset(), config(), tmp_path, resume=True)
