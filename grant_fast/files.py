@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import sys
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,7 @@ from .errors import InputError, few
 _GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
 _ZIP = b"PK\x03\x04"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks, which Excel's Unicode text begins with
+_TO_LOCK = 60  # seconds: far more than pass between a file's making and its locking
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
@@ -72,8 +74,10 @@ def _remove_abandoned(target: Path) -> None:
             with suppress(OSError):
                 handle = os.open(other, os.O_RDONLY)
                 try:
-                    # One that is empty may be about to be locked by who made it.
-                    if os.fstat(handle).st_size and _is_taken(handle) is False:
+                    # One that is empty and new may be about to be locked by who made it.
+                    facts = os.fstat(handle)
+                    begun = facts.st_size or time.time() - facts.st_mtime > _TO_LOCK
+                    if begun and _is_taken(handle) is False:
                         other.unlink()
                 finally:
                     os.close(handle)

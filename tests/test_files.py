@@ -150,6 +150,25 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
+def test_what_was_killed_before_it_wrote_a_byte_is_removed_a_minute_later(tmp_path):
+    path = tmp_path / "run.png"  # drawn for a second before it is written
+    code = (
+        "import os, sys\n"
+        "from grant_fast.files import atomic_path\n"
+        "with atomic_path(sys.argv[1]):\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, path], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.stat().st_size == 0
+    os.utime(left, (0, 0))
+    with atomic_path(path) as temporary:  # empty too, and locked
+        os.utime(temporary, (0, 0))
+        atomic_write_text(path, "other")
+        assert temporary.exists() and not left.exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
 def test_a_drive_without_locks_is_used_without(tmp_path, monkeypatch):
     def no_locks(*_):
