@@ -279,7 +279,7 @@ class RunConfig:
         """The config that `to_json` wrote; see `from_dict`."""
         try:
             values = json.loads(text)
-        except ValueError as error:  # of JSON, or of a number of thousands of digits
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, say
             raise InputError(f"{origin}: not JSON ({error}); restore the file") from error
         return cls.from_dict(values, origin)
 

@@ -116,7 +116,7 @@ def test_a_run_of_before_there_was_patience_is_read():
     assert RunConfig.from_dict(values) == RunConfig(epochs=7)
 
 
-@pytest.mark.parametrize("text", ['{"epochs": ', '{"lr": ' + "1" * 5000 + "}"])
+@pytest.mark.parametrize("text", ['{"epochs": ', '{"lr": ' + "1" * 5000 + "}", "[" * 100_000])
 def test_a_file_that_is_not_json_is_named(text):
     with pytest.raises(InputError, match=r"run/config\.json: not JSON"):
         RunConfig.from_json(text, "run/config.json")
