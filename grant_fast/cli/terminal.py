@@ -56,12 +56,13 @@ def _open_streams() -> None:
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
-    """For `signal.signal`: KeyboardInterrupt, but once what is being imported is there.
+    """For `signal.signal`: KeyboardInterrupt, but once what is being imported is there, and what is
+    being started, which else leaves locks of its own undone.
 
     C code that imports (PyTorch takes up NumPy so) drops an exception, aborts, or fails later on.
     """
     while frame is not None:
-        if frame.f_code.co_filename == IMPORT or frame.f_code is _interrupt_again.__code__:
+        if frame.f_code.co_filename == IMPORT or frame.f_code in _TO_FINISH:
             return _interrupt_soon()
         frame = frame.f_back
     raise KeyboardInterrupt
@@ -79,6 +80,10 @@ def _interrupt_again(lost: Any) -> None:
 def _interrupt_soon() -> None:
     # Not as SIGINT, which a shell's background jobs ignore.
     threading.Timer(0.01, _thread.interrupt_main, [signal.SIGTERM]).start()
+
+
+#: Functions that no interrupt may leave halfway.
+_TO_FINISH = (_interrupt_again.__code__, threading.Thread.start.__code__)
 
 
 def readable(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from importlib import import_module
 
@@ -115,6 +116,22 @@ def test_an_interrupt_amid_an_import_waits_for_its_end(ends, monkeypatch, tmp_pa
     monkeypatch.syspath_prepend(tmp_path)
     ends(lambda: import_module(module))
     del sys.modules[module]
+
+
+def test_an_interrupt_amid_the_start_of_a_thread_waits_for_its_end(ends):
+    """It was a RuntimeError, of a lock that the thread's own had not taken yet."""
+    done = []
+
+    class Started(threading.Event):
+        def wait(self, timeout=None):
+            signal.raise_signal(signal.SIGINT)
+            done.append("waited")
+            return super().wait(timeout)
+
+    thread = threading.Thread(target=lambda: None)
+    thread._started = Started()
+    ends(thread.start)
+    assert done == ["waited"]
 
 
 @pytest.mark.parametrize(
