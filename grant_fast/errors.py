@@ -16,6 +16,13 @@ class MissingExtraError(ImportError):
     or what is in the way."""
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
+    words = str(error)
+    known = ("DefaultCPUAllocator", "out of memory")
+    return isinstance(error, MemoryError) or any(word in words for word in known)
+
+
 def whole_number(name: str, value: Any, least: int = 1) -> int:
     """`value`, of any integer type, as an int; InputError unless it is at least `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:

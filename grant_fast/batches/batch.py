@@ -316,7 +316,8 @@ class GraphBatch(ReadOnly):
         """Which graphs of the dataset these are, [B] int64, on the CPU."""
         if isinstance(self._positions, slice):
             return torch.arange(self._positions.start, self._positions.stop, device="cpu")
-        return self._positions.to("cpu", copy=True)
+        assert isinstance(self._host_positions, Tensor)
+        return self._host_positions.clone()
 
     @kept_property
     def rest(self) -> "tuple[GraphBatch, Tensor] | None":

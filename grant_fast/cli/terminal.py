@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from ..errors import InputError, MissingExtraError
+from ..errors import InputError, MissingExtraError, is_out_of_memory
 from ..files import FULL
 
 IMPORT = "<frozen importlib._bootstrap>"
@@ -103,7 +103,7 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
             say(f"error: {said}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             remedy = "free some, or give fewer graphs, smaller batches or narrower layers"
             say(f"error: out of memory: {remedy}")
@@ -131,13 +131,6 @@ def _here() -> Iterator[None]:
 def _is_of_output(error: OSError) -> bool:
     """Whether it is of what is printed: a pipe or a disk, and no file that has a name."""
     return error.filename is None and error.errno in (errno.EPIPE, errno.EIO, *FULL)
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """PyTorch's CPU allocator raises a mere RuntimeError, its GPU allocators a kind of it."""
-    words = str(error)
-    known = ("DefaultCPUAllocator", "out of memory")
-    return isinstance(error, MemoryError) or any(word in words for word in known)
 
 
 def lose_output(error: OSError) -> None:

@@ -215,7 +215,10 @@ def _check_finite(tensors: dict[str, Tensor]) -> None:
 def _check_kinds(tensors: dict[str, Tensor]) -> None:
     """Refuse other shapes and dtypes than packing gives; those of places are checked with them."""
     x, y, ids = tensors["x"], tensors.get("y"), tensors["ids"]
-    if x.dim() != 2 or x.dtype == torch.bool:
+    for name, values in tensors.items():
+        if values.dtype not in _KINDS:
+            raise ValueError(f"{name} is {values.dtype}")
+    if x.dim() != 2:
         raise ValueError("x is no matrix of numbers")
     if y is not None and not (y.is_floating_point() if y.dim() == 2 else y.dtype == torch.int64):
         raise ValueError("y holds neither numbers [rows, targets] nor classes [rows]")

@@ -1,22 +1,37 @@
 """Products of many rows with a small matrix: `kernels/cpu/dense.h`."""
 
+import torch
 from torch import Tensor
 
 from .. import reference
 from .csr import has_vectors
 from .loading import call, threads
-from .structure import is_wide, parts_of
+from .structure import parts_of
+
+#: With fewer rows, to lay out W for the kernel takes longer than it saves.
+LEAST_ROWS = 128
+#: The narrower width of W up to which the kernels multiply: beside a BLAS that uses all of the
+#: processor; and beside MKL on another processor than Intel's, where it goes without AVX-512.
+MOST, MOST_BESIDE_MKL = 128, 512
 
 
 def takes_products(x: Tensor, h_in: int, h_out: int) -> bool:
     """Whether the kernels make rows of `h_out` from rows of `h_in` that are as X is, and back."""
-    return has_vectors(x) and not is_wide(h_in, h_out)
+    narrower = min(h_in, h_out)  # of a single column a vector would be wasted on it
+    if narrower < 2 or not has_vectors(x):
+        return False
+    return narrower <= (MOST_BESIDE_MKL if outruns_blas() else MOST)
+
+
+def outruns_blas() -> bool:
+    """Whether PyTorch's BLAS is MKL, on a processor whose vectors that does not use."""
+    return torch.backends.mkl.is_available() and bool(call("outruns_mkl"))
 
 
 def mm(x: Tensor, weight: Tensor, add_to: Tensor | None = None) -> Tensor:
     """`reference.mm`, by the compiled kernel where that can and is faster."""
     (rows, h_in), h_out = x.shape, weight.shape[1]
-    if not x.numel() or not takes_products(x, h_in, h_out):
+    if rows < LEAST_ROWS or not takes_products(x, h_in, h_out):
         return reference.mm(x, weight, add_to)
     begun = None if add_to is None else add_to.contiguous()
     if begun is None or begun.dim() == 1:  # a bias is the same for all rows, and stays as it is
@@ -31,7 +46,7 @@ def mm(x: Tensor, weight: Tensor, add_to: Tensor | None = None) -> Tensor:
 def mm_columns(x: Tensor, y: Tensor, out: Tensor) -> None:
     """`reference.mm_columns`, by the compiled kernel where that can and is faster."""
     (rows, h_in), h_out = x.shape, y.shape[1]
-    if not out.is_contiguous() or not takes_products(x, h_in, h_out):
+    if rows < LEAST_ROWS or not out.is_contiguous() or not takes_products(x, h_in, h_out):
         return reference.mm_columns(x, y, out)
-    sizes, parts = (rows, h_in, h_out), parts_of(rows, 4 * h_in * h_out + 1)
+    sizes, parts = (rows, h_in, h_out), parts_of(rows, 4 * h_in * h_out)
     call("matmul_columns", *sizes, parts, threads(), x.contiguous(), y.contiguous(), out)

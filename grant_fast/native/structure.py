@@ -11,7 +11,7 @@ from ..adjacency import Adjacency
 from ..batches.edges import BatchAdjacency
 from ..batches.layout import DatasetSide
 from . import loading
-from .loading import call, pointer
+from .loading import pointer
 
 if TYPE_CHECKING:
     from ..graphs.flat import FlatGraphs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: (Beyond what int16 counts, `grouped` could not list their edges, either.)
 MAX_NODES = 4096
 #: Where both widths of a layer are above this, its weights no longer stay in the cache from tile to
-#: tile, and a BLAS that uses all of the processor is faster.
+#: tile, and PyTorch's BLAS is faster.
 MAX_WIDTH = 320
 #: Rows of a part, the unit of work of a thread; and how many parts there are at most.
 PART_ROWS, MAX_PARTS = 1024, 64
@@ -50,7 +50,7 @@ def why_not(
     if x.dtype != torch.float32 or (weight is not None and weight.dtype != torch.float32):
         return f"x is {x.dtype}, not float32"
     if weight is not None and is_wide(*weight.shape[1:]):
-        return f"both widths are above {MAX_WIDTH}, where PyTorch's products are faster"
+        return f"both widths are above {MAX_WIDTH}, and the weights would not stay in the cache"
     if adjacency is None:
         return None
     if not isinstance(adjacency, BatchAdjacency):
@@ -81,14 +81,7 @@ def is_watched() -> bool:
 
 def is_wide(h_in: int, h_out: int) -> bool:
     """Whether a layer of these widths is left to PyTorch for its size."""
-    return min(h_in, h_out) > MAX_WIDTH and not outruns_blas()
-
-
-def outruns_blas() -> bool:
-    """Whether PyTorch's BLAS is slower at any width: MKL, which uses AVX-512 on Intel alone."""
-    if loading.library() is None or not torch.backends.mkl.is_available():
-        return False
-    return bool(call("outruns_mkl"))
+    return min(h_in, h_out) > MAX_WIDTH
 
 
 class _Side(ctypes.Structure):

@@ -130,8 +130,8 @@ def require_transpose(rowptr_t: Tensor | None) -> None:
 def flex_conv_csr(
     x: Tensor, weight: Tensor, bias: Tensor | None, adjacency: Adjacency, relu: bool, by: str
 ) -> Tensor:
-    """act(Σ_k Â^k X W_k + b) over any square matrix; `by` "triton", or with hops by "native" or
-    "torch"."""
+    """act(Σ_k Â^k X W_k + b) over any square matrix; `by` "triton", or by products of "native" or
+    of "torch"."""
     matrix = matrix_of(adjacency)
     return torch.ops.grant_fast.flex_conv(x.contiguous(), weight, bias, relu, by, *matrix)
 

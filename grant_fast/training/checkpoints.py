@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import InputError
+from ..errors import InputError, is_out_of_memory
 from ..files import atomic_path
 
 FORMAT = "grant_fast checkpoint"
@@ -75,6 +75,8 @@ def taken_from(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         what = " ".join(str(error).split())
         raise InputError(f"{path}: not what grant-fast writes ({what}); {_REMEDY}") from error
 

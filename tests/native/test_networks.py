@@ -311,10 +311,7 @@ def test_sums_over_many_equal_nodes(build):
     [{"hidden_channels": native.MAX_WIDTH + 1}, {"hidden_channels": 16, "norm": "batch_norm"}],
 )
 @pytest.mark.parametrize("frozen", [True, False])
-def test_an_encoder_runs_once_whoever_computes_the_layers_and_not_to_explain_them(
-    settings, frozen, monkeypatch
-):
-    monkeypatch.setattr(native.structure, "outruns_blas", lambda: False)
+def test_an_encoder_runs_once_whoever_computes_the_layers_and_not_to_explain_them(settings, frozen):
     encoder = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8))
     model = FlexGCN(8, out_channels=1, orders=[2, 2, 2], encoder=encoder, **settings)
     if frozen:

@@ -25,7 +25,8 @@ def matrix(rows: int, columns: int, entries: int) -> Adjacency:
 def always(monkeypatch):
     """The kernels multiply, even where PyTorch would be as fast."""
     monkeypatch.setattr(native.csr, "multiplies", lambda x, width: True)
-    monkeypatch.setattr(native.dense, "has_vectors", lambda x: True)
+    monkeypatch.setattr(native.dense, "takes_products", lambda *_: True)
+    monkeypatch.setattr(native.dense, "LEAST_ROWS", 0)
 
 
 @pytest.fixture
@@ -117,6 +118,32 @@ def test_a_million_rows_keep_their_digits():
     x, y, out = torch.full((1_000_000, 3), 0.3), torch.ones(1_000_000, 2), torch.empty(3, 2)
     native.mm_columns(x, y, out)
     torch.testing.assert_close(out, torch.full((3, 2), 3e5), rtol=3e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("mkl", "outruns", "most"), [(True, True, 512), (True, False, 128), (False, True, 128)]
+)
+def test_up_to_which_width_the_kernels_multiply(mkl, outruns, most, monkeypatch):
+    monkeypatch.setattr(native.dense, "has_vectors", lambda x: True)
+    monkeypatch.setattr(native.dense, "call", lambda name: {"outruns_mkl": int(outruns)}[name])
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    takes, x = native.takes_products, torch.ones(1)
+    assert takes(x, 2, 9000) and takes(x, most, 9000) and takes(x, 9000, most)
+    assert not takes(x, most + 1, most + 1)
+    assert not takes(x, 1, 64) and not takes(x, 64, 1)
+
+
+def test_few_rows_are_left_to_pytorch(monkeypatch):
+    called = []
+    monkeypatch.setattr(native.dense, "takes_products", lambda *_: True)
+    monkeypatch.setattr(native.dense, "call", lambda name, *_: called.append(name))
+    for rows, taken in ((127, []), (128, ["matmul", "matmul_columns"])):
+        x, weight, out = torch.ones(rows, 3), torch.ones(3, 2), torch.zeros(2, 3)
+        native.mm(x, weight)
+        native.mm_columns(x, x[:, :2], out.T)  # not as the kernel writes it
+        assert (out == rows).all()
+        native.mm_columns(x, x[:, :2], out.view(3, 2))
+        assert called == taken
 
 
 @pytest.mark.usefixtures("build")
