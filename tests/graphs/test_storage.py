@@ -205,6 +205,7 @@ def test_another_version_is_refused(tmp_path):
         ("ids", lambda t: t.float(), "ids are not whole numbers from 0 on"),
         ("x", lambda t: t[:, 0].clone(), "x is no matrix"),
         ("x", lambda t: t[..., None], "x is no matrix"),
+        ("x", lambda t: t.to(torch.complex64), "x is torch.complex64"),
         ("y", lambda t: t.flatten()[: len(t)].clone(), "y holds neither"),
         ("y", lambda t: t.bool(), "y holds neither"),
         ("adj.weight", lambda t: t.long(), "adj.weight is not of floating point"),

@@ -8,7 +8,12 @@ import torch
 from torch import nn
 
 from grant_fast.errors import InputError
-from grant_fast.training.checkpoints import load_checkpoint, load_weights, save_checkpoint
+from grant_fast.training.checkpoints import (
+    load_checkpoint,
+    load_weights,
+    save_checkpoint,
+    taken_from,
+)
 
 
 @pytest.fixture
@@ -141,3 +146,10 @@ def test_an_unwritable_place_is_named(tmp_path):
         match=r"cannot write .*nowhere/last\.pt: .*nowhere does not exist: make it first",
     ):
         save_checkpoint(tmp_path / "nowhere" / "last.pt", {})
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory")])
+def test_a_machine_without_memory_is_no_damage_to_a_file(tmp_path, error):
+    with pytest.raises(type(error)) as raised, taken_from(tmp_path / "last.pt"):
+        raise error
+    assert raised.value is error
