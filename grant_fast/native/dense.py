@@ -8,8 +8,8 @@ from .csr import has_vectors
 from .loading import call, threads
 from .structure import parts_of
 
-#: With fewer rows, to lay out W for the kernel takes longer than it saves.
-LEAST_ROWS = 128
+#: With fewer rows, to call the kernel and to lay out W for it may take longer than it saves.
+LEAST_ROWS = 512
 #: The narrower width of W up to which the kernels multiply: beside a BLAS that uses all of the
 #: processor; and beside MKL on another processor than Intel's, where it goes without AVX-512.
 MOST, MOST_BESIDE_MKL = 128, 512

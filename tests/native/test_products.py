@@ -137,7 +137,7 @@ def test_few_rows_are_left_to_pytorch(monkeypatch):
     called = []
     monkeypatch.setattr(native.dense, "takes_products", lambda *_: True)
     monkeypatch.setattr(native.dense, "call", lambda name, *_: called.append(name))
-    for rows, taken in ((127, []), (128, ["matmul", "matmul_columns"])):
+    for rows, taken in ((511, []), (512, ["matmul", "matmul_columns"])):
         x, weight, out = torch.ones(rows, 3), torch.ones(3, 2), torch.zeros(2, 3)
         native.mm(x, weight)
         native.mm_columns(x, x[:, :2], out.T)  # not as the kernel writes it
