@@ -8,7 +8,8 @@ from .csr import has_vectors
 from .loading import call, threads
 from .structure import parts_of
 
-#: With fewer rows, to call the kernel and to lay out W for it may take longer than it saves.
+#: With fewer rows, to call the kernel and to lay out W for it may take longer than it saves. A part
+#: of the rows, which a thread takes, has as many.
 LEAST_ROWS = 512
 #: The narrower width of W up to which the kernels multiply: beside a BLAS that uses all of the
 #: processor; and beside MKL on another processor than Intel's, where it goes without AVX-512.
@@ -48,5 +49,5 @@ def mm_columns(x: Tensor, y: Tensor, out: Tensor) -> None:
     (rows, h_in), h_out = x.shape, y.shape[1]
     if rows < LEAST_ROWS or not out.is_contiguous() or not takes_products(x, h_in, h_out):
         return reference.mm_columns(x, y, out)
-    sizes, parts = (rows, h_in, h_out), parts_of(rows, 4 * h_in * h_out)
+    sizes, parts = (rows, h_in, h_out), parts_of(rows, 4 * h_in * h_out, LEAST_ROWS)
     call("matmul_columns", *sizes, parts, threads(), x.contiguous(), y.contiguous(), out)

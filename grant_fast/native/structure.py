@@ -106,9 +106,9 @@ def degree(graphs: "FlatGraphs") -> int:
     return graphs.num_edges // max(1, graphs.num_nodes)
 
 
-def parts_of(rows: int, weight_bytes: int) -> int:
-    """Into how many parts so many rows are split, of which each adds up a dW of its own."""
-    return max(1, min(MAX_PARTS, rows // PART_ROWS, PARTIAL_BYTES // weight_bytes))
+def parts_of(rows: int, weight_bytes: int, part_rows: int = PART_ROWS) -> int:
+    """Into how many parts of `part_rows` or more rows are split, each of which adds up its dW."""
+    return max(1, min(MAX_PARTS, rows // part_rows, PARTIAL_BYTES // weight_bytes))
 
 
 def split(adjacency: BatchAdjacency, weight_bytes: int) -> tuple[Any, int]:
