@@ -96,7 +96,7 @@ def test_products_with_a_small_matrix(h_in, h_out):
         close(out, x.double().T @ y.double(), torch.tensor(rows**0.5))
 
 
-@pytest.mark.usefixtures("build")
+@pytest.mark.usefixtures("build", "always")
 def test_products_do_not_depend_on_threads(threads):
     x, weight, y = torch.randn(20_001, 40), torch.randn(40, 31), torch.randn(20_001, 31)
 
