@@ -3,14 +3,16 @@
  *
  *   Y = X W, Y += X W, or Y = X W + b        dW = X^T dY
  *
- * Some rows at a time stay in cache while the columns of W pass by. Bytes a row: 4 h_in of X and 4 h_out
- * of Y, for every TERMS_AT_ONCE columns of X. */
+ * Some rows at a time stay in cache while the columns of W pass by; of dW, the sums for some columns of X
+ * do while the rows pass by. Bytes a row: 4 h_in of X, and 4 h_out of Y for every TERMS_AT_ONCE columns of
+ * X, or of dY for every COLUMNS_AT_ONCE. */
 #pragma once
 #include "product.h"
 #include "threads.h"
 
 #define ROWS_AT_ONCE 128
 #define TERMS_AT_ONCE 512
+#define COLUMNS_AT_ONCE 192
 
 typedef struct {
     i64 rows, len, width, parts;
@@ -54,11 +56,13 @@ static void columns_part(const void *args, i64 part) {
     const columns_product *c = args;
     i64 ld = padded(c->width), end = c->rows * (part + 1) / c->parts;
     float *sum = c->sums + part * padded(c->len * c->width), *y = scratch(ROWS_AT_ONCE * ld);
-    for (i64 i = c->rows * part / c->parts; i < end; i += ROWS_AT_ONCE) {
-        i64 rows = min64(end - i, ROWS_AT_ONCE);
-        widen(c->y + i * c->width, c->width, c->width, y, ld, rows);
-        product p = {c->x + i * c->len, 1, c->len, 0, 1, rows, y, ld, sum, c->width, sum, c->width,
-                     0, NULL};
-        multiply(&p, c->len, c->width);
-    }
+    for (i64 j = 0; j < c->len; j += COLUMNS_AT_ONCE)
+        for (i64 i = c->rows * part / c->parts; i < end; i += ROWS_AT_ONCE) {
+            i64 rows = min64(end - i, ROWS_AT_ONCE);
+            float *to = sum + j * c->width;
+            widen(c->y + i * c->width, c->width, c->width, y, ld, rows);
+            product p = {c->x + i * c->len + j, 1, c->len, 0, 1, rows, y, ld, to, c->width, to,
+                         c->width, 0, NULL};
+            multiply(&p, min64(c->len - j, COLUMNS_AT_ONCE), c->width);
+        }
 }
