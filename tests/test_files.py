@@ -123,18 +123,24 @@ def test_a_folder_belongs_to_one_at_a_time(tmp_path):
         assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
-def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
-    path = tmp_path / "a[1].csv"
+def killed_with(path, text):
+    """What a process leaves that was killed when it had written so much of a file."""
     code = (
         "import os, sys\n"
         "from grant_fast.files import atomic_path\n"
         "with atomic_path(sys.argv[1]) as temporary:\n"
-        "    temporary.write_text('half')\n"
+        "    temporary.write_text(sys.argv[2])\n"
         "    os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", code, path], check=False)
-    (left,) = tmp_path.iterdir()
+    subprocess.run([sys.executable, "-c", code, path, text], check=False)
+    (left,) = path.parent.iterdir()
+    return left
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    path = tmp_path / "a[1].csv"
+    left = killed_with(path, "half")
     assert left.read_text() == "half"
     others = [tmp_path / f"{name}.0123abcd" for name in (".a1.csv", ".b.csv", "a[1].csv")]
     others += [tmp_path / ".a[1].csv.notes", tmp_path / ".a[1].csv.0123abcd0"]
@@ -153,14 +159,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
 def test_what_was_killed_before_it_wrote_a_byte_is_removed_a_minute_later(tmp_path):
     path = tmp_path / "run.png"  # drawn for a second before it is written
-    code = (
-        "import os, sys\n"
-        "from grant_fast.files import atomic_path\n"
-        "with atomic_path(sys.argv[1]):\n"
-        "    os.kill(os.getpid(), 9)\n"
-    )
-    subprocess.run([sys.executable, "-c", code, path], check=False)
-    (left,) = tmp_path.iterdir()
+    left = killed_with(path, "")
     assert left.stat().st_size == 0
     os.utime(left, (0, 0))
     with atomic_path(path) as temporary:  # empty too, and locked

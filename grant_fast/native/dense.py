@@ -11,8 +11,8 @@ from .structure import parts_of
 #: With fewer rows, to call the kernel and to lay out W for it may take longer than it saves. A part
 #: of the rows, which a thread takes, has as many.
 LEAST_ROWS = 512
-#: The narrower width of W up to which the kernels multiply: beside a BLAS that uses all of the
-#: processor; and beside MKL on another processor than Intel's, where it goes without AVX-512.
+#: The narrower width of W up to which the kernels multiply; and beside MKL on another processor than
+#: Intel's that has AVX-512, where it is slow: on an AMD EPYC it took twice as long as they do.
 MOST, MOST_BESIDE_MKL = 128, 512
 
 
@@ -25,7 +25,7 @@ def takes_products(x: Tensor, h_in: int, h_out: int) -> bool:
 
 
 def outruns_blas() -> bool:
-    """Whether PyTorch's BLAS is MKL, on a processor whose vectors that does not use."""
+    """Whether PyTorch's BLAS is MKL, on a processor with AVX-512 that is not Intel's."""
     return torch.backends.mkl.is_available() and bool(call("outruns_mkl"))
 
 

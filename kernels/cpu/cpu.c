@@ -29,7 +29,7 @@
 #include "rows.h"
 
 EXPORT int vector_lanes(void) { return VL; }
-/* Whether this is AVX-512 on a processor on which Intel's BLAS does without. */
+/* Whether this is AVX-512 on a processor that is not Intel's, where MKL is slow: native/dense.py. */
 EXPORT int outruns_mkl(void) {
 #if VL == 16
     return !__builtin_cpu_is("intel");
@@ -70,7 +70,8 @@ EXPORT void csr_matmul(i64 rows, i64 width, i64 add, int threads, const int32_t 
 
 EXPORT void matmul(i64 rows, i64 len, i64 width, int threads, const float *x, const float *w, i64 w_row,
                    i64 w_column, const float *init, i64 init_row, float *y) {
-    float *packed = pack_matrix(w, len, width, w_row, w_column);
+    float *packed = zeros(len * padded(width));
+    lay_out(w, w_row, w_column, len, width, packed, padded(width));
     dense_product d = {rows, len, width, 4 * threads, x, packed, init, init_row, y};
     threads = useful(threads, rows * len * vectors(width) / 2);
     if (threads == 1) d.parts = 1;

@@ -36,15 +36,6 @@ static void dense_part(const void *args, i64 part) {
         }
 }
 
-/* A matrix whose numbers lie `row` and `column` floats apart, its rows padded to whole vectors. */
-static float *pack_matrix(const float *from, i64 rows, i64 width, i64 row, i64 column) {
-    i64 ld = padded(width);
-    float *packed = zeros(rows * ld);
-    for (i64 i = 0; i < rows; i++)
-        for (i64 n = 0; n < width; n++) packed[i * ld + n] = from[i * row + n * column];
-    return packed;
-}
-
 /* Every part adds up its own product of columns, in rows of `sums`. */
 typedef struct {
     i64 rows, len, width, parts;

@@ -57,9 +57,8 @@ static float *pack_weight(const float *w, i64 order, i64 h_in, i64 h_out, int st
     i64 ld = stacked ? padded(h_out) : row_of(order, h_out), rows = stacked ? order * h_in : h_in;
     float *packed = zeros(rows * ld);
     for (i64 k = 0; k < order; k++)
-        for (i64 i = 0; i < h_in; i++)
-            memcpy(packed + (stacked ? (k * h_in + i) * ld : i * ld + k * h_out),
-                   w + (k * h_in + i) * h_out, sizeof(float) * (size_t)h_out);
+        lay_out(w + k * h_in * h_out, h_out, 1, h_in, h_out,
+                packed + k * (stacked ? h_in * ld : h_out), ld);
     return packed;
 }
 
@@ -68,10 +67,8 @@ static float *pack_transposed(const float *w, i64 order, i64 h_in, i64 h_out, in
     i64 ld = stacked ? padded(h_in) : row_of(order, h_in), rows = stacked ? order * h_out : h_out;
     float *packed = zeros(rows * ld);
     for (i64 k = 0; k < order; k++)
-        for (i64 o = 0; o < h_out; o++) {
-            float *row = packed + (stacked ? (k * h_out + o) * ld : o * ld + k * h_in);
-            for (i64 i = 0; i < h_in; i++) row[i] = w[(k * h_in + i) * h_out + o];
-        }
+        lay_out(w + k * h_in * h_out, 1, h_out, h_out, h_in,
+                packed + k * (stacked ? h_out * ld : h_in), ld);
     return packed;
 }
 

@@ -1,5 +1,7 @@
 /* Products of small matrices, blocks of whose results stay in the registers. */
 #pragma once
+#include <string.h>
+
 #include "vectors.h"
 
 /* A product's operands. C[m, n] = init + sum over segments s and j < len of
@@ -98,6 +100,14 @@ static void multiply(const product *p, i64 rows, i64 width) {
 static void widen(const float *from, i64 from_ld, i64 width, float *to, i64 ld, i64 rows) {
     for (i64 i = 0; i < rows; i++, from += from_ld, to += ld)
         for (i64 n = 0; n < width; n += VL) store(to + n, load_part(from + n, width - n));
+}
+
+/* A matrix whose numbers lie `row` and `column` floats apart into rows of `ld`. */
+static void lay_out(const float *from, i64 row, i64 column, i64 rows, i64 width, float *to, i64 ld) {
+    for (i64 i = 0; i < rows; i++, from += row, to += ld)
+        if (column == 1) memcpy(to, from, sizeof(float) * (size_t)width);
+        else
+            for (i64 n = 0; n < width; n++) to[n] = from[n * column];
 }
 
 /* What parts have added up, each in a row of its own, in their order: in the row behind the last. */

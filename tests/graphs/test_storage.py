@@ -127,9 +127,7 @@ def test_no_other_description_is_taken_where_it_is_verified(tmp_path):
 def test_a_file_of_before_there_were_checksums_is_taken(tmp_path):
     path = tmp_path / "old.gfast"
     Case().graphs.save(path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    tensors, metadata = contents(path)
     del metadata["crc32"], metadata["header_crc32"]
     save_file(tensors, path, metadata=metadata)
     assert len(PackedGraphs.load(path, verify=True)) == 12
@@ -184,6 +182,13 @@ def test_another_version_is_refused(tmp_path):
         PackedGraphs.load(tmp_path / "new.gfast")
 
 
+def contents(path):
+    """Copies of a file's tensors, to be written anew, and what it says of them."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+        return tensors, file.metadata()
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -227,9 +232,7 @@ def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
     graphs.x = graphs.x.long()
     graphs.edge_attr = torch.ones(graphs.num_edges, 2)
     graphs.to(torch.float64).save(path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    tensors, metadata = contents(path)
     if value is None:
         del tensors[name]
     else:
@@ -243,9 +246,7 @@ def test_a_damaged_file_is_refused_before_it_can_read_foreign_memory(
 def test_numbers_that_packing_refuses_are_refused_in_a_file_that_is_verified(tmp_path, name):
     path = tmp_path / "set.gfast"
     Case().graphs.save(path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    tensors, metadata = contents(path)
     tensors[name].view(-1)[3] = torch.nan
     crcs = {key: zlib.crc32(content(values)) for key, values in tensors.items()}
     metadata["crc32"] = json.dumps(crcs)
@@ -259,9 +260,7 @@ def test_numbers_that_packing_refuses_are_refused_in_a_file_that_is_verified(tmp
 def test_a_description_of_another_kind_is_refused(tmp_path, told):
     path = tmp_path / "set.gfast"
     Case().graphs.save(path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    tensors, metadata = contents(path)
     metadata.pop("header_crc32")
     save_file(tensors, path, metadata=metadata | told)
     with pytest.raises(InputError, match="is damaged"):

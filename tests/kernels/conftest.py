@@ -3,11 +3,14 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from tests.kernels.traffic import Traffic
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +68,11 @@ def untouched(tmp_path: Path) -> Callable[..., torch.Tensor]:
 def no_cpu_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where no C compiler was at hand when the package was installed."""
     monkeypatch.setattr("grant_fast.native.loading.library", lambda: None)
+
+
+@pytest.fixture
+def traffic(monkeypatch: pytest.MonkeyPatch) -> "Callable[[], Traffic]":
+    """Counts the bytes that kernels move from the call on."""
+    from tests.kernels.traffic import Traffic
+
+    return lambda: Traffic(monkeypatch)

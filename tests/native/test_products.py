@@ -43,10 +43,10 @@ def test_product(width):
         a, x = matrix(rows, columns, entries), torch.randn(columns, width)
         rowptr, col, value = a.csr
         want = to_dense(rowptr, col, value.double(), columns) @ x.double()
-        close(native.spmm(*a.csr, x), want)
-        close(native.spmm(*a.csr, x.T.contiguous().T), want)  # in another order in memory
+        close(native.PRODUCTS.spmm(*a.csr, x), want)
+        close(native.PRODUCTS.spmm(*a.csr, x.T.contiguous().T), want)  # in another order in memory
         begun = torch.randn(rows, width)
-        close(native.spmm(*a.csr, x, begun.clone()), want + begun)
+        close(native.PRODUCTS.spmm(*a.csr, x, begun.clone()), want + begun)
 
 
 @pytest.mark.usefixtures("build", "always")
@@ -55,7 +55,9 @@ def test_long_rows_keep_their_digits(entries):
     """As of the mean over a huge graph: a running sum of a million equal floats is off by 1%."""
     rowptr = torch.tensor([0, entries, entries + 1], dtype=torch.int32)
     value = torch.full((entries + 1,), 0.3)
-    got = native.spmm(rowptr, torch.arange(entries + 1).int(), value, torch.ones(entries + 1, 17))
+    got = native.PRODUCTS.spmm(
+        rowptr, torch.arange(entries + 1).int(), value, torch.ones(entries + 1, 17)
+    )
     want = value[0].double() * torch.tensor([[entries], [1]])
     torch.testing.assert_close(got.double(), want.expand(2, 17), rtol=3e-5, atol=0)
 
@@ -64,10 +66,10 @@ def test_long_rows_keep_their_digits(entries):
 def test_results_do_not_depend_on_threads(threads):
     a, x = matrix(20_000, 20_000, 300_000), torch.randn(20_000, 40)
     threads(1)
-    want = native.spmm(*a.csr, x)
+    want = native.PRODUCTS.spmm(*a.csr, x)
     for many in (2, 3, 7):
         threads(many)
-        assert torch.equal(native.spmm(*a.csr, x), want)
+        assert torch.equal(native.PRODUCTS.spmm(*a.csr, x), want)
 
 
 def wide(x):
@@ -82,17 +84,17 @@ def test_products_with_a_small_matrix(h_in, h_out):
     for rows in (0, 1, 3, 127, 128, 129, 700):
         x, weight = torch.randn(rows, h_in), torch.randn(h_in, h_out)
         want, scale = x.double() @ weight.double(), torch.tensor(h_in**0.5)
-        close(native.mm(x, weight), want, scale)
-        close(native.mm(wide(x), wide(weight)), want, scale)
-        close(native.mm(x, weight.T.contiguous().T), want, scale)
+        close(native.PRODUCTS.mm(x, weight), want, scale)
+        close(native.PRODUCTS.mm(wide(x), wide(weight)), want, scale)
+        close(native.PRODUCTS.mm(x, weight.T.contiguous().T), want, scale)
         bias, begun = torch.randn(h_out), torch.randn(rows, h_out)
-        close(native.mm(x, weight, bias), want + bias, scale)
+        close(native.PRODUCTS.mm(x, weight, bias), want + bias, scale)
         given = begun.clone()
-        close(native.mm(x, weight, given), want + begun, scale)
+        close(native.PRODUCTS.mm(x, weight, given), want + begun, scale)
         y, out = torch.randn(rows, h_out), torch.full((h_in, h_out), torch.nan)
-        native.mm_columns(x, y, out)
+        native.PRODUCTS.mm_columns(x, y, out)
         close(out, x.double().T @ y.double(), torch.tensor(rows**0.5))
-        native.mm_columns(wide(x), wide(y), out)
+        native.PRODUCTS.mm_columns(wide(x), wide(y), out)
         close(out, x.double().T @ y.double(), torch.tensor(rows**0.5))
 
 
@@ -102,8 +104,8 @@ def test_products_do_not_depend_on_threads(threads):
 
     def products():
         out = torch.empty(40, 31)
-        native.mm_columns(x, y, out)
-        return native.mm(x, weight, y[0]), native.mm(x, weight, y.clone()), out
+        native.PRODUCTS.mm_columns(x, y, out)
+        return native.PRODUCTS.mm(x, weight, y[0]), native.PRODUCTS.mm(x, weight, y.clone()), out
 
     threads(1)
     want = products()
@@ -116,7 +118,7 @@ def test_products_do_not_depend_on_threads(threads):
 @pytest.mark.usefixtures("build", "always")
 def test_a_million_rows_keep_their_digits():
     x, y, out = torch.full((1_000_000, 3), 0.3), torch.ones(1_000_000, 2), torch.empty(3, 2)
-    native.mm_columns(x, y, out)
+    native.PRODUCTS.mm_columns(x, y, out)
     torch.testing.assert_close(out, torch.full((3, 2), 3e5), rtol=3e-5, atol=0)
 
 
@@ -139,10 +141,10 @@ def test_few_rows_are_left_to_pytorch(monkeypatch):
     monkeypatch.setattr(native.dense, "call", lambda name, *_: called.append(name))
     for rows, taken in ((511, []), (512, ["matmul", "matmul_columns"])):
         x, weight, out = torch.ones(rows, 3), torch.ones(3, 2), torch.zeros(2, 3)
-        native.mm(x, weight)
-        native.mm_columns(x, x[:, :2], out.T)  # not as the kernel writes it
+        native.PRODUCTS.mm(x, weight)
+        native.PRODUCTS.mm_columns(x, x[:, :2], out.T)  # not as the kernel writes it
         assert (out == rows).all()
-        native.mm_columns(x, x[:, :2], out.view(3, 2))
+        native.PRODUCTS.mm_columns(x, x[:, :2], out.view(3, 2))
         assert called == taken
 
 
@@ -160,7 +162,7 @@ def test_who_multiplies(monkeypatch):
 
     def last(*args):
         called.clear()
-        native.spmm(*args)
+        native.PRODUCTS.spmm(*args)
         return called[-1:]
 
     x = torch.randn(30, 16)
