@@ -11,8 +11,8 @@ from .structure import parts_of
 #: With fewer rows, to call the kernel and to lay out W for it may take longer than it saves. A part
 #: of the rows, which a thread takes, has as many.
 LEAST_ROWS = 512
-#: The narrower width of W up to which the kernels multiply; and beside MKL on another processor than
-#: Intel's that has AVX-512, where it is slow: on an AMD EPYC it took twice as long as they do.
+#: The narrower width of W up to which the kernels multiply. Beside MKL it is more if the processor
+#: has AVX-512 and is not Intel's: on an AMD EPYC, MKL took twice as long as they do.
 MOST, MOST_BESIDE_MKL = 128, 512
 
 
