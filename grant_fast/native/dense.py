@@ -21,7 +21,7 @@ def takes_products(x: Tensor, h_in: int, h_out: int) -> bool:
     narrower = min(h_in, h_out)  # of a single column a vector would be wasted on it
     if narrower < 2 or not has_vectors(x):
         return False
-    return narrower <= (MOST_BESIDE_MKL if outruns_blas() else MOST)
+    return narrower <= MOST or (narrower <= MOST_BESIDE_MKL and outruns_blas())
 
 
 def outruns_blas() -> bool:
