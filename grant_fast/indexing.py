@@ -1,5 +1,6 @@
 """Positions of graphs, and index arithmetic over whole tensors in place of loops over graphs."""
 
+import math
 import reprlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -156,6 +157,34 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=device.type != "cpu")
+
+
+def cut(table: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """A table, a tensor or an array of 8-byte numbers, as parts of these shapes.
+
+    Each begins at a multiple of 16 bytes, as the kernels want it: see `room` for how many numbers
+    all take.
+    """
+    parts, begin = [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+        parts.append(table[begin : begin + size].reshape(shape))
+        begin += size + size % 2
+    return parts
+
+
+def room(shapes: Sequence[tuple[int, ...]]) -> int:
+    """How many numbers a table has that is `cut` into these shapes."""
+    return sum(size + size % 2 for size in map(math.prod, shapes))
+
+
+def upload_together(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
+    """int64 arrays as tensors on `device`, by one copy: each of several would cost as much."""
+    shapes = [array.shape for array in arrays]
+    table = np.empty(room(shapes), np.int64)
+    for part, array in zip(cut(table, shapes), arrays, strict=True):
+        part[...] = array
+    return cut(upload(torch.from_numpy(table), device), shapes)
 
 
 def repeat(values: Tensor, counts: Tensor, total: int, device: torch.device) -> Tensor:

@@ -357,12 +357,12 @@ _TILE_ROWS = {
     **dict.fromkeys(("p_scale", "p_partial"), "*fp32"),  # whatever the features are
 }
 _LAYOUT = {
-    **dict.fromkeys(("p_word", "p_rows", "p_nodes", "p_tile"), "*i32"),
-    **dict.fromkeys(("p_bits", "p_ptr", "p_graph", "p_row"), "*i64"),
+    **dict.fromkeys(("p_word", "p_rows", "p_nodes"), "*i32"),
+    **dict.fromkeys(("p_bits", "p_ptr", "p_tile", "p_graph", "p_row"), "*i64"),
 }
 _GRAPHS = {
-    **dict.fromkeys(("p_ptr", "p_bits", "p_graph", "p_row"), "*i64"),
-    **dict.fromkeys(("p_tile", "p_code"), "*i32"),
+    **dict.fromkeys(("p_ptr", "p_bits", "p_tile", "p_graph", "p_row"), "*i64"),
+    "p_code": "*i32",
     **dict.fromkeys(("p_scale", "p_partial"), "*fp32"),  # whatever the features are
 }
 

@@ -18,7 +18,7 @@ without pooling it is that of its nodes together.
 
 Bytes: a node 8 of bits, 4 of scale where normalised, and 4 κ of readout weights (none without
 pooling) besides its X (4 h_in, or 4 and the table); a graph 24 of tables, its label, and 4 written.
-A tile reads 8 of tables and all weights. Labels of nodes are read once a node. Predictions, where
+A tile reads 16 of tables and all weights. Labels of nodes are read once a node. Predictions, where
 asked for, are written besides.
 
 A is dense here, and 0 · NaN is NaN: a graph whose features overflow spoils its tile. The caller,
@@ -152,7 +152,7 @@ def score_tiles(
     p_ptr,  # [G + 1] int64
     p_bits,  # [planes, num_nodes] int64
     p_scale,  # [num_nodes]
-    p_tile,  # [tiles + 1] int32
+    p_tile,  # [tiles + 1] int64
     p_graph,  # [slots] int64
     num_nodes,
     WIDTHS: tl.constexpr,  # of X, of every hidden layer, of f

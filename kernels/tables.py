@@ -6,7 +6,7 @@ its bits from those takes longer than a layer does, so it is done once and not i
     tile 0 │ graph 7, rows 40 … 52 │ graph 2, rows 0 … 17 │ unused │      ◄ `Tiles`
            │ word, scale, row, node │ … one of each a row  │ 0 0 -1 0 │    ◄ `TileRows`
 
-Bytes: reads 8 of bits and 4 of scale a node, 32 a graph and 8 a tile; writes 16 for each of a
+Bytes: reads 8 of bits and 4 of scale a node, 32 a graph and 16 a tile; writes 16 for each of a
 tile's 32 rows.
 """
 
@@ -27,7 +27,7 @@ def tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS: tl.constexpr):
     p_ptr: [G + 1], where each graph's nodes begin.  p_tile: [tiles + 1], where each tile's slots
     begin.  p_graph: [slots], a slot's graph.
     """
-    o_slot = tl.load(p_tile + i_tile).to(tl.int64) + tl.arange(0, SLOTS)
+    o_slot = tl.load(p_tile + i_tile) + tl.arange(0, SLOTS)
     m_slot = o_slot < tl.load(p_tile + i_tile + 1)
     b_graph = tl.load(p_graph + o_slot, mask=m_slot, other=0)
     b_node = tl.load(p_ptr + b_graph, mask=m_slot, other=0)
@@ -44,7 +44,7 @@ def lay_out_tiles(
     p_bits,  # [planes, num_nodes] int64
     p_scale,  # [num_nodes]
     p_ptr,  # [G + 1] int64
-    p_tile,  # [tiles + 1] int32
+    p_tile,  # [tiles + 1] int64
     p_graph,  # [slots] int64
     p_row,  # [slots] int64, the first row in the batch of a slot's graph
     ROWS: tl.constexpr,

@@ -10,14 +10,13 @@ Padding rows hold garbage, so only the kernels, which skip them, may sum over ro
 """
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..indexing import sizes_to_ptr, spans, take, upload
+from ..indexing import cut, room, sizes_to_ptr, spans, take, upload
 from .batch import GraphBatch
 from .tiles import LARGER, TILE, Segments, Tiles, tile_batch
 
@@ -33,23 +32,13 @@ class _Tables(NamedTuple):
     ptr: Any
     first_nodes: Any
     node_count: Any
-    graph: Any  # this and the next five are those of `Tiles`
+    tile: Any  # this and the next five are those of `Tiles`
+    graph: Any
     row: Any
     one_plane: Any
     two_planes: Any
     three_planes: Any
-    tile: Any  # int32, as `nodes` are: two in each int64 of the buffer
-    nodes: Any
-
-    @classmethod
-    def of(cls, table: Any, shapes: Sequence[tuple[int, ...]]) -> "_Tables":
-        """`table`, a tensor or an array of int64, cut into parts of these shapes."""
-        parts, begin = [], 0
-        for shape in shapes:
-            size = math.prod(shape)
-            parts.append(table[begin : begin + size].reshape(shape))
-            begin += size + size % 2  # the kernels want each to begin at a multiple of 16 bytes
-        return cls(*parts)
+    nodes: Any  # int32: two in each int64 of the buffer
 
 
 class PaddedBatch(GraphBatch):
@@ -73,12 +62,10 @@ class PaddedBatch(GraphBatch):
         rows = _room(nodes, size, 1.5)
         larger = [(2, _room((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER]
         most_tiles = min(size, int(((nodes > 0) & (nodes <= TILE)).sum()))
-        one, count, halves = (size,), (1,), ((most_tiles // 2 + 1,), (rows // 2 + 1,))
-        self._shapes = (one, one, (size + 1,), one, count, one, one, *larger, *halves)
-        total = sum(math.prod(shape) + math.prod(shape) % 2 for shape in self._shapes)
-        self._table = torch.zeros(total, dtype=torch.int64, device=graphs.device)
-        here = _Tables.of(self._table, self._shapes)
-        tile, nodes = here.tile.view(torch.int32), here.nodes.view(torch.int32)
+        one, of_tiles = (size,), ((most_tiles + 1,), (size,), (size,), *larger)
+        self._shapes = (one, one, (size + 1,), one, (1,), *of_tiles, (rows // 2 + 1,))
+        self._table = torch.zeros(room(self._shapes), dtype=torch.int64, device=graphs.device)
+        here = _Tables(*cut(self._table, self._shapes))
         which = torch.arange(size, device=graphs.device)
         # These names shadow `GraphBatch`'s cached properties, which are then never computed.
         self._fixed = vars(self) | {
@@ -88,8 +75,8 @@ class PaddedBatch(GraphBatch):
             "device_positions": here.positions,
             "sizes": here.sizes,
             "ptr": here.ptr,
-            "nodes": nodes[:rows],
-            "tiles": Tiles(tile[: most_tiles + 1], *here[5:10], None),
+            "nodes": here.nodes.view(torch.int32)[:rows],
+            "tiles": Tiles(*here[5:11], None),
             "segments": Segments(here.ptr, here.first_nodes, which, None),
             "rest": None,
         }
@@ -110,18 +97,18 @@ class PaddedBatch(GraphBatch):
         ptr = sizes_to_ptr(sizes)
         count = int(ptr[-1])
         tiles = tile_batch(sizes, positions, ptr[:-1], fits, positions.device)
-        rooms = zip(tiles[:6], fixed["tiles"][:6], strict=True)
-        too_many = any(found.shape[-1] > room.shape[-1] for found, room in rooms)
+        pairs = zip(tiles[:6], fixed["tiles"][:6], strict=True)
+        too_many = any(found.shape[-1] > most.shape[-1] for found, most in pairs)
         if too_many or not 2 <= count <= fixed["num_nodes"]:
             return False
         table = np.zeros(len(self._table), np.int64)
-        new = _Tables.of(table, self._shapes)
-        for room in (new.one_plane, new.two_planes, new.three_planes):
-            room[0] = graphs.num_graphs
-        new = new._replace(tile=new.tile.view(np.int32), nodes=new.nodes.view(np.int32))
+        new = _Tables(*cut(table, self._shapes))
+        for larger in (new.one_plane, new.two_planes, new.three_planes):
+            larger[0] = graphs.num_graphs
+        new = new._replace(nodes=new.nodes.view(np.int32))
         new.tile[:] = len(tiles.graph)
         nodes = spans(first, sizes, ptr, count, torch.int32, positions.device)
-        values = positions, sizes, ptr, first, ptr[-1:], *tiles[1:6], tiles.tile, nodes
+        values = positions, sizes, ptr, first, ptr[-1:], *tiles[:6], nodes
         for part, value in zip(new, values, strict=True):
             part[..., : value.shape[-1]] = value.numpy()
         self._table.copy_(upload(torch.from_numpy(table), graphs.device), non_blocking=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..devices import has_hopper_units
-from ..indexing import upload
+from ..indexing import upload_together
 from ..reference import expand_rows
 from .layout import PackedCSR
 
@@ -90,7 +90,7 @@ def bit_rows(host_ptr: Tensor, adj: PackedCSR) -> BitRows | None:
 class Tiles(NamedTuple):
     """How the kernels take a batch of B graphs and n nodes: tables on the device.
 
-    tile: [tiles + 1] int32, where each tile's slots begin.
+    tile: [tiles + 1] int64, where each tile's slots begin.
     graph, row: [slots] int64, the graph (its position in the dataset) and its first row in the
         batch, for the graphs of up to `TILE` nodes, tile after tile.
     one_plane, two_planes, three_planes: [2, graphs] int64, the same for graphs of more nodes, by
@@ -140,20 +140,9 @@ def tile_batch(
     kind[(n > 0) & ~fits[positions].numpy()] = len(PLANES) + 2
     small, *larger, rest = (np.flatnonzero(kind == k) for k in range(1, len(PLANES) + 3))
     order, tile = pack(n[small], TILE, SLOTS)
-
-    def pick(values: np.ndarray, where: np.ndarray) -> Tensor:
-        return upload(torch.from_numpy(np.take(values, where, axis=-1)), device)
-
-    one, two, three = (pick(graph_row, where) for where in larger)
-    return Tiles(
-        upload(torch.from_numpy(tile), device),
-        pick(graph_row[0], small[order]),
-        pick(graph_row[1], small[order]),
-        one,
-        two,
-        three,
-        torch.from_numpy(rest) if rest.size else None,
-    )
+    tables = [tile, *graph_row[:, small[order]], *(graph_row[:, where] for where in larger)]
+    others = torch.from_numpy(rest) if rest.size else None
+    return Tiles._make([*upload_together(tables, device), others])
 
 
 class Segments(NamedTuple):
@@ -183,13 +172,10 @@ def segment_batch(sizes: Tensor, starts: Tensor, device: torch.device) -> Segmen
     first = (np.arange(graph.size) - graph_ptr[graph]) * SEGMENT  # within its graph
     length = np.minimum(n[graph] - first, SEGMENT)
     ptr = np.concatenate([[0], np.cumsum(length)])
-
-    def move(values: np.ndarray) -> Tensor:
-        return upload(torch.from_numpy(values.astype(np.int64)), device)
-
-    several = graph.size > n.size
-    start = starts.numpy()[graph] + first
-    return Segments(move(ptr), move(start), move(graph), move(graph_ptr) if several else None)
+    tables = [ptr, starts.numpy()[graph] + first, graph, graph_ptr]
+    if graph.size == n.size:
+        return Segments._make([*upload_together(tables[:3], device), None])
+    return Segments._make(upload_together(tables, device))
 
 
 def pack(sizes: np.ndarray, height: int, slots: int) -> tuple[np.ndarray, np.ndarray]:
@@ -199,7 +185,7 @@ def pack(sizes: np.ndarray, height: int, slots: int) -> tuple[np.ndarray, np.nda
     counts allow, so the work grows with the number of patterns and not of graphs.
 
     Returns:
-        order [k]: the graphs, tile after tile;  tile [tiles + 1] int32: where each tile begins.
+        order [k]: the graphs, tile after tile;  tile [tiles + 1]: where each tile begins.
     """
     by_size = np.argsort(-sizes, kind="stable")
     count = np.bincount(sizes, minlength=height + 1)
@@ -229,4 +215,4 @@ def pack(sizes: np.ndarray, height: int, slots: int) -> tuple[np.ndarray, np.nda
         parts += shares
         slots_used.append(slots - free)
         repeated.append(repeats)
-    return np.concatenate(parts), np.cumsum(np.repeat(slots_used, repeated)).astype(np.int32)
+    return np.concatenate(parts), np.cumsum(np.repeat(slots_used, repeated))

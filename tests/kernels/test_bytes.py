@@ -28,7 +28,7 @@ def test_a_network_in_one_kernel_reads_each_feature_and_label_once(pooled, traff
         classes=False, sigmoid=False, raw=False,
     )  # fmt: skip
     stated = n * (4 * 9 + 12 + 4 * 3 * pooled) + 4 * y.numel() + (24 + 4) * b
-    assert seen.total() == stated + (8 + 4 * size) * packed.num_tiles
+    assert seen.total() == stated + (16 + 4 * size) * packed.num_tiles
 
 
 def test_the_choice_reads_each_score_four_times(traffic):

@@ -19,7 +19,7 @@ def test_the_rows_of_tiles_are_laid_out_once(traffic):
     rows = tables.lay_out(batch.tiles, graphs.ptr, graphs.bits.bits, graphs.scale)
     tiles, n = len(batch.tiles.tile) - 1, graphs.num_nodes
     assert sum(map(seen.of, rows)) == 16 * 32 * tiles
-    assert seen.total() == 12 * n + 32 * len(SMALL) + (8 + 16 * 32) * tiles
+    assert seen.total() == 12 * n + 32 * len(SMALL) + (16 + 16 * 32) * tiles
 
 
 @pytest.mark.parametrize("order", [1, 3])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from grant_fast import PackedGraphs
 from grant_fast.batches import tiles
 from tests.cases import Case, dense_graphs, to_dense
+from tests.recording import Asked
 
 
 def unpacked(graphs: PackedGraphs, graph: int) -> torch.Tensor:
@@ -98,6 +99,22 @@ def test_a_batch_is_laid_out_by_graph_id_and_batch_row():
     assert layout.one_plane.tolist() == [[2], [332]]
     assert layout.two_planes.tolist() == layout.three_planes.tolist() == [[], []]
     assert layout.rest.tolist() == [0]
+
+
+def test_the_tables_of_a_batch_are_uploaded_by_one_copy_and_are_aligned():
+    batch = dense_graphs((3, 0, 40, 5, 32, 1, 12, 9), 2).batch([7, 4, 3, 2, 6])
+    ptr, first = batch.host_rows
+    fits = batch.graphs.bits.fits
+    for lay_out, words in (
+        (tiles.tile_batch, (ptr.diff(), batch.positions, ptr[:-1], fits)),
+        (tiles.segment_batch, (ptr.diff() + tiles.SEGMENT, first)),  # more than one each
+    ):
+        tables = [table for table in lay_out(*words, ptr.device) if table is not None]
+        with Asked() as asked:
+            there = [t for t in lay_out(*words, torch.device("meta")) if t is not None]
+        assert asked.copies == 1
+        assert [t.shape for t in there] == [t.shape for t in tables]
+        assert all(8 * t.storage_offset() % 16 == 0 for t in there)
 
 
 def test_each_row_of_a_tile_knows_its_node_its_row_and_its_sources():
