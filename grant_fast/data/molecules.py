@@ -14,6 +14,7 @@ from ..graphs import PackedGraphs
 from ..tasks import Kind
 from .dataset import Dataset, default_metric
 from .infer import make_task
+from .labels import is_of_numbers
 from .logp import penalized_logp, sa_scorer
 from .smiles import Failure, T, read_molecules
 from .splits import FEWEST, PARTS, scaffold, split_by_scaffold
@@ -131,7 +132,17 @@ def from_smi(
     strict: bool,
     reading: Reading,
 ) -> Dataset:
-    """Molecules with their penalised logP, which needs no file of targets."""
+    """Molecules with their penalised logP, which needs no file of targets.
+
+    Raises:
+        InputError: targets seem to be there, or as `from_table`.
+    """
+    names = table.sheet.column(1) if len(table.sheet.names) > 1 else []
+    if is_of_numbers(names) and any("." in name for name in names):  # else they may be numbers of
+        raise InputError(  # a catalogue
+            f"{path}: behind the SMILES are numbers, and its target would be the penalised logP: "
+            "to learn these, save it as a CSV with names above its columns, or else remove them"
+        )
     sa_scorer()  # a missing package is reported once, here, and not by every worker
     by_scaffold = split == "scaffold"
     also = _scored if by_scaffold else penalized_logp

@@ -59,6 +59,17 @@ def test_blank_lines_leave_gaps_in_the_ids(tmp_path):
     assert dataset.skipped == [(3, "C(,1")]
 
 
+def test_numbers_behind_the_smiles_are_no_names_unless_of_a_catalogue(tmp_path):
+    path, chains = tmp_path / "esol.smi", ["C" * n for n in range(1, 11)]
+    path.write_text("\n".join(f"{chain} -{n}.5" for n, chain in enumerate(chains)))
+    with pytest.raises(InputError, match=r"esol\.smi: behind .* numbers, .* penalised .* as a CSV"):
+        load_dataset(path, progress=False)
+    assert len(read_smi(path)) == 10  # to predict for them
+    for lines in ([f"{chain} {n}" for n, chain in enumerate(chains)], [*chains, "O 1.5 eV"]):
+        path.write_text("\n".join(lines))
+        assert load_dataset(path, progress=False).targets == ()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "is empty"), (b"\n \n", "is empty"), (b"C\n\xff\xfe\n", "not UTF-8")],
