@@ -21,9 +21,11 @@ from ..files import alone_in
 from ..teaching.schedules import Curriculum, share_size
 from ..training.config import ARMS, EQUAL_BUDGET, INFOBATCH, ON_REQUEST, RunConfig
 from ..training.folder import (
+    COMPARISON,
     CONFIG_FILE,
     LENGTH,
     REPORT_FILES,
+    check_free,
     check_whole,
     clear_folder,
     load_state,
@@ -52,6 +54,7 @@ def compare(
     equal_budget: bool = True,
     seeds: int = 3,
     resume: bool = False,
+    overwrite: bool = False,
     observer: Observer | None = None,
     parts: Sequence[str] = (),
 ) -> list[Run]:
@@ -71,6 +74,7 @@ def compare(
             full-equal-budget.
         seeds: how many seeds, at most 1,000, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
+        overwrite: replace the comparison in `out`.
         observer: who is told how they go on.
         parts: folders in `out` of further comparisons, which are emptied with this one.
 
@@ -78,7 +82,8 @@ def compare(
         One run for each arm and seed, arms in the order of reports and seeds ascending.
 
     Raises:
-        InputError: an unknown arm, no seeds or too many, or what `Trainer` raises.
+        InputError: an unknown arm, no seeds or too many, or what `Trainer` raises; the folder is
+            not empty (without `resume` and `overwrite`), or another process writes to it.
     """
     check_seeds(seeds)
     names = with_controls(arms, controls)
@@ -100,6 +105,7 @@ def compare(
         _warm_up(dataset, config)  # what cannot be trained leaves an earlier comparison as it was
     make_folder(folder)
     with alone_in(folder):
+        check_free(folder, resume, overwrite, COMPARISON, config.source)
         if not resume:
             _clear([folder, *(folder / part for part in parts)])
         checksum, metric = dataset.checksum, config.metric_of(dataset.metric)

@@ -65,6 +65,7 @@ def reproduce(
     baselines: bool = False,
     seeds: int = 3,
     resume: bool = False,
+    overwrite: bool = False,
     observer: Observer | None = None,
 ) -> tuple[list[Run], list[Row]]:
     """Run a recipe's four arms, and measure them both ways, the published and the true.
@@ -77,6 +78,7 @@ def reproduce(
         baselines: run `BASELINES`, too.
         seeds: how many, from `config.seed` upwards.
         resume: keep finished runs and go on with begun ones.
+        overwrite: replace the comparison in `out`, and its baselines.
         observer: who is told how they go on.
 
     Returns:
@@ -100,6 +102,7 @@ def reproduce(
             equal_budget=False,
             seeds=seeds,
             resume=resume,
+            overwrite=overwrite,
             observer=observer,
             parts=parts,
         )

@@ -142,8 +142,9 @@ def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
     (tmp_path / "grant-s" / "notes.txt").write_text("mine")
     for name in REPORT_FILES:
         (tmp_path / name).write_text("old")
+    job = {"arms": ["full"], "seeds": 1, "overwrite": True, "observer": Stop()}
     with pytest.raises(KeyboardInterrupt):
-        compare(make_dataset(), config(), tmp_path, arms=["full"], seeds=1, observer=Stop())
+        compare(make_dataset(), config(), tmp_path, **job)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     begun = {f"full/seed-0/{name}" for name in ("config.json", "last.pt", "best.pt", "metrics.csv")}
     planned = {f"{arm}/seed-0/config.json" for arm in CONTROLS}
@@ -173,7 +174,24 @@ def test_a_split_that_is_none_is_refused_before_it_is_put_in_order(tmp_path, con
 def test_a_folder_where_a_file_belongs_is_named(tmp_path, config):
     (tmp_path / "full" / "seed-0" / "result.json").mkdir(parents=True)
     with pytest.raises(InputError, match=r"cannot remove .*result\.json: .*; give another folder"):
-        compare(make_dataset(), config(), tmp_path, seeds=1)
+        compare(make_dataset(), config(), tmp_path, seeds=1, overwrite=True)
+
+
+def test_what_another_process_finished_meanwhile_is_not_replaced_unasked(
+    tmp_path, config, monkeypatch
+):
+    job = (make_dataset(), config(epochs=1), tmp_path)
+
+    def warm_up(*_):
+        monkeypatch.undo()
+        compare(*job, arms=["full"], controls=(), seeds=1)
+        done.append((tmp_path / "full" / "seed-0" / "result.json").stat().st_mtime_ns)
+
+    done = []
+    monkeypatch.setattr("grant_fast.studies.compare._warm_up", warm_up)
+    with pytest.raises(InputError, match=r"is not empty: .*overwrite=True"):
+        compare(*job, arms=["full"], controls=(), seeds=1)
+    assert done == [(tmp_path / "full" / "seed-0" / "result.json").stat().st_mtime_ns]
 
 
 def test_the_same_comparison_gives_the_same_weights_twice(tmp_path, config):
@@ -241,14 +259,14 @@ def test_a_run_that_another_process_goes_on_with_is_left_to_it(tmp_path, config)
     before = sorted(tmp_path.rglob("*"))
     refused = pytest.raises(InputError, match="another process is writing to")
     with alone_in(run_folder(tmp_path, "grant-s", 1)), refused:
-        compare(make_dataset(), config(epochs=1), tmp_path, **job)
+        compare(make_dataset(), config(epochs=1), tmp_path, **job, overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before
     with alone_in(tmp_path), pytest.raises(InputError, match="another process is writing to"):
         compare(make_dataset(), config(epochs=1), tmp_path, **job, resume=True)
     (run_dir / "result.json").unlink()
-    for resume in (False, True):
+    for how in ("overwrite", "resume"):
         with alone_in(run_dir), pytest.raises(InputError, match="another process is writing to"):
-            compare(make_dataset(), config(epochs=1), tmp_path, **job, resume=resume)
+            compare(make_dataset(), config(epochs=1), tmp_path, **job, **{how: True})
 
 
 def test_what_has_begun_is_told_from_what_else_is_there(tmp_path, config):

@@ -99,7 +99,7 @@ def test_starting_anew_forgets_the_baselines_too(tmp_path, config):
     job = (load_recipe("QM9"), make_dataset())
     reproduce(*job, config(epochs=1, metric="mae"), tmp_path, baselines=True, seeds=1)
     (tmp_path / "gcn" / "results.json").write_text("mine")
-    reproduce(*job, config(epochs=2, metric="mae"), tmp_path, seeds=1)
+    reproduce(*job, config(epochs=2, metric="mae"), tmp_path, seeds=1, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {*ARMS, "gcn"}
     assert [path.name for path in (tmp_path / "gcn").iterdir()] == ["results.json"]
 

@@ -90,8 +90,6 @@ def compare(
     check_free(out, resume, overwrite, COMPARISON, config.source)
     try:
         dataset = load(config, out if source is None else None).grouped()
-        # Another process may have been quicker.
-        check_free(out, resume, overwrite, COMPARISON, config.source)
         config = saved or config_of(given, dataset)
         use_fitting_threads(config, dataset.graphs)
         observers: list[Any] = [TensorBoard()] if tensorboard else []
@@ -111,6 +109,7 @@ def compare(
                 arms=chosen,
                 seeds=seeds,
                 resume=resume,
+                overwrite=overwrite,
                 observer=Observers([shown, *observers]),
             )
         title = title_of(dataset)

@@ -96,8 +96,6 @@ def reproduce(
                 f"the recipe {recipe.name} is judged by {config.metric}, and {config.source} is a "
                 f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
             )
-        # Another process may have been quicker.
-        check_free(out, resume, overwrite, COMPARISON, config.source)
         use_fitting_threads(config, dataset.graphs)
         baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
@@ -110,6 +108,7 @@ def reproduce(
                 baselines=baselines,
                 seeds=seeds,
                 resume=resume,
+                overwrite=overwrite,
                 observer=shown,
             )
         title = title_of(dataset)
