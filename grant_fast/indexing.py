@@ -49,7 +49,7 @@ def tensor_of(value: Any) -> Tensor:
 
 
 def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
-    """Positions as a slice (where they are consecutive) or an int64 tensor.
+    """Positions as a slice (where they are consecutive) or an int64 tensor on the CPU.
 
     Raises:
         InputError: a position outside the dataset, or something that is no list of positions.
@@ -69,6 +69,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
                 f"{num_graphs} graphs"
             )
         index = index.nonzero().flatten()
+    index = index.cpu()  # where the sizes are that a batch is laid out by
     if index.numel() == 0:
         index = index.long()
     if index.is_floating_point() or index.dim() > 1:
@@ -78,7 +79,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
             f"give a flat list of integers{lists}"
         )
     index = index.reshape(-1).to(torch.int64, copy=True)  # its owner may write the next batch there
-    if index.device.type == "cpu" and index.numel():
+    if index.numel():
         low, high = (int(v) for v in torch.aminmax(index))
         if low < -num_graphs or high >= num_graphs:
             wrong = low if low < -num_graphs else high
@@ -92,7 +93,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
 
 def positions_of(where: Positions, num_graphs: int) -> Tensor:
     """`as_positions` as int64 on the CPU, also where they are consecutive."""
-    found = as_positions(where.cpu() if isinstance(where, Tensor) else where, num_graphs)
+    found = as_positions(where, num_graphs)
     if isinstance(found, slice):
         return torch.arange(found.start, found.stop, device="cpu")
     return found

@@ -36,12 +36,17 @@ def accept_sparse_csr() -> None:
         torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([]), torch.tensor([]), (1, 1))
 
 
+def aligned(tensor: Tensor) -> Tensor:
+    """A tensor, or a copy where it begins on CUDA off 16 bytes: on such, other sparse products than
+    those here have failed."""
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % 16 else tensor
+
+
 def _csr(rowptr: Tensor, col: Tensor, value: Tensor, num_cols: int) -> Tensor:
     accept_sparse_csr()
     size = (rowptr.shape[0] - 1, num_cols)
-    if value.is_cuda:  # of other sparse products, CUDA's have failed on what begins off 16 bytes
-        rowptr, col, value = (t.clone() if t.data_ptr() % 16 else t for t in (rowptr, col, value))
-    return torch.sparse_csr_tensor(rowptr, col, value, size, check_invariants=False)
+    arrays = aligned(rowptr), aligned(col), aligned(value)
+    return torch.sparse_csr_tensor(*arrays, size, check_invariants=False)
 
 
 def _is_half(x: Tensor) -> bool:

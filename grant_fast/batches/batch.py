@@ -11,7 +11,7 @@ from ..caching import kept, kept_property
 from ..devices import indexed
 from ..errors import InputError
 from ..indexing import spans, take
-from ..reference import expand_rows
+from ..reference import aligned, expand_rows
 from .edges import BatchAdjacency
 from .foreign import no_such
 from .places import DevicePlaces, Places, Told, in_dataset
@@ -106,7 +106,7 @@ class GraphBatch(ReadOnly):
     def device_positions(self) -> Tensor | slice:
         """The positions on the graphs' device, [B], or a slice where they are neighbours."""
         where = self._positions
-        here = isinstance(where, slice) or where.device == self.device
+        here = isinstance(where, slice) or self.device.type == "cpu"
         return where if here else self._told.positions
 
     @kept_property
@@ -117,16 +117,11 @@ class GraphBatch(ReadOnly):
 
     @kept_property
     def _node_places(self) -> Places:
-        return Places.of(self.graphs.host_ptr, self._host_positions, self.graphs.num_nodes)
+        return Places.of(self.graphs.host_ptr, self._positions, self.graphs.num_nodes)
 
     @kept_property
     def _edge_places(self) -> Places:
-        return Places.of(self.graphs.host_edge_ptr, self._host_positions, self.graphs.num_edges)
-
-    @kept_property
-    def _host_positions(self) -> Tensor | slice:
-        where = self._positions
-        return where if isinstance(where, slice) else where.cpu()
+        return Places.of(self.graphs.host_edge_ptr, self._positions, self.graphs.num_edges)
 
     @kept_property
     def _told(self) -> Told:
@@ -273,9 +268,10 @@ class GraphBatch(ReadOnly):
         graphs = self.graphs
         csr = graphs.adj_t if transposed and graphs.adj_t is not None else graphs.adj
         values = graphs.edge_values(normalize, transposed)
-        value = (
-            graphs.scale.new_ones(self.num_edges) if values is None else take(values, self.edges)
-        )
+        if values is None:
+            value = graphs.scale.new_ones(self.num_edges)
+        else:
+            value = aligned(take(values, self.edges))
         return *self._gather_edges(csr), value
 
     def _gather_edges(self, csr: "PackedCSR") -> tuple[Tensor, Tensor]:
@@ -316,8 +312,7 @@ class GraphBatch(ReadOnly):
         """Which graphs of the dataset these are, [B] int64, on the CPU."""
         if isinstance(self._positions, slice):
             return torch.arange(self._positions.start, self._positions.stop, device="cpu")
-        assert isinstance(self._host_positions, Tensor)
-        return self._host_positions.clone()
+        return self._positions.clone()
 
     @kept_property
     def rest(self) -> "tuple[GraphBatch, Tensor] | None":
@@ -369,7 +364,7 @@ class GraphBatch(ReadOnly):
         ptr, batch = places.ptr.to(node.dtype), places.graph.to(node.dtype)
         matrices = []
         for k in range(order):
-            value = take(weights[k], self.nodes)
+            value = aligned(take(weights[k], self.nodes))
             transposed = (node, batch, value)
             matrices.append(Adjacency(ptr, node[:-1], value, self.num_nodes, transposed))
         return matrices

@@ -52,26 +52,6 @@ def test_a_batch_is_uploaded_in_one_copy(where):
     assert asked.copies == 1
 
 
-def test_positions_that_lie_on_a_device_are_fetched_once():
-    graphs = Case(symmetric=False).graphs.to("meta")
-    batch = graphs.batch([3, 1, 8])
-    fetched = batch._positions = Fetched(batch._positions)
-    batch.nodes, batch.edges, batch.positions, batch.ptr  # noqa: B018
-    assert fetched.times == 1
-
-
-class Fetched:
-    """Positions that count how often they are brought to the CPU."""
-
-    def __init__(self, positions: torch.Tensor) -> None:
-        self.positions, self.times = positions, 0
-        self.shape, self.device = positions.shape, torch.device("cuda")
-
-    def cpu(self) -> torch.Tensor:
-        self.times += 1
-        return self.positions
-
-
 @pytest.mark.parametrize("pool", ["mean", "sum", "max"])
 @pytest.mark.parametrize("encoder", [None, torch.nn.Identity()], ids=["cached", "convolved"])
 def test_so_is_that_of_a_training_step(encoder, pool):

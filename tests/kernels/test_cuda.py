@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, ops, select_graphs
 from grant_fast.cli.doctor import examine
+from grant_fast.errors import InputError
 from grant_fast.kernels import layer
 from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
@@ -270,6 +271,15 @@ def test_neighbours_anywhere_in_the_dataset(backend, first):
     want.square().sum().backward()
     for ours, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_positions_on_a_device_are_looked_at_as_any():
+    graphs = labelled()
+    batch = graphs.batch(torch.tensor([-1, 0, -2], device=DEVICE))
+    assert batch.positions.tolist() == [len(SIZES) - 1, 0, len(SIZES) - 2]
+    torch.testing.assert_close(batch.y, graphs.y[batch.positions.to(DEVICE)])
+    with pytest.raises(InputError, match=f"there is no graph {len(SIZES)}"):
+        graphs.batch(torch.tensor([0, len(SIZES)], device=DEVICE))
 
 
 @BOTH
