@@ -170,7 +170,7 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
     try:
         if verify:
             _check_header(path)
-            _check_content(tensors, json.loads(metadata.get("crc32", "{}")))
+            _check_content(tensors, json.loads(metadata["crc32"]))
             _check_finite(tensors)
         return _assemble(cls, tensors, metadata)
     except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
@@ -188,17 +188,15 @@ def _check_format(metadata: dict[str, str], path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Compare what the file says of itself, such as the split, with what was written; older files
-    have no checksum of it."""
+    """Compare what the file says of itself, such as the split, with what was written."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    written = header["__metadata__"].pop("header_crc32", None)
-    if written not in (None, _checksum(header)):
+    if header["__metadata__"].pop("header_crc32", None) != _checksum(header):
         raise ValueError("its description is not what was written")
 
 
 def _check_content(tensors: dict[str, Tensor], crcs: dict[str, int]) -> None:
-    """Compare the tensors with what was written; older files say nothing of it."""
+    """Compare the tensors with what was written."""
     for name, crc in crcs.items():
         if zlib.crc32(content(tensors[name])) != crc:
             raise ValueError(f"{name} is not what was written")

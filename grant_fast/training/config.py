@@ -252,7 +252,7 @@ class RunConfig:
         """The config that `to_dict` gave.
 
         Args:
-            values: a mapping with every field (or all but `patience`) and no other.
+            values: a mapping with every field and no other.
             origin: the file that it came from, for the error message.
 
         Raises:
@@ -261,8 +261,7 @@ class RunConfig:
         if not isinstance(values, dict):
             raise InputError(f"{origin}: not a run's config; give the config.json of a run folder")
         names = {spec.name for spec in dataclasses.fields(cls)}
-        known = values.keys() | {"patience"}  # older runs do not say
-        unknown, missing = values.keys() - names, names - known
+        unknown, missing = values.keys() - names, names - values.keys()
         for complaint, keys in (("unknown", unknown), ("missing", missing)):
             if keys:
                 raise InputError(

@@ -201,7 +201,7 @@ def _instead(run_dir: Path) -> str:
     runs = [str(path.parent.relative_to(run_dir.parent)) for path in found]
     if near := closest(run_dir.name, runs):
         return f"there is no such folder; did you mean {run_dir.parent / near}?"
-    listed = f"has {', '.join(sorted(runs)[:5])}" if runs else "has no runs"
+    listed = f"has {few(sorted(runs), 5)}" if runs else "has no runs"
     where = "the current folder" if run_dir.parent == Path() else str(run_dir.parent)
     return f"there is no such folder; {where} {listed}"
 
@@ -250,9 +250,8 @@ def load_state(
         )
     if state.get("metric") != metric:
         raise InputError(
-            f"{path}: the run was judged by {state.get('metric', 'what an older version chose')}, "
-            f"but would continue with {metric}: start it again with --overwrite, or in another "
-            "folder"
+            f"{path}: the run was judged by {state.get('metric')}, but would continue with "
+            f"{metric}: start it again with --overwrite, or in another folder"
         )
     return state
 

@@ -60,8 +60,8 @@ class ModelSpec:
             values["encoder"],
             Task(**values["task"]),
             None if scaling is None else Scaling(**scaling),
-            tuple(values.get("targets", ())),  # older runs say neither
-            tuple(values.get("elements", ())),
+            tuple(values["targets"]),
+            tuple(values["elements"]),
         )
 
     def encode(self, y: Tensor) -> Tensor:

@@ -173,6 +173,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     with taken_from(path):
         saved = RunConfig.from_dict(state["config"], origin=str(path))
         spec = ModelSpec.from_dict(state["spec"])
+        checksum, metric = state["data"], state["metric"]
     if unlike := difference(saved, config):
         raise InputError(
             f"{path} belongs to another run than the {CONFIG_FILE} beside it, with {unlike}: put "
@@ -186,7 +187,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     with taken_from(path):
         load_weights(model, state["model"], path)
     model = model.to(resolve_device(device)).eval()
-    return Predictor(model, config, spec, state.get("data"), state.get("metric", ""), folder)
+    return Predictor(model, config, spec, checksum, metric, folder)
 
 
 def _without_weights(folder: Path, name: str, config: RunConfig) -> str:

@@ -16,8 +16,6 @@ RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 #: What result.json says besides the result: what it was learned from, and what it was made on.
 DATA, MADE_ON = "data", "made_on"
-#: What older ones say, one metric of each target, and nobody reads any more.
-_FORMER = "test_metric_each"
 
 
 @dataclass(frozen=True)
@@ -149,8 +147,7 @@ def read_run(run_dir: Path) -> Run:
     """
     try:
         found = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
-        other = (DATA, MADE_ON, _FORMER)
-        result = RunResult(**{name: found[name] for name in found if name not in other})
+        result = RunResult(**{name: found[name] for name in found.keys() - {DATA, MADE_ON}})
         with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
             history = tuple(_record(row) for row in csv.DictReader(file))
     except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:

@@ -12,7 +12,7 @@ from ..files import alone_in, closest
 from .answers import write_tables
 from .config import DATA, MEMORY, RunConfig
 from .defaults import check_heeded, config_of
-from .folder import CONFIG_FILE, PICTURE_FILE, check_free, check_length, make_folder
+from .folder import PICTURE_FILE, check_free, check_length, make_folder
 from .model import RANDOM
 from .observers import Observer
 from .picture import draw_run
@@ -62,8 +62,7 @@ def train(
     settings = {name: _plain(name, value) for name, value in settings.items()}
     check_free(out, resume, overwrite)
     config = config_of({"source": MEMORY + dataset.name, **settings}, dataset)
-    if not (resume and (out / CONFIG_FILE).exists()):  # older runs could have any
-        check_heeded(config, settings)
+    check_heeded(config, settings)
     trainer = Trainer(dataset, config, out, resume=resume)
     return train_to_the_end(trainer, dataset, observer, resume, overwrite)
 

@@ -110,12 +110,6 @@ def test_an_edited_file_is_refused_by_file_and_key(change, message):
         RunConfig.from_json(text, "run/config.json")
 
 
-def test_a_run_of_before_there_was_patience_is_read():
-    values = RunConfig(epochs=7).to_dict()
-    del values["patience"]
-    assert RunConfig.from_dict(values) == RunConfig(epochs=7)
-
-
 @pytest.mark.parametrize("text", ['{"epochs": ', '{"lr": ' + "1" * 5000 + "}", "[" * 100_000])
 def test_a_file_that_is_not_json_is_named(text):
     with pytest.raises(InputError, match=r"run/config\.json: not JSON"):

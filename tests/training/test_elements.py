@@ -7,7 +7,6 @@ import torch
 
 from grant_fast.graphs import PackedGraphs
 from grant_fast.training.elements import SYMBOLS, elements_of, unseen_elements
-from grant_fast.training.model import ModelSpec
 from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
 
@@ -51,11 +50,8 @@ def test_new_elements_are_named_with_their_molecules():
 
 
 def test_of_unknown_elements_nothing_is_said():
-    """As of a run that is older, or not of molecules."""
+    """As of a run that is not of molecules."""
     assert unseen_elements(molecules("CO"), (), "row") == []
-    spec = ModelSpec(3, None, make_dataset().task, None)
-    older = {name: value for name, value in spec.to_dict().items() if name != "elements"}
-    assert ModelSpec.from_dict(older) == spec
 
 
 def test_elements_of_the_test_part_alone_are_not_learned(tmp_path, config):

@@ -6,7 +6,6 @@ import pytest
 
 from grant_fast.errors import InputError
 from grant_fast.studies.compare import compare
-from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import ARMS
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train
@@ -124,14 +123,3 @@ def test_one_run_of_a_comparison_is_not_lengthened(tmp_path):
     with pytest.raises(InputError, match="is one run of a comparison, which would fit the others"):
         train(data, run, **{**settings, "epochs": 9}, resume=True)
     assert load_predictor(run).config.epochs == TINY["epochs"]
-
-
-def test_a_run_that_was_made_with_what_is_refused_now_is_taken_up(tmp_path):
-    older, data = TINY | {"arm": "full", "lr_restart": 0.5}, make_dataset()
-    train(data, tmp_path, **{**older, "lr_restart": None})
-    text = (tmp_path / "config.json").read_text().replace('"lr_restart": null', '"lr_restart": 0.5')
-    (tmp_path / "config.json").write_text(text)
-    state = load_checkpoint(tmp_path / "last.pt")
-    state["config"]["lr_restart"] = 0.5
-    save_checkpoint(tmp_path / "last.pt", state)
-    assert train(data, tmp_path, **older, resume=True).epochs == TINY["epochs"]

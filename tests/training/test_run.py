@@ -55,15 +55,6 @@ def test_a_result_says_what_it_was_learned_from_and_made_on(tmp_path):
     assert read_run(tmp_path).result == result
 
 
-def test_a_result_of_an_older_version_is_read(tmp_path):
-    result = train(make_dataset("binary"), tmp_path, **TINY)
-    path = tmp_path / "result.json"
-    saved = json.loads(path.read_text())
-    del saved["test_metrics_each"], saved["data"], saved["made_on"]
-    path.write_text(json.dumps(saved | {"test_metric_each": {}}))
-    assert read_run(tmp_path).result == result
-
-
 def test_a_run_is_neither_replaced_nor_gone_on_with_unasked(tmp_path):
     data = make_dataset("binary")
     first = train(data, tmp_path, **TINY)
