@@ -25,7 +25,7 @@ from ..indexing import (
 )
 from ..reference import expand_rows
 from ..tasks import NOT_MEASURED, Level
-from .kinds import few_rows
+from .kinds import find_kinds
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -295,7 +295,7 @@ class FlatGraphs:
         if self.x.requires_grad or not self.x.numel():
             return None
         self._kinds_of = writes(self.x)
-        return few_rows(self.x)
+        return find_kinds(self.x)
 
     def forget_written(self) -> None:
         """Let `kinds` be computed anew if X was written to since; `hops` sees to itself.

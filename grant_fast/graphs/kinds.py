@@ -9,7 +9,7 @@ from ..indexing import distinct_rows
 MOST_KINDS = 1024
 
 
-def few_rows(x: Tensor) -> tuple[Tensor, Tensor] | None:
+def find_kinds(x: Tensor) -> tuple[Tensor, Tensor] | None:
     """The distinct rows of X, [m, F], and which of them each row is, [N] int32.
 
     None where they are more than a quarter of all, and of floats where the CPU kernels do not find

@@ -28,9 +28,9 @@ PART_ROWS, MAX_PARTS = 1024, 64
 PARTIAL_BYTES = 32 << 20
 
 
-def takes(x: Tensor, adjacency: Adjacency | None = None, weight: Tensor | None = None) -> bool:
+def takes(x: Tensor, adjacency: Adjacency | None = None) -> bool:
     """Whether the kernels compute this layer; `why_not` gives the reason where they do not."""
-    return why_not(x, adjacency, weight) is None
+    return why_not(x, adjacency) is None
 
 
 def why_not(

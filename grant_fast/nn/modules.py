@@ -12,7 +12,7 @@ from .. import native
 from ..caching import kept
 from ..errors import InputError, whole_number
 from ..graphs.flat import FlatGraphs
-from ..graphs.kinds import MOST_KINDS, few_rows
+from ..graphs.kinds import MOST_KINDS, find_kinds
 from ..ops import autocasts
 from ..ops.dispatch import takes_kernels
 from ..ops.normed import batch_norm
@@ -150,7 +150,7 @@ class AtomEncoder(nn.Module):
         smooth = smooth or watched
         learns = seen and torch.is_grad_enabled() and not smooth and not autocasts(x)
         if learns and len(x) >= FEW_NODES:
-            found = few_rows(x)
+            found = find_kinds(x)
             if found is not None and len(found[0]) <= MOST_KINDS:
                 return (self._count(found[0], weight) @ weight).index_select(0, found[1])
         if seen and x.numel():

@@ -66,14 +66,9 @@ def takes_kernels(x: Tensor, backend: str | None = None) -> bool:
     return True
 
 
-def takes_native(
-    x: Tensor,
-    adjacency: Adjacency | None = None,
-    weight: Tensor | None = None,
-    backend: str | None = None,
-) -> bool:
+def takes_native(x: Tensor, adjacency: Adjacency | None = None, backend: str | None = None) -> bool:
     """Whether the compiled CPU kernels compute it: where they can, under the backend "auto"."""
-    return allows_native(backend) and native.takes(x, adjacency, weight)
+    return allows_native(backend) and native.takes(x, adjacency)
 
 
 def allows_native(backend: str | None) -> bool:

@@ -1,6 +1,7 @@
 """Which graphs are scored at a time, and how they come together."""
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ..batches import GraphBatch
 from ..errors import InputError, require
 from ..graphs import PackedGraphs
 from ..indexing import sizes_to_ptr, tensor_of
+from .order import batch_sizes
 
 Collate = Callable[[list[Any]], Any]
 
@@ -19,18 +21,13 @@ def scoring_runs(graphs: Any, positions: Tensor | None, size: int | None) -> lis
     """Which of the graphs (of those at `positions`, if given) to score at a time: so many, or where
     `size` is None as many as keep a pass in the cache.
 
-    A last one is not left alone if the run before it has one to spare: models that squeeze their
-    outputs would fail on it. Measured on molecules and on dense graphs: times fall until some 2^19
-    nodes and edges together (the compiled kernels stay in the cache by themselves), and do not
-    beyond.
+    Measured on molecules and on dense graphs: times fall until some 2^19 nodes and edges together
+    (the compiled kernels stay in the cache by themselves), and do not beyond.
     """
     if size is None and isinstance(graphs, PackedGraphs):
         return graphs.cut(1 << 19, positions, longest=1 << 14)
     size, total = size or 1024, len(graphs if positions is None else positions)
-    stops = [*range(size, total, size), total]
-    if total % size == 1 and 2 < size < total:
-        stops[-2] -= 1
-    return [slice(*ends) for ends in zip([0, *stops[:-1]], stops, strict=True)]
+    return [slice(*ends) for ends in pairwise(accumulate(batch_sizes(total, size), initial=0))]
 
 
 def gather(graphs: Any, chunk: slice | Tensor, collate: Collate | None) -> Any:

@@ -113,6 +113,11 @@ def score_graphs(
     positions = None if ids is None else positions_of(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
+    if batch_size is not None:
+        batch_size = whole_number("batch_size", batch_size)
+    check_task(task)
+    check_residual(residual)
+    check_functions(predict, collate, None)
     pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
     scores, _, outputs = pass_over(model, return_predictions)
     return scores if outputs is None else (scores, outputs)
@@ -143,13 +148,8 @@ class ScoringPass:
         whole: GraphBatch | None = None,
         score: Score | None = None,
     ) -> None:
-        if batch_size is not None:
-            batch_size = whole_number("batch_size", batch_size)
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
-        check_task(task)
-        check_residual(residual)
-        check_functions(predict, collate, score)
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate
         self.batch_size, self._whole, self.score = batch_size, whole, score

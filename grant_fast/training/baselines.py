@@ -75,9 +75,9 @@ class VirtualNodeGCN(FlexGCN):
     def _hidden(self) -> range:
         return range(len(self.convs) - 1)
 
-    def forward(self, x: GraphBatch, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+    def forward(self, x: GraphBatch, *others: Any, **named: Any) -> Tensor:  # type: ignore[override]
         """Predictions for a batch of graphs, which must be a `GraphBatch` (else InputError)."""
-        if not isinstance(x, GraphBatch):
+        if not isinstance(x, GraphBatch) or others or named:
             raise InputError("a network with a virtual node takes a GraphBatch alone")
         gather = x.pooling(mean=False)
         spread = gather.transpose()

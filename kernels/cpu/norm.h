@@ -24,7 +24,7 @@ typedef struct {
     float keep;                          /* 1 / (1 - p) */
 } norm;
 
-/* Square root without the C library's: two steps of Newton's method from a float's. */
+/* 1 / sqrt(x) without the C library's: two steps of Newton's method from a float's. */
 static double inverse_sqrt(double x) {
     if (x > 1e300) return 0; /* an infinite variance */
     double down = x > 1e30 ? 0x1p-100 : 1; /* a float ends at 3e38 */

@@ -65,7 +65,8 @@ def test_weights_of_edges_that_learn(build, layer, symmetric):
     grad = torch.randn(h_out).expand(want.shape)
     wanted = torch.autograd.grad(want, exacts, grad.double())
     got = torch.autograd.grad(y(conv, *leaves), leaves, grad)
-    assert native.takes(case.x) and float(wanted[1].abs().max()) * (order == 1) == 0
+    assert native.takes(case.x)
+    assert order > 1 or not wanted[1].any()
     for actual, expected in zip(got, wanted, strict=True):
         close(actual, expected, *wanted)
     only = [t if k == 1 else t.detach() for k, t in enumerate(leaves)]

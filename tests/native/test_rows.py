@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from grant_fast import native
-from grant_fast.graphs.kinds import few_rows
+from grant_fast.graphs.kinds import find_kinds
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
 
@@ -60,6 +60,6 @@ def test_the_sign_of_zero_tells_rows_apart(build):
 def test_without_the_kernels_integers_alone_are_looked_at(monkeypatch):
     x = torch.randint(3, (100, 2))
     monkeypatch.setattr(native.loading, "library", lambda: None)
-    found, code = few_rows(x)
+    found, code = find_kinds(x)
     assert torch.equal(found[code], x) and len(found) == len(torch.unique(x, dim=0))
-    assert few_rows(x.float()) is None and few_rows(torch.arange(8)[:, None]) is None
+    assert find_kinds(x.float()) is None and find_kinds(torch.arange(8)[:, None]) is None
