@@ -178,7 +178,7 @@ class GraphBatch(ReadOnly):
     @property
     def edge_counts(self) -> Tensor:
         """Edges of each graph, [B] int64, on the CPU."""
-        return self._edge_places.sizes
+        return self._edge_places.sizes.clone()
 
     @kept_property
     def nodes(self) -> Tensor | slice:

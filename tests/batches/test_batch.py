@@ -135,6 +135,12 @@ def test_targets_of_a_batch_may_be_written_to():
     assert model(batch).equal(before) and not graphs.y[3:6].eq(0).any()
 
 
+def test_what_its_edges_are_counted_in_is_a_copy():
+    batch = Case().graphs.batch([5, 3])
+    batch.edge_counts.copy_(batch.edge_counts.flip(0))
+    assert torch.equal(batch.edge_index, Case().graphs.batch([5, 3]).edge_index)
+
+
 def test_a_batch_moves_alone():
     batch = Case().graphs.batch([3, 5])
     assert batch.to("meta").num_graphs == 2
