@@ -79,7 +79,7 @@ def _checked_size(batch: Tensor, batch_size: int | None, num_nodes: int) -> int:
         )
     if batch_size is None:
         batch_size = int(batch.max()) + 1 if batch.numel() else 0
-    if not isinstance(batch_size, Integral | torch.SymInt) or batch_size < 0:
+    if not isinstance(batch_size, (Integral, torch.SymInt)) or batch_size < 0:
         raise InputError(f"batch_size is {batch_size!r}: give the number of graphs")
     if batch.device.type == "cpu" and not torch.compiler.is_compiling() and batch.numel():
         low, high = (int(v) for v in torch.aminmax(batch))

@@ -173,7 +173,8 @@ class FlexGCN(nn.Module):
 
     def _overrides(self, name: str) -> bool:
         """Whether a method of this name is not `FlexGCN`'s own."""
-        return getattr(type(self), name) is not getattr(FlexGCN, name) or name in vars(self)
+        # Here and in what else is compiled: torch 2.6 can compile neither vars() nor A | B as a type.
+        return getattr(type(self), name) is not getattr(FlexGCN, name) or name in self.__dict__
 
     # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
     # (Torch's public decorator of this kind would import the compiler with the package.)
@@ -184,7 +185,7 @@ class FlexGCN(nn.Module):
 
     def hidden(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
         """What the last layer takes, [n, h], of a `GraphBatch` (or a model's own packed call)."""
-        if not isinstance(graphs, GraphBatch | LooseGraphs):
+        if not isinstance(graphs, (GraphBatch, LooseGraphs)):
             kind = type(graphs).__name__
             raise InputError(f"hidden takes a GraphBatch of packed graphs, not a {kind}")
         self._check(graphs)
@@ -344,7 +345,7 @@ def as_graphs(
     batch_size: int | None = None,
 ) -> GraphBatch | LooseGraphs:
     """The graphs that a model was called with; arguments and errors as `FlexGCN.forward`."""
-    if isinstance(x, FlatGraphs | Dataset):  # PyG's have an edge_index, of all graphs unshifted
+    if isinstance(x, (FlatGraphs, Dataset)):  # PyG's have an edge_index, of all graphs unshifted
         whose = (
             "graphs.batch(slice(None))" if isinstance(x, FlatGraphs) else "those of a DataLoader"
         )
