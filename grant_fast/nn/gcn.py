@@ -173,7 +173,7 @@ class FlexGCN(nn.Module):
 
     def _overrides(self, name: str) -> bool:
         """Whether a method of this name is not `FlexGCN`'s own."""
-        # Here and in what else is compiled: torch 2.6 can compile neither vars() nor A | B as a type.
+        # What is compiled has no vars() and no A | B as a type: torch 2.6 can compile neither.
         return getattr(type(self), name) is not getattr(FlexGCN, name) or name in self.__dict__
 
     # What a batch gathers and keeps has new sizes each time: a compiler would never be done.
