@@ -180,11 +180,11 @@ def room(shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def upload_together(arrays: Sequence[np.ndarray], device: torch.device) -> list[Tensor]:
-    """int64 arrays as tensors on `device`, by one copy: each of several would cost as much."""
+    """Integers as int64 tensors on `device`, by one copy: each of several would cost as much."""
     shapes = [array.shape for array in arrays]
     table = np.empty(room(shapes), np.int64)
     for part, array in zip(cut(table, shapes), arrays, strict=True):
-        part[...] = array
+        np.copyto(part, array, casting="safe")
     return cut(upload(torch.from_numpy(table), device), shapes)
 
 

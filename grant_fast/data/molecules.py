@@ -1,6 +1,7 @@
 """Molecules of a table of SMILES, or of an SDF, as a data set."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,13 +15,13 @@ from ..graphs import PackedGraphs
 from ..tasks import Kind
 from .dataset import Dataset, default_metric
 from .infer import make_task
-from .labels import is_of_numbers
 from .logp import penalized_logp, sa_scorer
 from .smiles import Failure, T, read_molecules
 from .splits import FEWEST, PARTS, scaffold, split_by_scaffold
 from .table import Table, molecules_in, table_kind
 
 Split = Literal["random", "scaffold"]
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 
 class Reading(NamedTuple):
@@ -137,9 +138,8 @@ def from_smi(
     Raises:
         InputError: targets seem to be there, or as `from_table`.
     """
-    names = table.sheet.column(1) if len(table.sheet.names) > 1 else []
-    if is_of_numbers(names) and any("." in name for name in names):  # else they may be numbers of
-        raise InputError(  # a catalogue
+    if _has_labels(table):
+        raise InputError(
             f"{path}: behind the SMILES are numbers, and its target would be the penalised logP: "
             "to learn these, save it as a CSV with names above its columns, or else remove them"
         )
@@ -167,6 +167,13 @@ def from_smi(
         skipped=skipped,
         splitting="scaffold",
     )
+
+
+def _has_labels(table: Table) -> bool:
+    """Whether most lines of a *.smi end in numbers that are not those of a catalogue alone."""
+    words = [cells[1].split()[-1] for _, cells in table.sheet.body if cells[1:] and cells[1]]
+    numbers = list(filter(_NUMBER.fullmatch, words))
+    return 2 * len(numbers) > len(table) and not all(map(str.isdigit, numbers))
 
 
 def _scored(molecule: Any) -> tuple[float, str]:

@@ -101,10 +101,11 @@ def compare(
         seed, shift = config.seed + index, index % len(names)
         for name in (*names[shift:], *names[:shift]):
             plan.append((run_folder(folder, name, seed), arm_config(config, name, seed, visits)))
+    check_free(folder, resume, overwrite, COMPARISON, config.source)
     if not resume:
         _warm_up(dataset, config)  # what cannot be trained leaves an earlier comparison as it was
     make_folder(folder)
-    with alone_in(folder):
+    with alone_in(folder):  # another process may have been quicker
         check_free(folder, resume, overwrite, COMPARISON, config.source)
         if not resume:
             _clear([folder, *(folder / part for part in parts)])

@@ -9,13 +9,14 @@ import torch
 from ..data.dataset import Dataset
 from ..teaching.residuals import loss
 from ..training.config import INFOBATCH, RunConfig
+from ..training.folder import COMPARISON, check_free
 from ..training.metrics import evaluate
 from ..training.model import fitting, predictions
 from ..training.observers import Observer
 from ..training.predict import load_predictor
 from ..training.records import Run
 from ..training.targets import targets_of
-from .compare import compare, run_folder
+from .compare import begun, compare, run_folder
 from .conventions import published_metric
 from .recipe import Recipe
 from .report import FULL, Spread
@@ -88,9 +89,19 @@ def reproduce(
         InputError: as `compare`.
     """
     rows: list[Row] = []
+    # What has not begun in a folder of ours is begun there, beside whatever else is in it.
+    taken_up = {name: resume and bool(begun(out / name)) for name in BASELINES}
+    for name in BASELINES if baselines else ():
+        check_free(out / name, taken_up[name], not taken_up[name], COMPARISON, config.source)
 
     def run(
-        config: RunConfig, out: Path, names: Mapping[str, str], parts: Sequence[str] = ()
+        config: RunConfig,
+        out: Path,
+        names: Mapping[str, str],
+        *,
+        resume: bool,
+        overwrite: bool,
+        parts: Sequence[str] = (),
     ) -> list[Run]:
         """The runs of one network's arms; `names` are what their rows are called."""
         found = compare(
@@ -114,10 +125,11 @@ def reproduce(
             rows.append(_row(name, members, tested, full))
         return found
 
-    runs = run(config, out, dict(zip(ARMS, ARMS, strict=True)), parts=list(BASELINES))
-    if baselines:
-        for name, (network, arm) in BASELINES.items():
-            run(replace(config, network=network), out / name, {arm: name})
+    arms, parts = dict(zip(ARMS, ARMS, strict=True)), list(BASELINES)
+    runs = run(config, out, arms, resume=resume, overwrite=overwrite, parts=parts)
+    for name, (network, arm) in BASELINES.items() if baselines else ():
+        own, goes_on = replace(config, network=network), taken_up[name]
+        run(own, out / name, {arm: name}, resume=goes_on, overwrite=not goes_on)
     return runs, rows
 
 

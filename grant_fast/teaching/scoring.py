@@ -113,11 +113,6 @@ def score_graphs(
     positions = None if ids is None else positions_of(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
-    if batch_size is not None:
-        batch_size = whole_number("batch_size", batch_size)
-    check_task(task)
-    check_residual(residual)
-    check_functions(predict, collate, None)
     pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
     scores, _, outputs = pass_over(model, return_predictions)
     return scores if outputs is None else (scores, outputs)
@@ -148,6 +143,12 @@ class ScoringPass:
         whole: GraphBatch | None = None,
         score: Score | None = None,
     ) -> None:
+        # Those of a sampler may have been set since it was made.
+        if batch_size is not None:
+            batch_size = whole_number("batch_size", batch_size)
+        check_task(task)
+        check_residual(residual)
+        check_functions(predict, collate, score)
         if len(graphs if positions is None else positions) == 0:
             raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         self.graphs, self.task, self.positions = graphs, task, positions

@@ -242,16 +242,17 @@ def load_state(
     state = load_checkpoint(path)
     with taken_from(path):
         saved = RunConfig.from_dict(state["config"], origin=str(path))
+        data, judge = state["data"], state["metric"]
     check_same(saved, config, path)
-    if state.get("data") != checksum:
+    if data != checksum:
         raise InputError(
             f"{path}: the run was made on other data, or on another split of them, than "
             f"{config.source} gives now: restore them, or give another folder"
         )
-    if state.get("metric") != metric:
+    if judge != metric:
         raise InputError(
-            f"{path}: the run was judged by {state.get('metric')}, but would continue with "
-            f"{metric}: start it again with --overwrite, or in another folder"
+            f"{path}: the run was judged by {judge}, but would continue with {metric}: start it "
+            "again with --overwrite, or in another folder"
         )
     return state
 

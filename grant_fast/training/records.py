@@ -147,7 +147,7 @@ def read_run(run_dir: Path) -> Run:
     """
     try:
         found = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
-        result = RunResult(**{name: found[name] for name in found.keys() - {DATA, MADE_ON}})
+        result = RunResult(**{name: found[name] for name in found if name not in (DATA, MADE_ON)})
         with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
             history = tuple(_record(row) for row in csv.DictReader(file))
     except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:

@@ -2,7 +2,7 @@
 
 import json
 import math
-import sys
+import os
 from functools import partial
 from pathlib import Path
 from unittest.mock import Mock, call
@@ -53,7 +53,9 @@ def test_what_is_held_counts_a_storage_once_and_leaves_out_what_was_given():
 
 def test_the_peak_is_a_number_or_nobody_can_tell():
     found = peak(lambda: torch.ones(4_000_000), torch.device("cpu"))
-    assert found > 8_000_000 if sys.platform == "linux" else found is None
+    if found is None and not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("only Linux says how much memory a process has taken")
+    assert found > 8_000_000
 
 
 def test_relative_error_sees_shapes_and_nan():

@@ -61,13 +61,19 @@ def test_blank_lines_leave_gaps_in_the_ids(tmp_path):
 
 def test_numbers_behind_the_smiles_are_no_names_unless_of_a_catalogue(tmp_path):
     path, chains = tmp_path / "esol.smi", ["C" * n for n in range(1, 11)]
-    path.write_text("\n".join(f"{chain} -{n}.5" for n, chain in enumerate(chains)))
-    with pytest.raises(InputError, match=r"esol\.smi: behind .* numbers, .* penalised .* as a CSV"):
-        load_dataset(path, progress=False)
-    assert len(read_smi(path)) == 10  # to predict for them
-    for lines in ([f"{chain} {n}" for n, chain in enumerate(chains)], [*chains, "O 1.5 eV"]):
-        path.write_text("\n".join(lines))
-        assert load_dataset(path, progress=False).targets == ()
+    refused = pytest.raises(InputError, match=r"esol\.smi: behind .* numbers, .* logP: .* a CSV")
+    for label in ("{}.5", "-{}", "{}e-3", "mol{} .5", "1.0\t2.{}", "{}\nC 0.5"):
+        lines = (f"{chain} " + label.format(n) for n, chain in enumerate(chains))
+        path.write_text("SMILES logS\n" + "\n".join(lines))
+        with refused:
+            load_dataset(path, progress=False)
+        assert len(read_smi(path)) > 10  # to predict for them
+    for name in ("{}", "mol-{}", "1.{}-dione", "CHEMBL{}", ""):
+        lines = (f"{chain} " + name.format(n) for n, chain in enumerate(chains))
+        path.write_text("O\n" + "\n".join(lines))
+        assert load_dataset(path, progress=False).graphs.num_graphs == 11
+    path.write_text("O 1.5\n" + "\n".join(chains))  # a name that happens to be a number
+    assert load_dataset(path, progress=False).graphs.num_graphs == 11
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,11 @@ def test_neighbours_anywhere_in_the_dataset(backend, first):
     exact = copy.deepcopy(model).double()
     exact.backend = "torch"
     doubles = labelled().to(dtype=torch.float64).batch(where)
+    values = [
+        batch.csr(False, normalize=True)[2],
+        *(rho.csr[2] for rho in batch.readout(2, True, True)),
+    ]
+    assert all(value.data_ptr() % 16 == 0 for value in values) or DEVICE == "cpu"
     got, want = model(batch), exact(doubles)
     torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-4)
     got.square().sum().backward()

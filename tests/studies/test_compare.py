@@ -155,11 +155,12 @@ def test_what_cannot_be_trained_is_refused_before_an_earlier_comparison_goes(tmp
     dataset, new = make_dataset(), tmp_path / "new"
     compare(dataset, config(epochs=1), tmp_path / "old", arms=["full"], seeds=1)
     before = sorted((tmp_path / "old").rglob("*"))
+    job = {"arms": ["full"], "seeds": 1, "overwrite": True}
     for folder in (tmp_path / "old", new):
         with pytest.raises(InputError, match="does not fit a regression task"):
-            compare(dataset, config(metric="roc_auc"), folder, arms=["full"], seeds=1)
+            compare(dataset, config(metric="roc_auc"), folder, **job)
         with pytest.raises(InputError, match="training diverged"):
-            compare(dataset, config(lr=1e30), folder, arms=["full"], seeds=1)
+            compare(dataset, config(lr=1e30), folder, **job)
     assert sorted((tmp_path / "old").rglob("*")) == before and not new.exists()
 
 

@@ -305,9 +305,10 @@ def test_a_band_is_as_wide_as_the_seeds_differ():
 def test_a_folder_without_a_whole_run_is_named(tmp_path):
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
-    (tmp_path / "result.json").write_text('{"arm": "full"}')
-    with pytest.raises(InputError, match="not a finished run"):
-        read_run(tmp_path)
+    for text in ('{"arm": "full"}', "[]", "3", "null", '"arm"'):
+        (tmp_path / "result.json").write_text(text)
+        with pytest.raises(InputError, match="not a finished run"):
+            read_run(tmp_path)
     run = make_run("full", 0, 0.5)
     write_result(tmp_path, run.result, {}, {})
     (tmp_path / "metrics.csv").write_text("epoch,share\n1,0.5\n")

@@ -15,7 +15,7 @@ from grant_fast.studies.reproduce import ARMS, BASELINES, _row, reproduce
 from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.observers import Observers
 from grant_fast.training.records import read_run
-from tests.cli.runs import run
+from tests.cli.runs import fails, run
 from tests.rings import make_dataset
 from tests.studies.runs import make_run
 
@@ -93,6 +93,21 @@ def test_baselines_that_have_begun_are_gone_on_with(tmp_path):
         found = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
         rows.append([(row["arm"], row["seconds"]["seeds"]) for row in found])
     assert rows == [[(name, seeds) for name in (*ARMS, *BASELINES)] for seeds in (1, 2)]
+
+
+def test_what_else_is_in_a_baselines_folder_is_looked_at_before_anything_is_run(tmp_path):
+    words = ["reproduce", "gen-reg", "--graphs", 20, "--epochs", 1, "--device", "cpu", "--seeds", 1]
+    words += ["-o", tmp_path]
+    for more in (["--baselines"], ["--overwrite"], ["--resume"], ["--resume", "--baselines"]):
+        result = run(*words, *more)
+        assert result.exit_code == 0, result.output
+        (tmp_path / "gcn" / "notes.txt").write_text("mine")  # keeps the folder, and is in no way
+    assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").exists()
+    (tmp_path / "infobatch" / "infobatch" / "seed-0" / "config.json").unlink()
+    (tmp_path / "infobatch" / "results.json").write_text("mine")
+    line = fails(*words, "--overwrite", "--baselines")
+    assert "infobatch is no folder of a comparison, and its results.json would be lost" in line
+    assert (tmp_path / "full" / "seed-0" / "result.json").exists()
 
 
 def test_starting_anew_forgets_the_baselines_too(tmp_path, config):

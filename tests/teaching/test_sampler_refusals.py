@@ -72,6 +72,27 @@ def test_an_epoch_outside_the_run_and_a_missing_model_are_named(make_graphs) -> 
         sampler.select(None, 0)
 
 
+@pytest.mark.parametrize(
+    "anew",
+    [
+        {"score_batch_size": 0},
+        {"score_batch_size": 2.5},
+        {"task": "regression"},
+        {"residual": "logit"},
+        {"collate": 3},
+        {"predict": 5},
+        {"predict": len, "score": len},
+    ],
+    ids=str,
+)
+def test_what_was_set_anew_is_looked_at_before_it_is_scored_by(anew, make_graphs, zero) -> None:
+    sampler = GraNTSampler(make_graphs(20), REGRESSION, 8, epochs=4, mode="global")
+    for name, value in anew.items():
+        setattr(sampler, name, value)
+    with pytest.raises(InputError):
+        sampler.select(zero, 0)
+
+
 def test_a_nan_model_stops_with_a_clear_error_and_changes_nothing(make_graphs, zero) -> None:
     sampler = GraNTSampler(make_graphs(20), REGRESSION, 8, epochs=4, interval=1, predict=zero)
     sampler.select(zero, 0)

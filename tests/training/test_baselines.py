@@ -93,8 +93,14 @@ def test_a_constant_feature_keeps_its_size_in_the_plain_gcn():
 
 def test_a_virtual_node_needs_whole_graphs():
     batch = make_dataset().graphs.batch(range(3))
-    with pytest.raises(InputError, match="takes a GraphBatch alone"):
-        VirtualNodeGCN(3, 4, 1, orders=[2, 2])(batch.x, batch.edge_index)
+    model = VirtualNodeGCN(3, 4, 1, orders=[2, 2])
+    for given, named in (
+        ((batch.x, batch.edge_index), {}),
+        ((batch, batch.edge_index), {}),
+        ((batch,), {"edge_weight": torch.ones(batch.num_edges)}),
+    ):
+        with pytest.raises(InputError, match="takes a GraphBatch alone"):
+            model(*given, **named)
 
 
 @pytest.mark.parametrize("level", ["graph", "node"])

@@ -97,7 +97,7 @@ def reproduce(
                 f"{dataset.task.kind} task, which has no such metric: give other --data or --target"
             )
         use_fitting_threads(config, dataset.graphs)
-        baselines = baselines or (resume and any((out / each).is_dir() for each in BASELINES))
+        baselines = baselines or (resume and any(begun(out / each) for each in BASELINES))
         num_arms = len(ARMS) + (len(BASELINES) if baselines else 0)
         with ConsoleObserver(stderr(), seeds * num_arms) as shown:
             runs, rows = run_all(
