@@ -105,9 +105,11 @@ def test_what_else_is_in_a_baselines_folder_is_looked_at_before_anything_is_run(
     assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").exists()
     (tmp_path / "infobatch" / "infobatch" / "seed-0" / "config.json").unlink()
     (tmp_path / "infobatch" / "results.json").write_text("mine")
+    first = tmp_path / "full" / "seed-0" / "result.json"
+    before = first.stat().st_mtime_ns
     line = fails(*words, "--overwrite", "--baselines")
     assert "infobatch is no folder of a comparison, and its results.json would be lost" in line
-    assert (tmp_path / "full" / "seed-0" / "result.json").exists()
+    assert first.stat().st_mtime_ns == before
 
 
 def test_starting_anew_forgets_the_baselines_too(tmp_path, config):
