@@ -61,7 +61,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
         if step == 1:
             return slice(start, max(start, stop))
         where = list(range(start, stop, step))
-    index = as_index(where)
+    index = as_index(where).cpu()  # where the sizes are that a batch is laid out by
     if index.dtype == torch.bool:
         if index.shape != (num_graphs,):
             raise InputError(
@@ -69,7 +69,6 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
                 f"{num_graphs} graphs"
             )
         index = index.nonzero().flatten()
-    index = index.cpu()  # where the sizes are that a batch is laid out by
     if index.numel() == 0:
         index = index.long()
     if index.is_floating_point() or index.dim() > 1:

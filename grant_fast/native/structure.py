@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: (Beyond what int16 counts, `grouped` could not list their edges, either.)
 MAX_NODES = 4096
 #: Where both widths of a layer are above this, its weights no longer stay in the cache from tile to
-#: tile, and PyTorch's BLAS is faster.
+#: tile, and products of all rows at once are faster: `dense`'s, or PyTorch's.
 MAX_WIDTH = 320
 #: Rows of a part, the unit of work of a thread; and how many parts there are at most.
 PART_ROWS, MAX_PARTS = 1024, 64
@@ -80,7 +80,7 @@ def is_watched() -> bool:
 
 
 def is_wide(h_in: int, h_out: int) -> bool:
-    """Whether a layer of these widths is left to PyTorch for its size."""
+    """Whether the tiles' kernels leave a layer of these widths to products of all rows."""
     return min(h_in, h_out) > MAX_WIDTH
 
 

@@ -146,11 +146,11 @@ class ScoringPass:
         # Those of a sampler may have been set since it was made.
         if batch_size is not None:
             batch_size = whole_number("batch_size", batch_size)
+        if len(graphs if positions is None else positions) == 0:
+            raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         check_task(task)
         check_residual(residual)
         check_functions(predict, collate, score)
-        if len(graphs if positions is None else positions) == 0:
-            raise InputError("there are no graphs to score: ids, or the dataset, is empty")
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate
         self.batch_size, self._whole, self.score = batch_size, whole, score
