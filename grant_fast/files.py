@@ -47,6 +47,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.touch(exist_ok=False)
         except OSError as error:
             remedy = "free some space" if error.errno in FULL else "give another folder"
+            remedy = "give a shorter name" if error.errno == errno.ENAMETOOLONG else remedy
             raise InputError(f"cannot write {target}: {error.strerror}; {remedy}") from error
         if sys.platform != "win32":  # which replaces no open file
             handle = os.open(temporary, os.O_RDONLY)

@@ -40,6 +40,19 @@ def as_index(where: Any) -> Tensor:
     return index
 
 
+def flat_integers(index: Tensor) -> Tensor:
+    """Positions as int64 of one dimension; InputError for what are none, and lists of lists."""
+    if index.numel() == 0:  # an empty list has no dtype of its own
+        index = index.long()
+    if index.is_floating_point() or index.dim() > 1:
+        lists = "" if index.dim() != 2 else " (a DataLoader takes lists of them as batch_sampler=)"
+        raise InputError(
+            f"graph positions are {index.dtype} of shape {tuple(index.shape)}: "
+            f"give a flat list of integers{lists}"
+        )
+    return index.reshape(-1).long()
+
+
 def tensor_of(value: Any) -> Tensor:
     """A copy of an array, a data frame's column or a list as a CPU tensor: of any strides, which
     torch may refuse, any machine's byte order, and Python's own numbers in an array of objects."""
@@ -69,15 +82,7 @@ def as_positions(where: Positions, num_graphs: int) -> Tensor | slice:
                 f"{num_graphs} graphs"
             )
         index = index.nonzero().flatten()
-    if index.numel() == 0:
-        index = index.long()
-    if index.is_floating_point() or index.dim() > 1:
-        lists = "" if index.dim() != 2 else " (a DataLoader takes lists of them as batch_sampler=)"
-        raise InputError(
-            f"graph positions are {index.dtype} of shape {tuple(index.shape)}: "
-            f"give a flat list of integers{lists}"
-        )
-    index = index.reshape(-1).to(torch.int64, copy=True)  # its owner may write the next batch there
+    index = flat_integers(index).clone()  # its owner may write the next batch there
     if index.numel():
         low, high = (int(v) for v in torch.aminmax(index))
         if low < -num_graphs or high >= num_graphs:

@@ -26,6 +26,9 @@ class Task:
         num_outputs: columns of the network's output: targets, 1, classes, or labels.
         names: the targets' (or classes') names, for display; a string is one name. One name of
             several classes is their target's.
+
+    Raises:
+        InputError: an unknown kind or level, or outputs or names that do not go with the kind.
     """
 
     kind: Kind

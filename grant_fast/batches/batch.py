@@ -371,7 +371,11 @@ class GraphBatch(ReadOnly):
 
     def to(self, device: torch.device | str | None, non_blocking: bool = False) -> "GraphBatch":
         """These graphs alone, on `device`, or where they are for None; `non_blocking` is accepted,
-        as PyG's, and ignored."""
+        as PyG's, and ignored.
+
+        Raises:
+            InputError: it is given a dtype.
+        """
         if isinstance(device, torch.dtype):
             raise InputError(f"a batch keeps its dtype: give the PackedGraphs .to({device})")
         if device is None or indexed(device) == self.device:

@@ -86,6 +86,13 @@ def _interrupt_soon() -> None:
 _TO_FINISH = (_interrupt_again.__code__, threading.Thread.start.__code__)
 
 
+#: What to do about an error of a file that nothing else has put into words.
+_REMEDIES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "check its folder's permissions"),
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
+
 def readable(command: Callable[..., None]) -> Callable[..., None]:
     """Turn what a user can cause into one line on stderr and an exit code."""
 
@@ -98,8 +105,8 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
             if isinstance(error, OSError) and _is_of_output(error):
                 raise  # to `lose_output`
             said = " ".join(str(error).split())
-            if isinstance(error, PermissionError) and error.filename is not None:
-                said = f"{error.filename}: {error.strerror}; check its folder's permissions"
+            if isinstance(error, OSError) and (remedy := _REMEDIES.get(error.errno or 0)):
+                said = f"{error.filename}: {error.strerror}; {remedy}"
             say(f"error: {said}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:

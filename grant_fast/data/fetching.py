@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ..errors import InputError
 
-_DAMAGED = (zipfile.BadZipFile, zlib.error)
+#: What may be raised where something is fetched and unpacked.
+FAILURES = (OSError, EOFError, HTTPException, KeyError, zipfile.BadZipFile, zlib.error)
 
 TIMEOUT_SECONDS = 30
 
@@ -46,7 +47,7 @@ def provide(folder: Path, sources: Sequence[Source], progress: bool) -> None:
             continue
         try:
             _fetch(folder, source, missing, progress)
-        except (OSError, EOFError, HTTPException, KeyError, *_DAMAGED) as error:
+        except FAILURES as error:
             words = " and ".join(
                 f"its {member} as {name}" if member else f"it as {name}"
                 for name, member in source.members.items()

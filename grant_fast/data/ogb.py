@@ -10,7 +10,6 @@ import os
 import tempfile
 import zipfile
 import zlib
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ from ..errors import InputError, require
 from ..graphs.arrays import GraphArrays, batch_vector
 from ..nn import ATOM_CARDINALITIES
 from ..tasks import Kind
-from .fetching import download
+from .fetching import FAILURES, download
 from .published import Published
 from .splits import PARTS
 
@@ -163,7 +162,7 @@ def _download(url: str, archive: str, folder: Path, progress: bool) -> None:
             except OSError:
                 if not folder.is_dir():  # which another process may have put there meanwhile
                     raise
-    except (OSError, HTTPException, zipfile.BadZipFile, zlib.error) as error:
+    except FAILURES as error:
         raise InputError(
             f"cannot download {url} ({error}): fetch it elsewhere, unpack it, and rename its "
             f"folder {archive} to {folder}"

@@ -240,6 +240,9 @@ class FlatGraphs:
 
         `to(dtype)` is understood, as of PyTorch's modules. Targets stay float32 where `dtype` is a
         shorter one, as losses and metrics take them.
+
+        Raises:
+            InputError: `dtype` is not of floating point.
         """
         if isinstance(device, torch.dtype):
             device, dtype = None, device

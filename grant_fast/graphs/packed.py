@@ -169,7 +169,9 @@ class PackedGraphs(FlatGraphs):
             where = int(where)
             _check_no_worker()
             if not -self.num_graphs <= where < self.num_graphs:
-                raise IndexError(f"there is no graph {where}: this dataset holds {self.num_graphs}")
+                raise IndexError(
+                    f"there is no graph {where}: this dataset holds {self.num_graphs}, from 0 on"
+                )
             return self.batch([where])
         return self.subset(where)
 
@@ -315,7 +317,9 @@ class PackedGraphs(FlatGraphs):
             raise InputError("the list of SMILES is empty: give one or more")
         if y is not None and y.shape[:1] != (len(smiles),):
             rows = len(y) if y.dim() else "no"
-            raise InputError(f"there are {len(smiles)} SMILES but {rows} rows of y")
+            raise InputError(
+                f"there are {len(smiles)} SMILES but {rows} rows of y: give one row for each"
+            )
         if not strict:  # a table's gaps, as None and NaN, are left out like cells that are empty
             smiles = ["" if str(s) in ("None", "nan", "<NA>") else s for s in smiles]
         graphs, failures, _ = read_molecules(smiles, None, workers, progress, edge_attr)
@@ -351,7 +355,7 @@ class PackedGraphs(FlatGraphs):
 
         Raises:
             InputError: there are no parts, or they differ in the width or type of a tensor, in
-                y_level, or in what they have.
+                y_level, in their device, or in what they have.
         """
         parts = list(parts)
         _check_alike(parts)
@@ -429,6 +433,11 @@ def _check_alike(parts: Sequence[PackedGraphs]) -> None:
             kind = type(part).__name__
             raise InputError(f"concat joins PackedGraphs, not a {kind}: pack its graphs first")
     first = parts[0]
+    if devices := {str(p.device) for p in parts if p.device != first.device}:
+        raise InputError(
+            f"parts are on {first.device} and on {', '.join(sorted(devices))}: move each with "
+            f".to({str(first.device)!r})"
+        )
     if any(p.num_features != first.num_features or p.y_level != first.y_level for p in parts):
         raise InputError("the parts differ in num_features or y_level: join those that agree")
     if any((p.y is None) != (first.y is None) for p in parts):

@@ -40,6 +40,9 @@ class FlexConv(nn.Module):
 
     **Shapes:** input [n, in_channels], output [n, out_channels]; `weight`
     [order, in_channels, out_channels], `bias` [out_channels].
+
+    Raises:
+        InputError: a width or an order that is not a whole number above 0, or an unknown backend.
     """
 
     if TYPE_CHECKING:  # a module's own says nothing

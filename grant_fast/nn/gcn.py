@@ -52,6 +52,10 @@ class FlexGCN(nn.Module):
             `grant_fast.explain`).
 
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
+
+    Raises:
+        InputError: a width, an order or a probability that is none, a list of another length than
+            there are layers (or gaps between them), or an unknown name.
     """
 
     if TYPE_CHECKING:  # a module's own says nothing
@@ -83,9 +87,10 @@ class FlexGCN(nn.Module):
         rates = per_layer("dropout", dropout, len(orders) - 1)
         if any(not 0 <= rate < 1 for rate in rates):
             raise InputError(f"dropout is {dropout}: a probability must lie in [0, 1)")
-        for name, widths in (("in_channels", [in_channels]), ("hidden_channels", hidden)):
-            for width in widths:
-                whole_number(name, width)
+        counts = {"in_channels": [in_channels], "hidden_channels": hidden, "orders": orders}
+        for name, values in counts.items():
+            for value in values:
+                whole_number(name, value)
         self.pool, self.normalize = pool, yes_or_no("normalize", normalize)
         if encoder == "atom":
             encoder = AtomEncoder(in_channels)
@@ -184,7 +189,11 @@ class FlexGCN(nn.Module):
         return cast(FlexConv, self.convs[layer])
 
     def hidden(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        """What the last layer takes, [n, h], of a `GraphBatch` (or a model's own packed call)."""
+        """What the last layer takes, [n, h], of a `GraphBatch` (or a model's own packed call).
+
+        Raises:
+            InputError: it is given something else, or graphs with other features.
+        """
         if not isinstance(graphs, (GraphBatch, LooseGraphs)):
             kind = type(graphs).__name__
             raise InputError(f"hidden takes a GraphBatch of packed graphs, not a {kind}")

@@ -105,6 +105,9 @@ class AtomEncoder(nn.Module):
 
     **Shapes:** input [n, len(cardinalities)] integers, output [n, out_channels]; `weight`
     [sum(cardinalities), out_channels], with the columns' tables stacked.
+
+    Raises:
+        InputError: `out_channels` is not a whole number above 0.
     """
 
     offset: Tensor

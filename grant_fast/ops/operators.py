@@ -58,7 +58,10 @@ def flex_conv(
     check_features(x, weight)
     _check_bias(bias, weight)
     if adjacency.num_nodes != x.shape[0]:
-        raise InputError(f"x has {x.shape[0]} nodes, but the adjacency has {adjacency.num_nodes}")
+        raise InputError(
+            f"x has {x.shape[0]} nodes, but the adjacency has {adjacency.num_nodes}: give one row "
+            "for each"
+        )
     if not autocasts(x):
         return _flex_conv_by(x, weight, bias, adjacency, relu, backend)
     # As for torch.nn.Linear: the products run in autocast's dtype. The hops sum in float32.
@@ -69,6 +72,7 @@ def flex_conv(
 
 
 def check_features(x: Tensor, weight: Tensor) -> None:
+    """Refuse X that a layer of these weights [κ, h_in, h_out] cannot take (InputError)."""
     if x.layout != torch.strided:
         raise InputError("x is a sparse tensor: give x.to_dense()")
     if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[1]:
@@ -146,6 +150,7 @@ def spmm(x: Tensor, adjacency: Adjacency, backend: str | None = None) -> Tensor:
 
 
 def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on where X lies."""
     device = x.device.type
     # `is_autocast_available` would be the question, but torch 2.11 cannot compile it.
     return device != "meta" and torch.is_autocast_enabled(device)

@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 from ..batches import GraphBatch
 from ..errors import InputError, few, whole_number
 from ..graphs import PackedGraphs
-from ..indexing import as_index, count_graphs, distinct_positions
+from ..indexing import as_index, count_graphs, distinct_positions, flat_integers
 from ..tasks import Task, check_task
 from .gathering import Collate
 from .order import arrange, serving_order
@@ -146,7 +146,8 @@ class GraNTSampler(Sampler[list[int]]):
         check_task(task)
         check_residual(residual)
         check_functions(predict, collate, score)
-        interval = int(interval) if isinstance(interval, Integral) else interval
+        if isinstance(interval, Integral):
+            interval = whole_number("interval", interval)
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
         self.dataset, self.task, self.mode = dataset, task, mode
@@ -288,6 +289,7 @@ class GraNTSampler(Sampler[list[int]]):
         asked = as_index(ids).cpu()
         if asked.dtype == torch.bool:
             raise InputError("weights takes positions, not a mask: give mask.nonzero().flatten()")
+        asked = flat_integers(asked)
         # Asked for in every step, where `selected` would be gathered each time.
         among = torch.searchsorted(self.ids, asked)
         place = torch.searchsorted(picked, among).clamp_(max=len(picked) - 1)

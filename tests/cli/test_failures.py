@@ -68,6 +68,12 @@ def test_a_folder_that_nobody_may_enter_is_named(tmp_path, monkeypatch):
     assert f"{tmp_path / 'run'}: Permission denied; check its folder's permissions" in line
 
 
+def test_a_name_that_is_too_long_is_named(tmp_path):
+    out = tmp_path / ("a" * 480)
+    line = fails("train", *SMALL, "-o", out)
+    assert line == f"error: {out}: File name too long; give a shorter name"
+
+
 @pytest.mark.parametrize(
     "error",
     [

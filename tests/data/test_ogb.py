@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import zipfile
 from collections.abc import Callable
 from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
@@ -173,6 +174,21 @@ def test_a_broken_archive_leaves_nothing_behind(
     monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
     monkeypatch.delitem(ogb.SHA256, "hiv")
     with pytest.raises(InputError, match=r"cannot download .*not a zip file"):
+        load_ogb("ogbg-molhiv", tmp_path / "data")
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_an_archive_that_promises_more_than_it_holds_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "hiv.zip", "w") as archive:
+        archive.writestr("hiv/a", b"1234")
+    content = (tmp_path / "hiv.zip").read_bytes()
+    longer = content.replace((4).to_bytes(4, "little") * 2, (4000).to_bytes(4, "little") * 2)
+    (tmp_path / "hiv.zip").write_bytes(longer)
+    monkeypatch.setattr(ogb, "URL", tmp_path.as_uri() + "/{}.zip")
+    monkeypatch.delitem(ogb.SHA256, "hiv")
+    with pytest.raises(InputError, match=r"cannot download .*: fetch it elsewhere"):
         load_ogb("ogbg-molhiv", tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []
 

@@ -194,6 +194,7 @@ def test_concat_refuses_what_does_not_belong_together():
         ([values, integers], "some have none"),
         ([PackedGraphs.from_arrays(*arrays, num_graphs=12), integers], "width or type of x"),
         ([case.graphs, Case(num_features=2).graphs], "differ in num_features"),
+        ([case.graphs, case.graphs.to("meta")], r"and on meta: move each with \.to\('cpu'\)"),
         ([], "nothing to concatenate"),
     ):
         with pytest.raises(InputError, match=what):

@@ -24,7 +24,7 @@ def test_nonsense_arguments_name_themselves():
         ({"hidden_channels": 0}, "hidden_channels=0: give a whole number of at least 1"),
         ({"hidden_channels": None}, "hidden_channels=None: give a number, or one for each"),
         ({"orders": []}, "orders must be a list"),
-        ({"orders": [2, 0, 2, 2]}, "order=0: give a whole number"),
+        ({"orders": [2, 0, 2, 2]}, "orders=0: give a whole number"),
         ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
         ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
         ({"pool": "median"}, "unknown pool 'median'"),

@@ -25,6 +25,7 @@ REGRESSION = Task("regression")
         ({"ratio_schedule": "stairs"}, "'stairs'"),
         ({"residual": "logit"}, "'logit'"),
         ({"epochs": -1}, "epochs=-1"),
+        ({"interval": True}, "interval=True: give a whole number"),
         ({"start_ratio": 1.01}, r"start_ratio=1\.01"),
         ({"seed": -1}, "seed=-1"),
         ({"ids": []}, "no graphs to train on"),

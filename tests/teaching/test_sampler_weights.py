@@ -63,6 +63,9 @@ def test_the_weights_are_those_of_the_graphs_that_are_asked_for(make_graphs, zer
     for batch in sampler:
         assert sampler.weights(batch).tolist() == [by_id[i] for i in batch]
     unselected = next(i for i in range(5, 25) if i not in by_id)
+    with pytest.raises(InputError, match=r"positions are torch\.float32 .* list of integers"):
+        sampler.weights(sampler.selected.float())
+    assert sampler.weights([]).tolist() == []
     for strange in (0, unselected, 29):
         with pytest.raises(InputError, match=f"position {strange} is not selected"):
             sampler.weights([int(sampler.selected[0]), strange])
