@@ -1,7 +1,6 @@
 """Scoring and selection beside inference alone: `pytest benchmarks/test_score.py`.
 
-The same graphs, model and chunks on both sides, in turn; the ratio of medians is printed, and the
-peak of extra memory a graph, measured with a model that needs none (Linux tells it).
+The same graphs, model and chunks on both sides, in turn; the ratio of medians is printed.
 """
 
 import statistics
@@ -11,14 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from grant_fast import FlexGCN, PackedGraphs, Task, score_graphs, select_graphs
+from grant_fast import FlexGCN, score_graphs, select_graphs
 from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching.gathering import scoring_runs
 
 from .data import HIV
-from .memory import peak
 from .timing import interleaved
 
 NUM_GRAPHS, SHARE = 30_000, 10
@@ -64,26 +62,3 @@ def test_scoring_and_selection_beside_inference(  # type: ignore[no-untyped-def]
     benchmark.pedantic(teach, rounds=1)
     with capsys.disabled():
         print(f"\n{make.__name__}: (scoring + selection) / inference = {ratio:.3f}")
-
-
-def test_extra_memory_a_graph(benchmark, capsys):  # type: ignore[no-untyped-def]
-    total = 2_000_000
-    x, edges = torch.zeros(total, 1), torch.empty(2, 0, dtype=torch.long)
-    graphs = PackedGraphs.from_arrays(
-        x, edges, torch.arange(total), torch.rand(total, 1), y_level="graph"
-    )
-
-    def teach(number: int = total) -> Tensor:
-        part = None if number == total else torch.arange(number)
-        scores = score_graphs(lambda batch: batch.x, graphs, Task("regression"), ids=part)
-        return select_graphs(scores, len(scores) // SHARE)
-
-    teach(20_000)
-    taken = peak(lambda: benchmark.pedantic(teach, rounds=1), torch.device("cpu"))
-    if taken is None:
-        pytest.skip("only Linux says how much memory a process has taken")
-    extra = taken / total
-    benchmark.extra_info["bytes"] = extra
-    with capsys.disabled():
-        print(f"\npeak extra memory: {extra:.1f} bytes a graph")
-    assert 4 <= extra <= 16  # the scores themselves are 4

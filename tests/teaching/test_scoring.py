@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import ConcatDataset, Subset
 
+from benchmarks.memory import peak
 from grant_fast import FlexGCN
 from grant_fast.errors import InputError
 from grant_fast.graphs import PackedGraphs
 from grant_fast.tasks import Task, has_labels_outside
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
+from grant_fast.teaching.selection import select_graphs
 from tests.cases import dense_graphs
 
 REGRESSION = Task("regression")
@@ -405,3 +407,22 @@ def test_a_module_that_does_more_than_note_its_mode_is_told_of_it(make_graphs, m
         score_graphs(model, make_graphs(4), REGRESSION)
         assert model.last.training and not model.last.merged
         assert [module.training for module in model.modules()] == modes
+
+
+def test_scoring_and_selecting_take_some_bytes_a_graph() -> None:
+    total = 2_000_000
+    x, edges = torch.zeros(total, 1), torch.empty(2, 0, dtype=torch.long)
+    graphs = PackedGraphs.from_arrays(
+        x, edges, torch.arange(total), torch.rand(total, 1), y_level="graph"
+    )
+
+    def teach(number: int = total) -> Tensor:
+        part = None if number == total else torch.arange(number)
+        scores = score_graphs(lambda batch: batch.x, graphs, REGRESSION, ids=part)
+        return select_graphs(scores, len(scores) // 10)
+
+    teach(20_000)
+    taken = peak(teach, torch.device("cpu"))
+    if taken is None:
+        pytest.skip("only Linux says how much memory a process has taken")
+    assert taken / total <= 16  # the scores themselves are 4
