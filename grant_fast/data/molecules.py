@@ -16,8 +16,9 @@ from ..tasks import Kind
 from .dataset import Dataset, default_metric
 from .infer import make_task
 from .logp import penalized_logp, sa_scorer
+from .scaffolds import scaffold_of
 from .smiles import Failure, T, read_molecules
-from .splits import FEWEST, PARTS, scaffold, split_by_scaffold
+from .splits import FEWEST, PARTS, split_by_scaffold
 from .table import Table, molecules_in, table_kind
 
 Split = Literal["random", "scaffold"]
@@ -85,7 +86,7 @@ def from_table(
     table = table.take(wanted.nonzero()[:, 0].tolist())
 
     by_scaffold = table.parts is None and split != "random"
-    also = scaffold if by_scaffold else None
+    also = scaffold_of if by_scaffold else None
     graphs, skipped, scaffolds = molecules_of(table, also, reading)
     too_few = len(graphs) < FEWEST
     if skipped and not len(graphs) and table_kind(path) != ".sdf":
@@ -177,4 +178,4 @@ def _has_labels(table: Table) -> bool:
 
 
 def _scored(molecule: Any) -> tuple[float, str]:
-    return penalized_logp(molecule), scaffold(molecule)
+    return penalized_logp(molecule), scaffold_of(molecule)

@@ -2,12 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, require
+from ..errors import InputError
 
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
@@ -51,7 +50,7 @@ def split_by_scaffold(
     move by a few: three of the others are in another part than OGB's.
 
     Args:
-        scaffolds: the `scaffold` of each molecule.
+        scaffolds: of each molecule, see `scaffold_of`.
         fractions: of train, valid and test.
 
     Returns:
@@ -82,15 +81,6 @@ def split_by_scaffold(
                 'use split="random" (--split random)'
             )
     return _ascending(*(torch.tensor(positions) for positions in (train, valid, test)))
-
-
-def scaffold(molecule: Any) -> str:
-    """The Bemis-Murcko scaffold of RDKit's molecule as a SMILES; empty where it has no ring."""
-    # RDKit prunes a chain atom by atom, for minutes where it is long.
-    if not molecule.GetRingInfo().NumRings():
-        return ""
-    murcko = require("rdkit.Chem.Scaffolds.MurckoScaffold", "smiles")
-    return murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=False)
 
 
 def _bounds(n: int, fractions: Fractions) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from grant_fast.data.scaffolds import scaffold_of
 from grant_fast.data.smiles import read_molecules
-from grant_fast.data.splits import draw_valid, random_split, scaffold, split_by_scaffold
+from grant_fast.data.splits import draw_valid, random_split, split_by_scaffold
 from grant_fast.data.table import read_table
 from grant_fast.errors import InputError
 
@@ -23,7 +24,7 @@ BENZENE, PYRIDINE, CYCLOHEXANE, FURAN = "c1ccccc1", "c1ccncc1", "C1CCCCC1", "c1c
 def scaffolds(smiles: list[str]) -> list[str]:
     from rdkit import Chem
 
-    return [scaffold(Chem.MolFromSmiles(text)) for text in smiles]
+    return [scaffold_of(Chem.MolFromSmiles(text)) for text in smiles]
 
 
 def sizes(split: dict[str, torch.Tensor]) -> tuple[int, ...]:
@@ -117,9 +118,9 @@ class TestScaffolds:
         from rdkit import Chem
         from rdkit.Chem.Scaffolds import MurckoScaffold
 
-        scaffold_of = MurckoScaffold.MurckoScaffoldSmiles
+        rdkits = MurckoScaffold.MurckoScaffoldSmiles
         smiles = ["C", "[Na+].[Cl-]", "CC(=O)O", "CC(N)C(=O)NCC(=O)O", "C#N", "[H][H]", "C/C=C/C"]
-        found = [scaffold_of(mol=Chem.MolFromSmiles(text)) for text in smiles]
+        found = [rdkits(mol=Chem.MolFromSmiles(text)) for text in smiles]
         assert scaffolds(smiles) == found == [""] * len(smiles)
         asked = []
         monkeypatch.setattr(
@@ -143,7 +144,7 @@ class TestScaffolds:
             if row in unparsable:
                 smiles[place] = f"C1{'C' * (100 + len(unparsable))}1"
                 unparsable.discard(row)
-        split = split_by_scaffold(read_molecules(smiles, scaffold, workers=2)[2])
+        split = split_by_scaffold(read_molecules(smiles, scaffold_of, workers=2)[2])
         assert sizes(split) == (32_901, 4_113, 4_113)
         for part, (active, digest) in OGB_LABELS.items():
             labels = table.y[split[part], 0].int().tolist()
