@@ -248,7 +248,7 @@ def try_out(options: Options, piece: str, way: str) -> str:
     """Do a piece of work with kernels launched in a way; what is wrong with that, or ""."""
     try:
         right = _answer(options, piece)
-        with launched(WAYS[way], torch.device(options.device)):
+        with launched(WAYS.get(way, OURS), torch.device(options.device)):
             found = _piece(options, piece)()
         error = relative_error(found, [t.double() for t in right])
         return "" if error <= TOLERANCE else f"off by {error:.1e} of the answer's size"
@@ -291,28 +291,33 @@ class _Timer:
         return self.known[launch.key]
 
 
-def tune(options: Options, jobs: int, until: float) -> dict[str, Any]:
+def tune(options: Options, jobs: int, until: float, save: Callable[[dict[str, Any]], None]) -> None:
     """Try out and time everything, as far as there is time until then (Unix seconds).
 
-    Returns:
-        By piece "launches", each with its "kernel", "sizes" and "us" (microseconds); and by way
-        "ways", the "us" of every launch that it changes (None of others), or why it "failed".
+    Args:
+        save: is given what is known, after each piece. Of each these are its "launches", with their
+            "kernel", "sizes" and "us" (microseconds), and "ways": the "us" of every launch that one
+            changes (None of others), or why it "failed".
     """
-    device, start = torch.device(options.device), time.time()
-    out: dict[str, Any] = {}
-    for piece in options.pieces:  # also writes the sets, which the processes below then read
-        _answer(options, piece)  # what is computed once for a data set, too
-        with launched(OURS, device) as launches:
-            _piece(options, piece)()
-        facts = [{"kernel": launch.kernel, "sizes": launch.sizes} for launch in launches]
-        out[piece] = {"launches": facts, "ways": {}}
-    plan = [(piece, way) for piece in options.pieces for way in WAYS if _exists(WAYS[way])]
+    start = time.time()
+    for piece in options.pieces:  # and so write the sets, which the processes below then read
+        _piece(options, piece)
+    ways = [way for way in WAYS if _exists(way)]
+    # Ours first: all others are compared with it.
+    plan = [(piece, OURS.words) for piece in options.pieces]
+    plan += [(piece, way) for piece in options.pieces for way in ways]
     tried = dict(_tried_out(options, plan, jobs, (start + until) / 2))
     gc.collect()
     gc.freeze()  # recording collects garbage each time
+    out: dict[str, Any] = {}
     for piece in options.pieces:
-        _time(piece, out[piece], tried, options, until)
-    return out
+        failed = tried.get((piece, OURS.words), "no time")
+        if failed or time.time() > until:
+            out[piece] = {"launches": [], "ways": {OURS.words: {"failed": failed or "no time"}}}
+        else:
+            verdicts = {way: tried.get((piece, way), "no time") for way in ways}
+            out[piece] = _timed(options, piece, verdicts, until)
+        save(out)
 
 
 def _tried_out(
@@ -337,33 +342,30 @@ def _tried_out(
             done += 2 * jobs
 
 
-def _time(
-    piece: str, found: dict[str, Any], tried: dict[tuple[str, str], str], options: Options,
-    until: float,
-) -> None:  # fmt: skip
-    """Add the times of a piece's launches to what was `found` of it."""
-    device = torch.device(options.device)
-    timer, run = _Timer(device), _piece(options, piece)
+def _timed(options: Options, piece: str, verdicts: dict[str, str], until: float) -> dict[str, Any]:
+    """What `tune` saves of a piece; of each way there is the verdict of `try_out`."""
+    device, run = torch.device(options.device), _piece(options, piece)
+    timer, ways = _Timer(device), dict[str, Any]()
+    _answer(options, piece)  # and what is computed once for a data set
     with launched(OURS, device) as ours:
         run()
-    for launch, facts in zip(ours, found["launches"], strict=True):
-        facts["us"] = timer(launch)
-    for way in WAYS:
-        verdict = tried.get((piece, way), "no time") if time.time() < until else "no time"
-        if verdict:
-            found["ways"][way] = {"failed": verdict}
-        else:
-            with launched(WAYS[way], device) as launches:
-                run()
-            pairs = list(zip(launches, ours, strict=True))
-            if any(launch.key != our.key for launch, our in pairs):
-                us = [timer(launch) if launch.key != our.key else None for launch, our in pairs]
-                found["ways"][way] = {"us": us}
+    facts = [{"kernel": our.kernel, "sizes": our.sizes, "us": timer(our)} for our in ours]
+    for way, verdict in verdicts.items():
+        if verdict or time.time() > until:
+            ways[way] = {"failed": verdict or "no time"}
+            continue
+        with launched(WAYS[way], device) as launches:
+            run()
+        pairs = list(zip(launches, ours, strict=True))
+        us = [timer(launch) if launch.key != our.key else None for launch, our in pairs]
+        if us != [None] * len(us):
+            ways[way] = {"us": us}
+    return {"launches": facts, "ways": ways}
 
 
-def _exists(way: Way) -> bool:
+def _exists(way: str) -> bool:
     """Whether the machine knows the way: AMD's compiler takes no number of registers."""
-    return torch.version.hip is None or "maxnreg" not in way.options
+    return torch.version.hip is None or "maxnreg" not in WAYS[way].options
 
 
 def best(document: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -418,23 +420,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pieces = tuple(piece for piece in PIECES if re.search(given.only, piece))
     if not pieces:
         parser.error(f"--only {given.only!r} is in none of: {'; '.join(PIECES)}")
+    words = [f"--out {given.out.name}", f"--minutes {given.minutes:g}"]
+    words += [f"--only {given.only!r}"] if given.only else []
     start = time.time()
+    document: dict[str, Any] = {
+        "command": " ".join(["python -m benchmarks.tune", *words]),
+        "device": machine.describe(torch.device(device)),
+        "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
+        "pieces": {},
+    }
+
+    def save(pieces: dict[str, Any]) -> None:
+        document["pieces"] = pieces
+        text = json.dumps(document, indent=1, ensure_ascii=False)
+        atomic_write_text(given.out / "tuning.json", text + "\n")
+        atomic_write_text(given.out / "tuning.md", markdown(document))
+
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         scale = "cpu" if device == "cuda" else "tiny"
         options = Options(Path(folder), scale, device, pieces)
         jobs = max(1, min(15, (os.cpu_count() or 1) - 1)) if device == "cuda" else 1
-        found = tune(options, jobs, start + 60 * given.minutes)
-    words = [f"--out {given.out.name}", f"--minutes {given.minutes:g}"]
-    words += [f"--only {given.only!r}"] if given.only else []
-    document = {
-        "command": " ".join(["python -m benchmarks.tune", *words]),
-        "device": machine.describe(torch.device(device)),
-        "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
-        "pieces": found,
-    }
-    atomic_write_text(given.out / "tuning.json", json.dumps(document, indent=1) + "\n")
-    atomic_write_text(given.out / "tuning.md", markdown(document))
+        tune(options, jobs, start + 60 * given.minutes, save)
     print(markdown(document))
     return 0
 

@@ -1,6 +1,7 @@
 """Other ways to launch a kernel: tried out, and timed where they are right."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -65,6 +66,26 @@ def test_what_is_passed_over_is_said(ways, monkeypatch, tmp_path):
     told = dict(tune._tried_out(options, plan, 1, float("inf")))
     assert told == dict.fromkeys(plan, "a process died that may have been at this")
     assert list(tune._tried_out(options, plan, 1, 0.0)) == []
+
+
+def test_what_does_not_work_at_all_is_said(ways, monkeypatch, tmp_path):
+    def broken(store):
+        def run():
+            raise RuntimeError("no such kernel")
+
+        return run
+
+    monkeypatch.setattr(tune, "PIECES", {"first": broken, PIECE: tune.PIECES[PIECE]})
+    options = tune.Options(tmp_path, "tiny", "cpu", ("first", PIECE))
+    saved = []
+    tune.tune(options, 1, time.time() + 60, lambda found: saved.append(dict(found)))
+    first = {"launches": [], "ways": {"ours": {"failed": "RuntimeError: no such kernel"}}}
+    assert saved[0] == {"first": first} and list(saved[1]) == ["first", PIECE]
+    assert saved[1][PIECE]["launches"]
+    saved.clear()
+    tune.tune(options, 1, 0.0, saved.append)
+    late = {"launches": [], "ways": {"ours": {"failed": "no time"}}}
+    assert saved[-1] == {"first": late, PIECE: late}
 
 
 def test_the_table_begins_where_most_is_gained():
