@@ -250,6 +250,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.epoch_graphs and find_spec("torch_sparse") is None:
         parser.error("the paper's formulation needs torch_sparse: install it, or --epoch-graphs 0")
+    if not args.hiv.exists():
+        parser.error(f"there is no file {args.hiv}: give --hiv hiv.csv, MoleculeNet's")
     words = [Path(word).name for word in sys.argv[1:]]  # of a path, only the name
     runs = [{"threads": threads, "figures": measure(args, threads)} for threads in args.threads]
     if args.out is not None:

@@ -21,8 +21,8 @@ PYGS = ("PyG", "PyG, a worker process")
 UNSTEADY = 0.3
 MARK = "≈"
 LEGEND = (
-    f"{MARK} marks a figure that varied: the middle half of the runs behind it (of three, all), "
-    f"ours or the peer's, spread over more than {UNSTEADY:.0%} of their median."
+    f"{MARK} marks a noisy figure: for us or for the peer, the middle half of the runs behind it "
+    f"(of three, all) spans more than {UNSTEADY:.0%} of their median."
 )
 TITLES = {
     "step": "Training steps (timing includes collating the batches)",

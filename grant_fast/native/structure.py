@@ -42,7 +42,8 @@ def why_not(
     if loading.library() is None:
         return (
             "the CPU kernels were not compiled: where there is a C compiler, "
-            "pip install --force-reinstall --no-deps . in the folder of the sources, and leave it"
+            "pip install --force-reinstall --no-deps . in the folder of the sources, then work in "
+            "another folder"
         )
     for name, t in (("x", x), ("the weight", x if weight is None else weight)):
         if t.device.type != "cpu" or type(t) not in (Tensor, nn.Parameter):
