@@ -42,7 +42,7 @@ _BUILDS = {
     "_cpu_v4": "compiled for AVX-512",
     "_cpu_v3": "compiled for AVX2",
     "_cpu": "compiled for any processor, slower than for AVX2 or AVX-512",
-    None: "not compiled",
+    None: native.NOT_COMPILED,
 }
 
 #: Nodes of graphs that other kernels compute than those of up to 64: of two and three words of bits

@@ -16,7 +16,7 @@ from .loading import BUILDS, build, by_rows, is_readable
 from .network import Activation, Layer, Network, evaluate, train
 from .rows import few_rows
 from .scores import class_scores, target_scores
-from .structure import MAX_NODES, MAX_WIDTH, is_watched, is_wide, takes, why_not
+from .structure import MAX_NODES, MAX_WIDTH, NOT_COMPILED, is_watched, is_wide, takes, why_not
 
 #: As `reference.PRODUCTS`, where they can.
 PRODUCTS = Products(spmm, mm, mm_columns)
@@ -25,6 +25,7 @@ __all__ = [
     "BUILDS",
     "MAX_NODES",
     "MAX_WIDTH",
+    "NOT_COMPILED",
     "PRODUCTS",
     "Activation",
     "Layer",

@@ -22,6 +22,10 @@ MAX_NODES = 4096
 #: Where both widths of a layer are above this, its weights no longer stay in the cache from tile to
 #: tile, and products of all rows at once are faster: `dense`'s, or PyTorch's.
 MAX_WIDTH = 320
+NOT_COMPILED = (
+    "not compiled: where there is a C compiler, pip install --force-reinstall --no-deps . in the "
+    "folder of the sources, then work in another folder (in that one, Python finds the sources)"
+)
 #: Rows of a part, the unit of work of a thread; and how many parts there are at most.
 PART_ROWS, MAX_PARTS = 1024, 64
 #: Every part adds up its own dW; all of them together stay below this.
@@ -40,11 +44,7 @@ def why_not(
     if torch.compiler.is_compiling() or is_watched():
         return "the call is being traced"
     if loading.library() is None:
-        return (
-            "the CPU kernels were not compiled: where there is a C compiler, "
-            "pip install --force-reinstall --no-deps . in the folder of the sources, then work in "
-            "another folder"
-        )
+        return f"the CPU kernels were {NOT_COMPILED}"
     for name, t in (("x", x), ("the weight", x if weight is None else weight)):
         if t.device.type != "cpu" or type(t) not in (Tensor, nn.Parameter):
             return f"{name} is a {type(t).__name__} on the {t.device.type}"
