@@ -65,7 +65,7 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
         say(f"skipped {dataset.unlabelled} row{several} without any label")
     if dataset.left_out:
         names = few([repr(name) for name in dataset.left_out])
-        say(f"left out of the targets, because cells are no numbers, or all are empty: {names}")
+        say(f"left out of the targets, as some cells are no numbers, or all are empty: {names}")
     if (name := dataset.says_parts) is not None:
         option = f"--split-column {shlex.quote(name)}"
         say(f"column {name!r} says train and test, and is not used: {option} would split by it")

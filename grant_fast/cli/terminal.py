@@ -105,8 +105,8 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
             if isinstance(error, OSError) and _is_of_output(error):
                 raise  # to `lose_output`
             said = " ".join(str(error).split())
-            if isinstance(error, OSError) and (remedy := _REMEDIES.get(error.errno or 0)):
-                said = f"{error.filename}: {error.strerror}; {remedy}"
+            if isinstance(error, OSError) and error.filename and error.errno in _REMEDIES:
+                said = f"{error.filename}: {error.strerror}; {_REMEDIES[error.errno]}"
             say(f"error: {said}")
             raise typer.Exit(1) from error
         except (MemoryError, RuntimeError) as error:

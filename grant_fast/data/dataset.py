@@ -52,7 +52,8 @@ class Dataset:
             an SDF (its molecules count from 1) what they are called.
         unlabelled: how many rows were left out because they hold no label.
         targets: the columns that the targets came from, where they were chosen among columns.
-        left_out: columns that target="all" left out, as not all of their cells are numbers.
+        left_out: columns that target="all" left out, as some of their cells are no numbers, or all
+            are empty.
         says_parts: a column of the table that says train and test, and was not asked for.
         splitting: how the split was made, for people: random, scaffold, given (by whoever made
             this, or by a column), given train/test (which says nothing of valid), published, or

@@ -7,6 +7,7 @@ from ..errors import require
 #: Atoms up to which RDKit finds a scaffold. Its time grows with their cube, to 40 s for the 2,930
 #: of 350 amino acids.
 _MOST_ATOMS = 100
+_BONDS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
 
 
 def scaffold_of(molecule: Any) -> str:
@@ -14,10 +15,19 @@ def scaffold_of(molecule: Any) -> str:
     # RDKit prunes a chain atom by atom, for minutes where it is long.
     if not molecule.GetRingInfo().NumRings():
         return ""
-    if molecule.GetNumAtoms() > _MOST_ATOMS:
+    if molecule.GetNumAtoms() > _MOST_ATOMS and _is_usual(molecule):
         return _pruned(molecule)
     murcko = require("rdkit.Chem.Scaffolds.MurckoScaffold", "smiles")
     return murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=False)
+
+
+def _is_usual(molecule: Any) -> bool:
+    """Whether it has none of what RDKit treats as a case of its own: a bond that closes no ring, as
+    a metal's, and an aromatic carbon with a charge."""
+    return all(str(bond.GetBondType()) in _BONDS for bond in molecule.GetBonds()) and not any(
+        atom.GetFormalCharge() and atom.GetIsAromatic() and atom.GetAtomicNum() == 6
+        for atom in molecule.GetAtoms()
+    )
 
 
 def _pruned(molecule: Any) -> str:

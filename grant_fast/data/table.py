@@ -44,7 +44,8 @@ class Table:
         smiles_column: the column that `smiles` came from.
         target_names: the columns that `y` came from.
         parts: "train", "valid" or "test" for each row; None if no column of them was asked for.
-        left_out: the columns that "all" targets are without, as not all of their cells are numbers.
+        left_out: the columns that "all" targets are without, as some of their cells are no numbers,
+            or all are empty.
         classes: what the numbers in `y` stand for, where its column holds classes in words.
         titles: what the molecules of an SDF are called, where they are.
         says_parts: a column that says train and test for all rows and was not asked for, if any.

@@ -170,7 +170,8 @@ class PackedGraphs(FlatGraphs):
             _check_no_worker()
             if not -self.num_graphs <= where < self.num_graphs:
                 raise IndexError(
-                    f"there is no graph {where}: this dataset holds {self.num_graphs}, from 0 on"
+                    f"there is no graph {where}: this dataset holds {self.num_graphs}, and numbers "
+                    "them from 0"
                 )
             return self.batch([where])
         return self.subset(where)

@@ -54,8 +54,8 @@ class FlexGCN(nn.Module):
     **Shapes:** X [n, F] → [num_graphs, out_channels], or [n, out_channels] where `pool` is None.
 
     Raises:
-        InputError: a width, an order or a probability that is none, a list of another length than
-            there are layers (or gaps between them), or an unknown name.
+        InputError: a width, an order or a probability that is not valid, a list of another length
+            than there are layers (or gaps between them), or an unknown name.
     """
 
     if TYPE_CHECKING:  # a module's own says nothing

@@ -214,7 +214,7 @@ def test_all_targets_name_once_which_columns_of_words_they_leave_out(molecules, 
     molecules.write_text("\n".join(words))
     result = run("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
     assert result.exit_code == 0, result.output
-    said = "left out of the targets, because cells are no numbers, or all are empty: 'id', 'who'"
+    said = "left out of the targets, as some cells are no numbers, or all are empty: 'id', 'who'"
     assert result.stderr.count(said) == 1
     assert load_dataset(tmp_path / "m.gfast").task.names == ("size", "toxic", "sticky")
 

@@ -68,6 +68,15 @@ def test_a_folder_that_nobody_may_enter_is_named(tmp_path, monkeypatch):
     assert f"{tmp_path / 'run'}: Permission denied; check its folder's permissions" in line
 
 
+def test_an_error_without_a_file_is_said_as_it_is(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    line = fails("compare", *SMALL, "-o", tmp_path / "run")
+    assert line == "error: [Errno 1] Operation not permitted"
+
+
 def test_a_name_that_is_too_long_is_named(tmp_path):
     out = tmp_path / ("a" * 480)
     line = fails("train", *SMALL, "-o", out)

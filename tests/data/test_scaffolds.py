@@ -59,6 +59,23 @@ def test_scaffolds_of_large_molecules_are_rdkits(kind, monkeypatch) -> None:
             assert scaffolds.scaffold_of(molecule) == right
 
 
+@pytest.mark.parametrize(
+    "smiles",
+    [
+        "C" * 100 + "[c+]1cccccc1",
+        "C" * 100 + "C1CC1CN1->[Pt](Cl)(Cl)<-NCC1",
+        "C" * 100 + "c1ccc(CP2(C)CCP(C)(C)->[Pd](Cl)(Cl)<-2)cc1",
+    ],
+    ids=["a charged aromatic carbon", "a chelate", "another"],
+)
+def test_what_rdkit_treats_as_a_case_of_its_own_is_left_to_it(smiles) -> None:
+    from rdkit import Chem
+
+    molecule = Chem.MolFromSmiles(smiles)
+    right = by_rdkit(molecule)
+    assert scaffolds.scaffold_of(molecule) == right != scaffolds._pruned(molecule)
+
+
 def test_what_has_no_ring_has_no_scaffold() -> None:
     from rdkit import Chem
 

@@ -17,8 +17,8 @@ import torch
 from grant_fast import PackedGraphs
 from grant_fast.data import sdf
 from grant_fast.data import smiles as reading
+from grant_fast.data.scaffolds import scaffold_of
 from grant_fast.data.smiles import read_molecules
-from grant_fast.data.splits import scaffold
 from grant_fast.errors import InputError, MissingExtraError
 from grant_fast.nn import ATOM_CARDINALITIES
 from tests.cases import check_equal
@@ -92,14 +92,14 @@ def test_a_chiral_molecule_gets_the_same_numbers_however_it_is_written(text: str
 def test_numbers_that_map_atoms_change_nothing(text: str) -> None:
     chem, _ = reading.import_rdkit()
     molecule = chem.MolFromSmiles(text)
-    (of_ring,) = read_molecules([text], scaffold)[2]
+    (of_ring,) = read_molecules([text], scaffold_of)[2]
     plain = read_molecules([chem.MolToSmiles(molecule)])[0].x
     draw = random.Random(0)
     for _ in range(10):
         for atom in molecule.GetAtoms():
             atom.SetAtomMapNum(draw.randrange(30))
         mapped = chem.MolToSmiles(molecule, doRandom=True)
-        graphs, _, found = read_molecules([mapped], scaffold)
+        graphs, _, found = read_molecules([mapped], scaffold_of)
         assert found == [of_ring]
         assert sorted(graphs.x.tolist()) == sorted(plain.tolist())
 
@@ -302,7 +302,7 @@ def test_smiles_may_come_one_by_one() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_something_else_is_found_of_each_molecule_on_the_way(workers: int) -> None:
     smiles = [ASPIRIN, "C1", "CCO"] * 4000
-    graphs, failures, found = read_molecules(smiles, scaffold, workers)
+    graphs, failures, found = read_molecules(smiles, scaffold_of, workers)
     assert (graphs.num_graphs, len(failures)) == (8000, 4000)
     assert found == ["c1ccccc1", ""] * 4000
 
