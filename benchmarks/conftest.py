@@ -3,6 +3,8 @@
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -78,6 +80,10 @@ class Records:
             self._file.write(json.dumps({"event": event, "at": time.time(), **values}) + "\n")
             self._file.flush()
 
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def failed(self, name: str, error: Exception) -> None:
         """Note a failure; after a CUDA error nothing in this process can be trusted."""
         self.write("end", name=name, error=short(error), trace=trace(error))
@@ -86,8 +92,10 @@ class Records:
 
 
 @pytest.fixture(scope="session")
-def records(pytestconfig: pytest.Config) -> Records:
-    return Records(pytestconfig.getoption("records"), pytestconfig.getoption("claims"))
+def records(pytestconfig: pytest.Config) -> Iterator[Records]:
+    option = pytestconfig.getoption
+    with closing(Records(option("records"), option("claims"))) as records:
+        yield records
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,19 @@
-"""Whether a Triton kernel is faster on this GPU if it is launched in another way than it is.
+"""Would the Triton kernels be faster on this GPU if they were launched in another way?
 
-    python -m benchmarks.tune --out DIR [--minutes N] [--only REGEX]
+    python -m benchmarks.tune --out DIR [--minutes N] [--only REGEX] [--ways REGEX]
 
-does a few pieces of work, and times each kernel that they launch by itself, replayed from a CUDA
-graph: as the package launches it, and in each of `WAYS`, which are other numbers of warps and
-registers, and other blocks. All ways are tried out first, side by side, which compiles them; what
-fails or is wrong is not timed. DIR/tuning.json holds every figure, DIR/tuning.md the best way of
-each kernel. What is worth keeping goes into `kernels/launch.py` or the kernel's `…_shape`.
+does some pieces of work with the kernels launched as the package does it, and in each of `WAYS`:
+with other numbers of warps and registers, with other blocks. First every way is tried out, side by
+side in processes of their own, which compiles what is new and shows what fails or is wrong. Then
+the ways that are right are timed in turns with ours: every kernel that one changes by itself, and
+the piece as a whole, replayed from CUDA graphs. (A kernel by itself finds in the cache what its
+last launch left there. What PyTorch adds up after it, only the whole shows.)
+
+DIR/tuning.json holds every figure and is written after each; DIR/tuning.md has the best ways. What
+is worth keeping goes into `kernels/launch.py` or the kernel's `…_shape`.
 """
 
 import argparse
-import gc
 import json
 import os
 import re
@@ -19,9 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import cache, partial
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -31,30 +34,33 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from grant_fast import GraphBatch, PackedGraphs, ops, score_graphs
-from grant_fast.devices import has_hopper_units
-from grant_fast.errors import InputError
+from grant_fast import PackedGraphs, ops, score_graphs
+from grant_fast.devices import has_hopper_units, indexed
 from grant_fast.files import atomic_write_text
 from grant_fast.ops.dispatch import why_not
 from grant_fast.studies.markdown import markdown as table
 from grant_fast.training.recording import record
-from grant_fast.workers import share_out
 
 from . import machine
-from .data import Store, big_graph
+from .cases import CHECK, Case
+from .conftest import EXIT_LATE, Records
+from .data import Store, big_graph, prepare
 from .gradients import TOLERANCE, in_training
 from .layers import Problem
-from .measure import relative_error, short
+from .measure import must_be_right, relative_error
+from .runner import Outcome, Workers
 from .settings import WIDE, Setting, through
 
 Run = Callable[[], list[Tensor]]
 
-#: Launches in a recorded graph, and how often that is replayed.
-_LAUNCHES, _REPLAYS = 20, 5
-#: Nodes and edges of the one big graph, on each scale.
-_BIG = {"tiny": (60, 400), "cpu": (200_000, 6_000_000)}
-#: The modules of the kernels that launch some.
-_LAUNCHERS = ("csr", "layer", "norm", "readout", "score", "select", "tables", "tail", "wide")
+#: Launches of a kernel in a recorded graph, and how often each side's graph is replayed.
+_LAUNCHES, _ROUNDS = 20, 9
+#: What is not faster by so much may be noise: of many ways, the best is named.
+_GAIN = 0.05
+#: The modules that launch the kernels of these pieces.
+_LAUNCHERS = ("csr", "layer", "norm", "readout", "score", "tail", "wide")
+#: What makes the command a worker.
+WORKER = "worker"
 #: Of a kernel's constants, what a table says.
 _SIZES = ("ORDER", "H_IN", "H_OUT", "WIDTH", "WIDTHS", "PLANES", "TRANSPOSE", "RELU_IN", "CODED")
 
@@ -88,7 +94,8 @@ def _ways() -> Iterator[Way]:
     for (place, key), value in product(places, (16, 32, 64)):
         yield Way(f"{place} {key}={value}", {}, place, partial(_put, key, value))
     for edges in (2, 4, 8, 16):
-        yield Way(f"EDGES={edges}", {}, "csr.spmm_shape", partial(_put, "EDGES", edges))
+        place = "csr.spmm_shape"
+        yield Way(f"{place} EDGES={edges}", {}, place, partial(_put, "EDGES", edges))
     places = [("csr.spmm_shape", "ROWS"), ("norm.norm_shape", "ROWS")]
     places += [("readout.readout_shape", "NODES"), ("tail.tail_shape", "NODES")]
     for (place, key), factor in product(places, (0.5, 2)):
@@ -98,6 +105,7 @@ def _ways() -> Iterator[Way]:
 
 
 def _put(key: str, value: int, shape: dict[str, int]) -> dict[str, int]:
+    assert key in shape, f"there is no {key} in {shape}"
     return shape | {key: value}
 
 
@@ -109,8 +117,8 @@ def _instead(value: int, _: int) -> int:
     return value
 
 
-OURS = Way("ours", {})
-WAYS = {way.words: way for way in _ways()}
+OURS = "ours"
+WAYS = {way.words: way for way in (Way(OURS, {}), *_ways())}
 
 
 class Launch(NamedTuple):
@@ -186,24 +194,21 @@ def _scores(recipe: str, store: Store) -> Run:
 def _layer(name: str, width: int, store: Store) -> Run:
     """A layer forward and backward, on all graphs."""
     if name == "big":
-        file = store.folder / "tuned.gfast"
-        if not file.exists():
-            big_graph(*_BIG[store.scale]).save(file)
-        graphs = PackedGraphs.load(file).to(store.device)
+        graphs = PackedGraphs.load(store.folder / "big.gfast").to(store.device)
     else:
         graphs = store.dataset(name).graphs
-    batch: GraphBatch = graphs.batch(slice(None))
-    problem = Problem.draw(batch, width, 3)
+    batch = graphs.batch(slice(None))
+    problem, adjacency = Problem.draw(batch, width, 3), batch.adjacency(True)
     weight, bias = problem.weight.requires_grad_(), problem.bias.requires_grad_()
 
     def run() -> list[Tensor]:
-        y = ops.flex_conv(problem.x, weight, bias, batch.adjacency(True), backend="triton")
+        y = ops.flex_conv(problem.x, weight, bias, adjacency, backend="triton")
         return [y.detach(), *torch.autograd.grad(y, [problem.x, weight, bias], problem.grad)]
 
     return run
 
 
-#: What is done to see which kernels are launched, the most important first.
+#: What is done to launch kernels, the most important first.
 PIECES: dict[str, Callable[[Store], Run]] = {
     "molhiv, a step": partial(_gradient, "ogbg-molhiv", False),
     "molhiv, an epoch": partial(_gradient, "ogbg-molhiv", True),
@@ -217,191 +222,233 @@ PIECES: dict[str, Callable[[Store], Run]] = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """Where, on which scale ("tiny" or "cpu", whose sets suffice here), and what of `PIECES`."""
-
-    folder: Path
-    scale: str
-    device: str
-    pieces: tuple[str, ...]
+def write_sets(folder: Path, device: str) -> None:
+    """The sets of the pieces: on a GPU molhiv in its true size, which no cache holds."""
+    gpu = device == "cuda"
+    prepare("ogbg-molhiv", "gpu" if gpu else "tiny", folder / "ogbg-molhiv.gfast")
+    prepare("gen-cls", "cpu" if gpu else "tiny", folder / "gen-cls.gfast")
+    big_graph(*((200_000, 6_000_000) if gpu else (60, 400))).save(folder / "big.gfast")
 
 
-@cache
-def _piece(options: Options, name: str) -> Run:
-    store = _store(options)
-    torch.manual_seed(0)  # the same weights in every process
-    return through("triton", PIECES[name](store))
+class Piece:
+    """A piece of work in this process: what does it, what comes out, and what it launches."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        torch.manual_seed(0)  # the same weights in every process
+        self.device, self.run = store.device, through("triton", PIECES[name](store))
+        self.answer: list[Tensor] = self.run()
+        with launched(WAYS[OURS], self.device) as self.launches:
+            self.run()
 
 
-@cache
-def _store(options: Options) -> Store:
-    return Store(options.folder, options.scale, torch.device(options.device))
+#: The last piece that this process was asked for.
+_kept: dict[str, Piece] = {}
 
 
-@cache
-def _answer(options: Options, piece: str) -> list[Tensor]:
-    return _piece(options, piece)()
+def _piece(name: str, store: Store) -> Piece:
+    if name not in _kept:
+        _kept.clear()  # its memory is wanted
+        _kept[name] = Piece(name, store)
+    return _kept[name]
 
 
-def try_out(options: Options, piece: str, way: str) -> str:
-    """Do a piece of work with kernels launched in a way; what is wrong with that, or ""."""
+def try_out(name: str, way: str, store: Store) -> dict[str, Any]:
+    """Do a piece of work with kernels launched in a way; how far off the result is.
+
+    Raises:
+        WrongAnswer: it is not what it is in our way.
+    """
+    piece = _piece(name, store)
+    with launched(WAYS[way], piece.device):
+        error = relative_error(piece.run(), [tensor.double() for tensor in piece.answer])
+    must_be_right([error], [TOLERANCE])
+    return {"error": error}
+
+
+def timed(name: str, way: str, store: Store) -> dict[str, Any]:
+    """Microseconds of our way and of another, in turns.
+
+    Returns:
+        "launches": the kernel and the sizes of each; "us": a pair for each that the way changes,
+        else None; "whole": a pair for the piece, None where it cannot be recorded, or nothing is
+        changed.
+    """
+    piece = _piece(name, store)
+    with launched(WAYS[way], piece.device) as launches:
+        piece.run()
+    pairs: list[list[float] | None] = []
+    known: dict[str, list[float]] = {}
+    for our, other in zip(piece.launches, launches, strict=True):
+        if our.key == other.key:
+            pairs.append(None)
+            continue
+        if other.key not in known:  # of launches that are alike, one is timed
+            known[other.key] = in_turns([our.run, other.run], _LAUNCHES, piece.device)
+        pairs.append(known[other.key])
+
+    def whole() -> None:
+        with launched(WAYS[way], piece.device):
+            piece.run()
+
     try:
-        right = _answer(options, piece)
-        with launched(WAYS.get(way, OURS), torch.device(options.device)):
-            found = _piece(options, piece)()
-        error = relative_error(found, [t.double() for t in right])
-        return "" if error <= TOLERANCE else f"off by {error:.1e} of the answer's size"
-    except Exception as error:  # whatever a compiler or a device stumbles over
-        return short(error)
+        both = in_turns([piece.run, whole], 1, piece.device) if known else None
+    except RuntimeError:  # it waits for the device, as scoring does
+        both = None
+    facts = [{"kernel": our.kernel, "sizes": our.sizes} for our in piece.launches]
+    return {"launches": facts, "us": pairs, "whole": both}
 
 
-def microseconds(run: Callable[[], None], device: torch.device) -> float:
-    """What one launch takes the device; on a CPU, which interprets it, the host."""
+def in_turns(runs: Sequence[Callable[[], Any]], times: int, device: torch.device) -> list[float]:
+    """Median microseconds of each on the device; of one that is interpreted, on the host."""
+    replays = [_replayed(run, times, device) for run in runs]
+    samples: list[list[float]] = [[] for _ in runs]
+    for _ in range(_ROUNDS if device.type == "cuda" else 1):
+        for replay, values in zip(replays, samples, strict=True):
+            values.append(replay())
+    return [statistics.median(values) for values in samples]
+
+
+def _replayed(run: Callable[[], Any], times: int, device: torch.device) -> Callable[[], float]:
+    """A function that repeats `run` so many times, recorded, and says how long one took."""
     if device.type != "cuda":
-        start = time.perf_counter()
-        run()
-        return 1e6 * (time.perf_counter() - start)
+
+        def interpreted() -> float:
+            start = time.perf_counter()
+            run()
+            return 1e6 * (time.perf_counter() - start)
+
+        return interpreted
 
     def many() -> None:
-        for _ in range(_LAUNCHES):
+        for _ in range(times):
             run()
 
     graph, _ = record(many, device)
-    times = []
-    for _ in range(_REPLAYS):
+
+    def replayed() -> float:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(1e3 * begin.elapsed_time(end) / _LAUNCHES)
-    return statistics.median(times)
+        return 1e3 * begin.elapsed_time(end) / times
+
+    return replayed
 
 
-class _Timer:
-    """Times launches, each that is like another only once."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.known = device, dict[str, float]()
-
-    def __call__(self, launch: Launch) -> float:
-        if launch.key not in self.known:
-            self.known[launch.key] = microseconds(launch.run, self.device)
-        return self.known[launch.key]
+def _cases(what: str, do: Callable[..., Any], names: Sequence[tuple[str, str]]) -> list[Case]:
+    # As with other checks, a hundred kernels may have to be compiled first.
+    return [Case(f"{what}/{piece}/{way}", CHECK, partial(do, piece, way)) for piece, way in names]
 
 
-def tune(options: Options, jobs: int, until: float, save: Callable[[dict[str, Any]], None]) -> None:
-    """Try out and time everything, as far as there is time until then (Unix seconds).
+def tries(names: Sequence[tuple[str, str]]) -> list[Case]:
+    """To try out ways, each named by its piece and itself."""
+    return _cases("try", try_out, names)
+
+
+def races(names: Sequence[tuple[str, str]]) -> list[Case]:
+    """To time them."""
+    return _cases("time", timed, names)
+
+
+def work(arguments: Sequence[str]) -> int:
+    """A worker, as `runner.Workers` starts it: do the cases in a file, and note how each ended."""
+    parser = argparse.ArgumentParser()
+    for name in ("--only", "--records", "--claims", "--sets"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--until", type=float)
+    parser.add_argument("--on")
+    given = parser.parse_args(arguments)
+    if given.on == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    every = [(piece, way) for piece in PIECES for way in WAYS]
+    known = {case.name: case for case in (*tries(every), *races(every))}
+    store = Store(given.sets, "tiny", indexed(given.on))
+    with closing(Records(given.records, given.claims)) as records:
+        for name in given.only.read_text(encoding="utf-8").splitlines():
+            if time.time() > given.until:
+                return EXIT_LATE
+            if not records.begin(name):
+                continue
+            try:
+                result = known[name].build(store)
+            except Exception as error:
+                records.failed(name, error)  # and end, where the device can do no more
+            else:
+                records.write("end", name=name, result=result)
+    return 0
+
+
+def tune(names: Sequence[tuple[str, str]], workers: Workers, outcome: Outcome, jobs: int) -> None:
+    """Try out ways, each named by its piece and itself, for half of the time; then time those that
+    are right, as far as the other half goes."""
+    trying = replace(workers, until=(time.time() + workers.until) / 2)
+    ours = [(piece, way) for piece, way in names if way == OURS]
+    others = [at for at in names if at not in ours]
+    for some in (ours, others):  # ours first: what others need of it is compiled then
+        trying.run(tries(some), outcome, jobs)
+    right = [at for at in others if "result" in outcome.cases.get(f"try/{'/'.join(at)}", {})]
+    workers.run(races(right), outcome)
+
+
+class Row(NamedTuple):
+    """What a table says of launches that are alike in a piece, or of the piece as a whole.
 
     Args:
-        save: is given what is known, after each piece. Of each these are its "launches", with their
-            "kernel", "sizes" and "us" (microseconds), and "ways": the "us" of every launch that one
-            changes (None of others), or why it "failed".
+        us: what they take us, in microseconds, in the race with the best other way.
+        best: what they take in that way; as `us` where none gains more than noise might.
     """
-    start = time.time()
-    for piece in options.pieces:  # and so write the sets, which the processes below then read
-        _piece(options, piece)
-    ways = [way for way in WAYS if _exists(way)]
-    # Ours first: all others are compared with it.
-    plan = [(piece, OURS.words) for piece in options.pieces]
-    plan += [(piece, way) for piece in options.pieces for way in ways]
-    tried = dict(_tried_out(options, plan, jobs, (start + until) / 2))
-    gc.collect()
-    gc.freeze()  # recording collects garbage each time
-    out: dict[str, Any] = {}
-    for piece in options.pieces:
-        failed = tried.get((piece, OURS.words), "no time")
-        if failed or time.time() > until:
-            out[piece] = {"launches": [], "ways": {OURS.words: {"failed": failed or "no time"}}}
-        else:
-            verdicts = {way: tried.get((piece, way), "no time") for way in ways}
-            out[piece] = _timed(options, piece, verdicts, until)
-        save(out)
+
+    piece: str
+    kernel: str
+    sizes: str
+    launches: int
+    us: float
+    way: str
+    best: float
 
 
-def _tried_out(
-    options: Options, plan: Sequence[tuple[str, str]], jobs: int, until: float
-) -> Iterator[tuple[tuple[str, str], str]]:
-    """Each of the plan that there is time for, and what `try_out` says of it, in order.
-
-    Where a process dies, as a compiler may abort, what was being tried out is passed over.
-    """
-    done = 0
-    while done < len(plan) and time.time() < until:
-        verdicts = share_out(jobs, partial(try_out, options), *zip(*plan[done:], strict=True))
-        try:
-            for verdict in verdicts:
-                yield plan[done], verdict
-                done += 1
-                if time.time() > until:
-                    break
-        except InputError:
-            for at in plan[done : done + 2 * jobs]:
-                yield at, "a process died that may have been at this"
-            done += 2 * jobs
-
-
-def _timed(options: Options, piece: str, verdicts: dict[str, str], until: float) -> dict[str, Any]:
-    """What `tune` saves of a piece; of each way there is the verdict of `try_out`."""
-    device, run = torch.device(options.device), _piece(options, piece)
-    timer, ways = _Timer(device), dict[str, Any]()
-    _answer(options, piece)  # and what is computed once for a data set
-    with launched(OURS, device) as ours:
-        run()
-    facts = [{"kernel": our.kernel, "sizes": our.sizes, "us": timer(our)} for our in ours]
-    for way, verdict in verdicts.items():
-        if verdict or time.time() > until:
-            ways[way] = {"failed": verdict or "no time"}
+def best(cases: dict[str, Any]) -> list[Row]:
+    """The rows of all pieces, those first where most is to be gained."""
+    found: dict[tuple[str, str, str], list[tuple[str, int, float, float]]] = {}
+    for name, case in cases.items():
+        what, piece, way = name.split("/", 2)
+        if what != "time" or "result" not in case:
             continue
-        with launched(WAYS[way], device) as launches:
-            run()
-        pairs = list(zip(launches, ours, strict=True))
-        us = [timer(launch) if launch.key != our.key else None for launch, our in pairs]
-        if us != [None] * len(us):
-            ways[way] = {"us": us}
-    return {"launches": facts, "ways": ways}
-
-
-def _exists(way: str) -> bool:
-    """Whether the machine knows the way: AMD's compiler takes no number of registers."""
-    return torch.version.hip is None or "maxnreg" not in WAYS[way].options
-
-
-def best(document: dict[str, Any]) -> list[tuple[str, ...]]:
-    """The rows of the table: of each kernel for the same sizes in a piece, what its launches take,
-    and the way in which they take least; those first where most is to be gained."""
+        result = case["result"]
+        alike: dict[tuple[str, str, str], list[Any]] = {}
+        for launch, pair in zip(result["launches"], result["us"], strict=True):
+            alike.setdefault((piece, launch["kernel"], launch["sizes"]), []).append(pair)
+        alike[piece, "the whole", ""] = [result["whole"]]
+        for key, pairs in alike.items():
+            if None not in pairs:
+                ours, other = (sum(each) for each in zip(*pairs, strict=True))
+                found.setdefault(key, []).append((way, len(pairs), ours, other))
     rows = []
-    for piece, found in document["pieces"].items():
-        alike: dict[tuple[str, str], list[int]] = {}
-        for at, launch in enumerate(found["launches"]):
-            alike.setdefault((launch["kernel"], launch["sizes"]), []).append(at)
-        for what, places in alike.items():
-            ours = sum(found["launches"][at]["us"] for at in places)
-            others = {"": ours}
-            for way, told in found["ways"].items():
-                us = [told["us"][at] for at in places] if "us" in told else [None]
-                if None not in us:
-                    others[way] = sum(us)
-            way = min(others, key=others.__getitem__)
-            rows.append((ours - others[way], piece, *what, len(places), ours, way, others[way]))
-    return [
-        (piece, kernel, sizes, str(many), f"{ours:.1f}", way, f"{least:.1f}" if way else "")
-        for _, piece, kernel, sizes, many, ours, way, least in sorted(rows, reverse=True)
-    ]
+    for key, races in found.items():
+        way, count, ours, other = max(races, key=lambda race: race[2] / race[3])
+        if ours < (1 + _GAIN) * other:
+            way, other = "", ours
+        rows.append(Row(*key, count, ours, way, other))
+    return sorted(rows, key=lambda row: row.best - row.us)
 
 
 def markdown(document: dict[str, Any]) -> str:
     """tuning.md."""
-    header = ["work", "kernel", "sizes", "launches", "µs", "best other way", "µs"]
+    head = ["work", "kernel", "sizes", "launches", "µs", "best other way", "µs"]
+    body = [
+        [*row[:3], str(row.launches), f"{row.us:.1f}", row.way, f"{row.best:.1f}" * bool(row.way)]
+        for row in best(document["cases"])
+    ]
     failed: dict[str, list[str]] = {}
-    for piece, found in document["pieces"].items():
-        for way, told in found["ways"].items():
-            if "failed" in told:
-                failed.setdefault(f"{piece}: {told['failed']}", []).append(way)
+    for name, case in document["cases"].items():
+        if "error" in case:
+            failed.setdefault(case["error"], []).append(name)
     lines = [f"{document['device']['name']}, {document['date']}, `{document['command']}`.", ""]
-    lines += [table(header, best(document), left=3), ""]
-    lines += [f"- Not timed, {why}: {', '.join(ways)}." for why, ways in failed.items()]
+    lines += [table(head, body, left=3), "", f"No other way gains {_GAIN:.0%} where none is named."]
+    lines += ["", *(f"- {why}: {', '.join(names)}." for why, names in failed.items())]
+    if document["left out"]:
+        lines.append(f"- no time: {', '.join(document['left out'])}.")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -410,41 +457,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    there = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--minutes", type=float, default=60.0, help="for everything together")
-    parser.add_argument("--only", default="", help="pieces of work with this in their name")
+    parser.add_argument("--only", default="", help="the pieces with this regular expression")
+    parser.add_argument("--ways", default="", help="the ways with this regular expression")
+    parser.add_argument("--device", default=there, choices=("cpu", "cuda"), help="cpu interprets")
     given = parser.parse_args(arguments)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if reason := why_not(torch.empty(0, device=device)):
+    if given.device == "cuda" and (reason := why_not(torch.empty(0, device="cuda"))):
         parser.error(f"the kernels cannot run here: {reason}")
-    pieces = tuple(piece for piece in PIECES if re.search(given.only, piece))
-    if not pieces:
-        parser.error(f"--only {given.only!r} is in none of: {'; '.join(PIECES)}")
+    try:
+        pieces = [piece for piece in PIECES if re.search(given.only, piece)]
+        ways = [way for way in WAYS if way == OURS or re.search(given.ways, way)]
+    except re.error as error:
+        parser.error(f"no regular expression: {error}")
+    if not pieces or len(ways) == 1:
+        parser.error(f"nothing is left of: {'; '.join(PIECES)}; with: {'; '.join(WAYS)}")
+    names = [(piece, way) for piece in pieces for way in ways if _exists(way)]
+    start = time.time()
     words = [f"--out {given.out.name}", f"--minutes {given.minutes:g}"]
     words += [f"--only {given.only!r}"] if given.only else []
-    start = time.time()
+    words += [f"--ways {given.ways!r}"] if given.ways else []
     document: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.tune", *words]),
-        "device": machine.describe(torch.device(device)),
+        "device": machine.describe(torch.device(given.device)),
         "date": time.strftime("%Y-%m-%d", time.gmtime(start)),
-        "pieces": {},
     }
 
-    def save(pieces: dict[str, Any]) -> None:
-        document["pieces"] = pieces
+    def save() -> None:
+        cases = outcome.cases
+        document["cases"] = cases
+        document["left out"] = [
+            f"{piece}/{way}"
+            for piece, way in names
+            if way != OURS
+            and f"time/{piece}/{way}" not in cases
+            and "error" not in cases.get(f"try/{piece}/{way}", {})
+        ]
         text = json.dumps(document, indent=1, ensure_ascii=False)
         atomic_write_text(given.out / "tuning.json", text + "\n")
         atomic_write_text(given.out / "tuning.md", markdown(document))
 
+    outcome = Outcome(save)
     given.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        scale = "cpu" if device == "cuda" else "tiny"
-        options = Options(Path(folder), scale, device, pieces)
-        jobs = max(1, min(15, (os.cpu_count() or 1) - 1)) if device == "cuda" else 1
-        tune(options, jobs, start + 60 * given.minutes, save)
-    print(markdown(document))
+        write_sets(Path(folder), given.device)
+        command = (sys.executable, "-m", "benchmarks.tune", WORKER)
+        workers = Workers(
+            ("--on", given.device, "--sets", folder),
+            Path(folder),
+            start + 60 * given.minutes,
+            command,
+            threads=1,
+        )
+        tune(names, workers, outcome, max(1, min(15, (os.cpu_count() or 1) - 1)))
+    save()
+    print((given.out / "tuning.md").read_text(encoding="utf-8"))
     return 0
 
 
+def _exists(way: str) -> bool:
+    """Whether the machine knows the way: AMD's compiler takes no number of registers."""
+    return torch.version.hip is None or "maxnreg" not in WAYS[way].options
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(work(sys.argv[2:]) if sys.argv[1:2] == [WORKER] else main())

@@ -1,125 +1,177 @@
 """Other ways to launch a kernel: tried out, and timed where they are right."""
 
 import json
-import time
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks import tune
+from benchmarks.cases import CHECK
+from benchmarks.data import Store
+from benchmarks.measure import WrongAnswer
 from grant_fast import kernels
-from grant_fast.errors import InputError
 
 PIECE = "a big graph of width 64"
-
-
-def refused(shape):
-    raise ValueError("no such block")
-
-
-#: One that changes how every kernel is compiled, one that changes a shape, one for other kernels,
-#: and one that fails.
-SOME = ("2 warps", "csr.spmm_shape ROWS×2", "layer.tile_shape BO=64", "refused")
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def ways(monkeypatch):
-    ways = tune.WAYS | {"refused": tune.Way("refused", {}, "csr.spmm_shape", refused)}
-    monkeypatch.setattr(tune, "WAYS", {name: ways[name] for name in SOME})
-    for kept in (tune._piece, tune._store, tune._answer):
-        kept.cache_clear()
+def store(tmp_path):
+    tune._kept.clear()
+    tune.write_sets(tmp_path, "cpu")
+    yield Store(tmp_path, "tiny", CPU)
+    tune._kept.clear()
 
 
-def test_every_way_is_timed_or_says_why_not(ways, tmp_path, capsys):
-    assert tune.main(["--out", str(tmp_path), "--only", PIECE]) == 0
+def test_ways_are_tried_out_and_timed(tmp_path, capsys):
+    ways = "^2 warps|spmm_shape ROWS×2|layer.tile_shape BO=64"
+    arguments = ["--out", str(tmp_path), "--device", "cpu", "--only", PIECE, "--ways", ways]
+    assert tune.main(arguments) == 0
     document = json.loads((tmp_path / "tuning.json").read_text())
-    found = document["pieces"][PIECE]
-    launches = len(found["launches"])
-    assert {each["kernel"] for each in found["launches"]} == {"spmm_rows"}
-    assert all(each["us"] > 0 for each in found["launches"])
-    for way in SOME[:2]:
-        assert len(found["ways"][way]["us"]) == launches and min(found["ways"][way]["us"]) > 0
-    assert SOME[2] not in found["ways"]  # nothing here is launched by tiles
-    assert found["ways"]["refused"] == {"failed": "ValueError: no such block"}
+    cases = document["cases"]
+    assert not document["left out"] and not any("error" in case for case in cases.values())
+    assert cases[f"try/{PIECE}/ours"]["result"] == {"error": 0.0}
+    for way in ("2 warps", "csr.spmm_shape ROWS×2"):
+        result = cases[f"time/{PIECE}/{way}"]["result"]
+        assert {launch["kernel"] for launch in result["launches"]} == {"spmm_rows"}
+        assert all(min(pair) > 0 for pair in (*result["us"], result["whole"]))
+    result = cases[f"time/{PIECE}/layer.tile_shape BO=64"]["result"]  # launches nothing here
+    assert set(result["us"]) == {None} and result["whole"] is None
     page = (tmp_path / "tuning.md").read_text()
+    assert f"| {PIECE} | spmm_rows | WIDTH=64 | 4 |" in page and f"| {PIECE} | the whole |" in page
     assert page.rstrip() in capsys.readouterr().out
-    assert f"- Not timed, {PIECE}: ValueError: no such block: refused." in page
 
 
-def test_a_wrong_way_is_not_timed(ways, monkeypatch, tmp_path):
-    options = tune.Options(tmp_path, "tiny", "cpu", (PIECE,))
-    assert tune.try_out(options, PIECE, "2 warps") == ""
-    right = tune._answer(options, PIECE)
-    monkeypatch.setattr(tune, "_answer", lambda *_: [2 * t for t in right])
-    assert tune.try_out(options, PIECE, "2 warps").startswith("off by 5.0e-01")
+def test_what_fails_or_is_wrong_is_not_timed(monkeypatch):
+    done = []
+
+    class Some:
+        until = 10.0
+
+        def run(self, cases, outcome, jobs=1):
+            assert all(case.group == CHECK for case in cases)
+            done.append([case.name for case in cases])
+            for case in cases:
+                outcome.cases[case.name] = {"error" if "4 warps" in case.name else "result": {}}
+
+    monkeypatch.setattr(tune, "replace", lambda some, until: some)
+    names = [(PIECE, way) for way in (tune.OURS, "2 warps", "4 warps")]
+    tune.tune(names, Some(), tune.Outcome(lambda: None), 1)
+    assert done == [
+        [f"try/{PIECE}/ours"],
+        [f"try/{PIECE}/2 warps", f"try/{PIECE}/4 warps"],
+        [f"time/{PIECE}/2 warps"],
+    ]
 
 
-def test_what_is_passed_over_is_said(ways, monkeypatch, tmp_path):
-    options = tune.Options(tmp_path, "tiny", "cpu", (PIECE,))
-    plan = [(PIECE, way) for way in SOME]
-
-    def died(*_):
-        raise InputError("a process was killed")
-        yield
-
-    monkeypatch.setattr(tune, "share_out", died)
-    told = dict(tune._tried_out(options, plan, 1, float("inf")))
-    assert told == dict.fromkeys(plan, "a process died that may have been at this")
-    assert list(tune._tried_out(options, plan, 1, 0.0)) == []
+def test_a_wrong_result_is_named(store, monkeypatch):
+    assert tune.try_out(PIECE, "2 warps", store)["error"] == 0
+    monkeypatch.setattr(tune._piece(PIECE, store), "answer", [torch.ones(1)])
+    with pytest.raises(WrongAnswer):
+        tune.try_out(PIECE, "2 warps", store)
 
 
-def test_what_does_not_work_at_all_is_said(ways, monkeypatch, tmp_path):
-    def broken(store):
-        def run():
-            raise RuntimeError("no such kernel")
+def test_what_a_worker_does_is_noted(store, tmp_path, monkeypatch):
+    def refused(shape):
+        raise ValueError("no such block")
 
-        return run
+    way = tune.Way("4 warps", {}, "csr.spmm_shape", refused)
+    monkeypatch.setitem(tune.WAYS, "4 warps", way)
+    names = [f"try/{PIECE}/{way}" for way in ("2 warps", "4 warps")] + [f"time/{PIECE}/2 warps"]
+    (tmp_path / "names").write_text("\n".join(names))
+    (tmp_path / "claims").mkdir()
 
-    monkeypatch.setattr(tune, "PIECES", {"first": broken, PIECE: tune.PIECES[PIECE]})
-    options = tune.Options(tmp_path, "tiny", "cpu", ("first", PIECE))
-    saved = []
-    tune.tune(options, 1, time.time() + 60, lambda found: saved.append(dict(found)))
-    first = {"launches": [], "ways": {"ours": {"failed": "RuntimeError: no such kernel"}}}
-    assert saved[0] == {"first": first} and list(saved[1]) == ["first", PIECE]
-    assert saved[1][PIECE]["launches"]
-    saved.clear()
-    tune.tune(options, 1, 0.0, saved.append)
-    late = {"launches": [], "ways": {"ours": {"failed": "no time"}}}
-    assert saved[-1] == {"first": late, PIECE: late}
+    def work(until):
+        options = {"only": "names", "records": "records", "claims": "claims", "sets": "."}
+        paths = [f"--{name}={tmp_path / path}" for name, path in options.items()]
+        return tune.work([*paths, "--on=cpu", f"--until={until}"])
+
+    assert work(0.0) == tune.EXIT_LATE
+    assert work(1e12) == 0 and work(1e12) == 0  # the second finds everything claimed
+    lines = list(map(json.loads, (tmp_path / "records").read_text().splitlines()))
+    ends = [line for line in lines if line["event"] == "end"]
+    assert [line["name"] for line in ends] == names
+    assert ends[0]["result"] == {"error": 0.0} and ends[1]["error"] == "ValueError: no such block"
+    assert len(ends[2]["result"]["us"]) == 4
 
 
 def test_the_table_begins_where_most_is_gained():
-    launches = [
-        {"kernel": "a", "sizes": "", "us": 10.0},
-        {"kernel": "b", "sizes": "", "us": 5.0},
-        {"kernel": "a", "sizes": "", "us": 10.0},
+    launches = [{"kernel": kernel, "sizes": ""} for kernel in "aba"]
+
+    def race(us, whole):
+        return {"result": {"launches": launches, "us": us, "whole": whole}}
+
+    cases = {
+        "time/work/slower": race([[10.0, 30.0], [5.0, 4.0], [10.0, 30.0]], [40.0, 60.0]),
+        "time/work/faster": race([[10.0, 4.0], None, [12.0, 4.0]], [40.0, 39.0]),
+        "time/work/partly": race([[10.0, 1.0], None, None], None),
+        "time/work/lost": {"error": "why"},
+        "try/work/faster": {"result": {}},
+    }
+    assert tune.best(cases) == [
+        ("work", "a", "", 2, 22.0, "faster", 8.0),
+        ("work", "b", "", 1, 5.0, "slower", 4.0),
+        ("work", "the whole", "", 1, 40.0, "", 40.0),  # 39 of 40 may be noise
     ]
-    slower, faster = {"us": [30.0, 4.0, 30.0]}, {"us": [4.0, None, 4.0]}
-    partly = {"us": [1.0, None, None]}
-    ways = {"slower": slower, "faster": faster, "partly": partly, "lost": {"failed": "why"}}
-    document = {"pieces": {"work": {"launches": launches, "ways": ways}}}
-    assert tune.best(document) == [
-        ("work", "a", "", "2", "20.0", "faster", "8.0"),
-        ("work", "b", "", "1", "5.0", "slower", "4.0"),
-    ]
-    del ways["slower"]
-    assert tune.best(document)[1] == ("work", "b", "", "1", "5.0", "", "")
 
 
-def test_pieces_are_chosen_by_name(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "no such"], "nothing is left of: molhiv, a step;"),
+        (["--ways", "no such"], "with: ours; 1 warps;"),
+        (["--ways", "("], "no regular expression: "),
+    ],
+)
+def test_what_is_not_there_is_said(tmp_path, capsys, arguments, says):
     with pytest.raises(SystemExit):
-        tune.main(["--out", str(tmp_path), "--only", "no such"])
-    assert "is in none of: molhiv, a step;" in capsys.readouterr().err
+        tune.main(["--out", str(tmp_path), *arguments])
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("way", tune.WAYS)
 def test_every_way_changes_what_is_there(way):
     """That no name in `WAYS` is out of date."""
-    place = tune.WAYS[way].place
-    if place:
-        with tune.launched(tune.WAYS[way], torch.device("cpu")):
-            module, name = place.split(".")
-            changed = getattr(getattr(kernels, module), name)
-        assert changed is not getattr(getattr(kernels, module), name)
-    else:
-        assert tune.WAYS[way].options
+    _, options, place, change = tune.WAYS[way]
+    assert options.keys() <= {"num_warps", "num_stages", "maxnreg"}
+    if not place:
+        assert options or way == tune.OURS
+        return
+    module, name = place.split(".")
+    there = import_module(f"{kernels.__name__}.{module}")
+    before = getattr(there, name)
+    with tune.launched(tune.WAYS[way], CPU):
+        after = getattr(there, name)
+    if isinstance(before, int):
+        assert after == int(way.partition("=")[2])
+        return
+    sizes = {
+        "layer.tile_shape": (27, 18),
+        "layer.tile_grad_shape": (27,),
+        "layer.block_shape": (27, 18, 2, True),
+        "layer.block_grad_shape": (27, 18, 2, True),
+        "wide.tile_shape": (27,),
+        "wide.block_shape": (27, 2, True),
+    }.get(place, (64,) * (2 if module == "tail" else 1))
+    assert after(*sizes).keys() == before(*sizes).keys()
+    assert isinstance(change, partial)
+
+
+def test_the_modules_that_launch_are_known():
+    folder = Path(kernels.__path__[0])
+    names = {path.stem for path in folder.glob("*.py")} - {"inspect", "configurations", "launch"}
+    launching = {n for n in names if hasattr(import_module(f"{kernels.__name__}.{n}"), "launch")}
+    # What selects, and what lays out tiles, is launched by no piece.
+    assert launching == {*tune._LAUNCHERS, "select", "tables"}
+
+
+@pytest.mark.cuda
+def test_a_piece_is_timed_on_a_gpu(tmp_path):
+    tune.write_sets(tmp_path, "cpu")
+    store = Store(tmp_path, "tiny", torch.device("cuda:0"))
+    result = tune.timed(PIECE, "2 warps", store)
+    assert len(result["us"]) == 4 and all(min(pair) > 0 for pair in result["us"])
+    assert min(result["whole"]) > 0
