@@ -13,6 +13,7 @@ from benchmarks.cases import CHECK
 from benchmarks.data import Store
 from benchmarks.measure import WrongAnswer
 from grant_fast import kernels
+from grant_fast.ops.dispatch import is_interpreting
 
 PIECE = "a big graph of width 64"
 CPU = torch.device("cpu")
@@ -169,6 +170,8 @@ def test_the_modules_that_launch_are_known():
 
 
 @pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
+@pytest.mark.skipif(is_interpreting(), reason="kernels are interpreted, but by `pytest -m cuda`")
 def test_a_piece_is_timed_on_a_gpu(tmp_path):
     tune.write_sets(tmp_path, "cpu")
     store = Store(tmp_path, "tiny", torch.device("cuda:0"))
