@@ -4,6 +4,7 @@ import json
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,6 +98,33 @@ def test_what_a_worker_does_is_noted(store, tmp_path, monkeypatch):
     assert [line["name"] for line in ends] == names
     assert ends[0]["result"] == {"error": 0.0} and ends[1]["error"] == "ValueError: no such block"
     assert len(ends[2]["result"]["us"]) == 4
+
+
+def test_on_a_device_two_take_turns(monkeypatch):
+    done = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = len(done)
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, other):  # a millisecond for each thing that was done
+            return float(other.at - self.at)
+
+    def record(work, device):
+        return SimpleNamespace(replay=work), work()
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(tune, "record", record)
+    runs = [lambda: done.append("ours"), lambda: done.extend(["other", "other"])]
+    assert tune.in_turns(runs, 3, SimpleNamespace(type="cuda")) == [1000.0, 2000.0]
+    turns = done[9:]  # after both were recorded
+    assert turns[:18] == (["ours"] * 3 + ["other"] * 6) * 2
 
 
 def test_the_table_begins_where_most_is_gained():
