@@ -1,8 +1,29 @@
 """Fast flexible graph convolutional networks, and GraNT: the teacher that picks the graphs.
 
-Quick start::
+Graphs and what is learned of them:
 
-    from grant_fast import FlexGCN, GraNTSampler, PackedGraphs
+- `PackedGraphs`: a data set in a few flat tensors, from SMILES, PyG's graphs, arrays or a file.
+- `GraphBatch`: some of its graphs, `graphs.batch(positions)`, with PyG's attributes.
+- `Task`: what the targets are, and of graphs or of nodes.
+- `load_dataset`: graphs, task and split from a file, a name or a `PackedGraphs`.
+
+Networks:
+
+- `FlexConv`: the layer, in place of PyG's `TAGConv`; `FlexGCN`: a network of such layers.
+- `AtomEncoder`: embeds the atoms of molecules, as `FlexGCN(…, encoder="atom")` does.
+- `explain`: who computes each layer of a network, and why.
+
+Teaching:
+
+- `GraNTSampler`: a batch sampler for any model that serves the graphs it does worst on.
+- `score_graphs`: how wrong a model is on each graph; `select_graphs`: picks the worst by scores.
+- `grant_fast.teaching.loss`: the loss of a `Task`, without the targets that are missing.
+
+Runs, as of the command line:
+
+- `train`: a run into a folder; `load_predictor`: its network, ready to predict.
+
+`InputError` is raised for wrong input, and names the culprit and the remedy.
 """
 
 from importlib import import_module

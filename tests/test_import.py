@@ -60,6 +60,11 @@ def test_importing_pulls_in_nothing_heavy_on_its_own():
     assert out.stdout.strip() == "[]"
 
 
+def test_help_names_everything_that_is_promised():
+    said = set(re.findall(r"`(\w+)`", grant_fast.__doc__))
+    assert set(grant_fast.__all__) - {"__version__"} == said - {"TAGConv"}
+
+
 def test_everything_promised_is_there():
     for name in grant_fast.__all__:
         assert getattr(grant_fast, name) is not None
