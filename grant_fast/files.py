@@ -165,12 +165,12 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
         os.close(handle)
 
 
-def check_apart(source: str | os.PathLike[str], out: str | os.PathLike[str]) -> None:
+def check_apart(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], what: str = "the source itself"
+) -> None:
     """Refuse to write over what is read, by whatever names or links (InputError)."""
     if os.path.exists(source) and os.path.exists(out) and os.path.samefile(source, out):
-        raise InputError(
-            f"cannot write {os.fspath(out)}: it is the source itself; give another name with -o"
-        )
+        raise InputError(f"cannot write {os.fspath(out)}: it is {what}; give another name with -o")
 
 
 def unzipped_name(path: str | os.PathLike[str]) -> Path:

@@ -143,6 +143,8 @@ def load_dataset(
         check_kind(name)
         if name and path.is_dir():
             raise InputError(f"{name} is a folder: give a file in it")
+        if not table_kind(path) and not _is_known(name):
+            raise _unknown(name)
         remedy = ""
         if table_kind(path) == ".smi":
             remedy = ": save it as a CSV, with names above its columns"
@@ -187,7 +189,17 @@ def _by_name(
     if name.startswith(twin.PREFIX):
         return _from_twin(name, task, num_graphs, seed)
     check_kind(name)
-    raise InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
+    raise _unknown(name)
+
+
+def _is_known(name: str) -> bool:
+    """Whether it is the name of a data set, or may be that of a packed file."""
+    by_name = (*graphon.NAMES, *SETS, *PYG_SETS)
+    return name in by_name or name.startswith(twin.PREFIX) or name.lower().endswith(".gfast")
+
+
+def _unknown(name: str) -> InputError:
+    return InputError(f"unknown data set {name!r}: give {SOURCES}{_hint(name)}")
 
 
 def check_kind(name: str) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, default_metric
 from ..data.labels import labels_of
 from ..data.load import check_kind
 from ..data.molecules import Reading, molecules_of, no_molecules, not_valid
@@ -20,7 +20,7 @@ from ..errors import InputError, few
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import NOT_MEASURED, Task, fits, measured
-from .doubts import doubts_of_labels
+from .doubts import doubts_of_labels, few_to_judge_by
 from .elements import unseen_elements
 from .folder import SKIPPED_FILE, TEST_FILE, read_config, remove_files
 from .judging import Judgement, judge
@@ -196,7 +196,9 @@ def _outcome(
     first, unseen = predictors[0], None
     task = first.spec.task
     if y is not None and (there := measured(y, task)).any():
-        doubts = doubts + doubts_of_labels(y, task)
+        metric = first.metric or default_metric(task)
+        scarce = few_to_judge_by(y, task, metric, str(source))
+        doubts = doubts + doubts_of_labels(y, task) + scarce
         if first.spec.encoder == "atom" and task.level == "graph":
             labelled = there.view(len(y), -1).any(1)
             seen, lines = known_molecules(graphs, labelled, predictors)
@@ -206,6 +208,9 @@ def _outcome(
                 others = y.clone()
                 others[seen] = missing
                 unseen = judge(each, others, first)
+                if not scarce:
+                    which = "what is unlike any in training"
+                    doubts += few_to_judge_by(others, task, metric, which)
         elif os.path.realpath(source) in [
             os.path.realpath(run.config.source) for run in predictors
         ]:

@@ -46,6 +46,29 @@ def doubts_of_labels(y: Tensor, task: Task) -> list[str]:
     return _classes_of_no_word(y, task)
 
 
+def few_to_judge_by(y: Tensor, task: Task, metric: str, where: str) -> list[str]:
+    """That there is next to no label to measure by, or none of a class, in a line."""
+    count = int(measured(y, task).reshape(len(y), -1).any(1).sum())
+    what, of = str(task.level), ""
+    if metric in _OF_TWO and count >= _FEW and (classes := _two_classes(task)):
+        sizes = [int((y == number).sum()) for number in (0, 1)]
+        count, (what, of) = min(zip(sizes, classes, strict=True))
+    if 0 < count < _FEW:
+        some = f"{count} {what}{'s' * (count > 1)}{of}"
+        return [f"{where} has only {some}, so its {metric} says little"]
+    if task.kind == "multiclass" or task.num_outputs == 1:
+        return []
+    of_two = metric in _OF_TWO and task.kind == "multilabel"
+    classes_of = [(y == number).sum(0) for number in (0, 1)] if of_two else [(~y.isnan()).sum(0)]
+    counts = torch.stack(classes_of).amin(0).tolist()
+    names = names_of(task, len(counts))
+    if rare := [name for name, count in zip(names, counts, strict=True) if 0 < count < _FEW]:
+        what = "positives or negatives" if of_two else "labels"
+        some = f"fewer than {_FEW} {what} of target {few(rare)}"
+        return [f"{where} has {some}, of which the {metric} says little"]
+    return []
+
+
 def why_unmeasured(dataset: Dataset, metric: str, part: str) -> str | None:
     """What keeps a metric from being measured on a part of the split; None where nothing does."""
     task, y = dataset.task, targets_of(dataset.graphs, dataset.split[part])
@@ -76,7 +99,9 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     lines += _rare_classes(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
-    lines += _few_to_judge_by(dataset, metric)
+    for part in ("valid", "test"):
+        y_part = targets_of(dataset.graphs, dataset.split[part])
+        lines += few_to_judge_by(y_part, task, metric, part)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
         lines.append(f"no label in training, so predictions mean nothing: target {which}")
@@ -134,23 +159,6 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
         f"{100 * most // total}% of the labels in training are of class {which}, so accuracy "
         "says little: --metric roc_auc weighs the classes equally"
     ]
-
-
-def _few_to_judge_by(dataset: Dataset, metric: str) -> list[str]:
-    """That the validation or the test split has next to no graphs, or none of a class, a line for
-    each."""
-    task, lines = dataset.task, []
-    for part in ("valid", "test"):
-        y = targets_of(dataset.graphs, dataset.split[part])
-        count = int(measured(y, task).reshape(len(y), -1).any(1).sum())
-        what, of = str(task.level), ""
-        if metric in _OF_TWO and count >= _FEW and (classes := _two_classes(task)):
-            sizes = [int((y == number).sum()) for number in (0, 1)]
-            count, (what, of) = min(zip(sizes, classes, strict=True))
-        if 0 < count < _FEW:
-            some = f"{count} {what}{'s' * (count > 1)}{of}"
-            lines.append(f"{part} has only {some}, so its {metric} says little")
-    return lines
 
 
 def _two_classes(task: Task) -> list[tuple[str, str]]:

@@ -207,3 +207,37 @@ def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
     result = run("predict", tmp_path / "run", new, "-o", out)
     assert f"1 label is left out: {new} row 3, column 'size': '?' is not a nu" in result.stderr
     assert "is the mean of 2 of 2 targets:\n  size: r2 " in result.stdout
+
+
+def test_metrics_on_next_to_nothing_say_so(table, tmp_path):
+    folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
+    words = ["--target", "toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", table, *words, "-o", folder).exit_code == 0
+
+    def said(rows):
+        new.write_text("\n".join(["smiles,toxic", *rows]) + "\n")
+        result = run("predict", folder, new, "-o", out)
+        assert result.exit_code == 0, result.output
+        return [line for line in result.stderr.splitlines() if "says little" in line]
+
+    unlike = [f"{'C' * n}[Si]CCO" for n in range(1, 31)]
+    assert said([f"{smiles},{i % 2}" for i, smiles in enumerate(unlike)]) == []
+    few = f"{new} has only 2 graphs, so its roc_auc says little"
+    assert said([f"{smiles},{i % 2}" for i, smiles in enumerate(unlike[:2])]) == [few]
+    one = f"{new} has only 1 positive, so its roc_auc says little"
+    assert said([f"{smiles},{int(i == 3)}" for i, smiles in enumerate(unlike)]) == [one]
+    trained = [row for row in lines_of(folder / "split.csv")[1:] if row[1] == "train"]
+    known = lines_of(table)[int(trained[0][0]) - 1][0]
+    rows = [f"{smiles},0" for smiles in unlike] + [f"{unlike[4]},1"] + [f"{known},1"] * 12
+    assert said(rows) == [f"what is unlike any in training{one.removeprefix(str(new))}"]
+
+
+def test_what_a_run_learned_from_is_not_written_over(table, tmp_path):
+    folder, new = tmp_path / "run", tmp_path / "new.csv"
+    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+    assert run("train", table, *words, "-o", folder).exit_code == 0
+    new.write_text("smiles\nCCO\n")
+    before = table.read_bytes()
+    result = run("predict", folder, new, "-o", table)
+    assert result.exit_code == 1 and table.read_bytes() == before
+    assert f"cannot write {table}: it is what a run learned from; give another" in result.stderr

@@ -349,6 +349,15 @@ def test_nonsense_options_are_named(options: dict, culprit: str) -> None:
         load_dataset("gen-reg", **options)
 
 
+def test_a_file_without_its_ending_is_not_there_whatever_is_asked_of_it(tmp_path) -> None:
+    (tmp_path / "mine.csv").write_text("smiles,y\nC,1\n")
+    for options in ({}, {"target": ["y"]}, {"smiles_column": "smiles"}):
+        with pytest.raises(InputError, match=r"unknown data set .*mine'.*did you mean .*mine\.csv"):
+            load_dataset(tmp_path / "mine", **options)
+    with pytest.raises(InputError, match=r"unknown data set 'HIV'.*did you mean ogbg-molhiv"):
+        load_dataset("HIV", target="HIV_active")
+
+
 def test_every_task_has_a_metric_that_fits_it_and_that_no_unit_weighs() -> None:
     for kind in get_args(Kind):
         for outputs in (1,) if kind == "binary" else (2, 3):

@@ -277,6 +277,22 @@ def test_a_split_with_next_to_no_graphs_or_none_of_a_class_is_named(
     ]
 
 
+def test_of_several_targets_those_with_few_labels_are_named(monkeypatch) -> None:
+    monkeypatch.setattr(module, "_FEW", FEW)
+    y = torch.rand(40, 3)
+    y[9:, 1] = y[:, 2] = torch.nan
+    task = Task("regression", num_outputs=3, names=("a", "b", "c"))
+    few = ["test has fewer than 10 labels of target b, of which the r2 says little"]
+    assert module.few_to_judge_by(y, task, "r2", "test") == few
+    assert module.few_to_judge_by(y[:, [0, 0, 0]], task, "r2", "test") == []
+    y = torch.zeros(40, 3)
+    y[:20, 0] = y[3, 1] = 1
+    task = Task("multilabel", num_outputs=3)
+    few = "test has fewer than 10 positives or negatives of target 1, of which the ap says little"
+    assert module.few_to_judge_by(y, task, "ap", "test") == [few]
+    assert module.few_to_judge_by(y, task, "accuracy", "test") == []
+
+
 @pytest.mark.parametrize("names", [("dead", "alive"), ()])
 def test_two_classes_with_names_are_counted_too(
     monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]

@@ -75,6 +75,8 @@ def predict(
         raise InputError(f"{source} holds no SMILES: leave out --smiles-column and --strict")
     predictors = [load_predictor(run, last=last, device=device) for run in runs]
     check_alike(runs, predictors)
+    for predictor in predictors:
+        check_apart(predictor.config.source, out, "what a run learned from")
     use_fitting_threads(predictors[0].config)
     for run, predictor in zip(runs, predictors, strict=True):
         if not is_finished(run):
