@@ -99,8 +99,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     lines += _rare_classes(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
-    for part in ("valid", "test"):
-        y_part = targets_of(dataset.graphs, dataset.split[part])
+    held_out = {part: targets_of(dataset.graphs, dataset.split[part]) for part in ("valid", "test")}
+    for part, y_part in held_out.items():
         lines += few_to_judge_by(y_part, task, metric, part)
     if unknown := unlabelled_targets(y, task):
         which = few(unknown)
@@ -108,10 +108,9 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
     if constant := constant_targets(y, task):
         only = f"only one {value} in training"
         lines.append(f"{only}, so there is nothing to learn: target {few(constant)}")
-    y = targets_of(dataset.graphs, dataset.split["valid"])
-    found = unlabelled_targets(y, task)
+    found = unlabelled_targets(held_out["valid"], task)
     if metric in _OF_TWO:
-        found += constant_targets(y, task)
+        found += constant_targets(held_out["valid"], task)
     blind = [target for target in found if target not in (*unknown, *constant)]
     if 0 < len(blind) < task.num_outputs:
         values = "values" if task.kind == "regression" else "classes"

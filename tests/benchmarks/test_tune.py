@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import tune
+from benchmarks import pieces, tune, ways
 from benchmarks.cases import CHECK
 from benchmarks.data import Store
 from benchmarks.measure import WrongAnswer
@@ -22,15 +22,15 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def store(tmp_path):
-    tune._kept.clear()
-    tune.write_sets(tmp_path, "cpu")
+    pieces._kept.clear()
+    pieces.write_sets(tmp_path, "cpu")
     yield Store(tmp_path, "tiny", CPU)
-    tune._kept.clear()
+    pieces._kept.clear()
 
 
 def test_ways_are_tried_out_and_timed(tmp_path, capsys):
-    ways = "^2 warps|spmm_shape ROWS×2|layer.tile_shape BO=64"
-    arguments = ["--out", str(tmp_path), "--device", "cpu", "--only", PIECE, "--ways", ways]
+    chosen = "^2 warps|spmm_shape ROWS×2|layer.tile_shape BO=64"
+    arguments = ["--out", str(tmp_path), "--device", "cpu", "--only", PIECE, "--ways", chosen]
     assert tune.main(arguments) == 0
     document = json.loads((tmp_path / "tuning.json").read_text())
     cases = document["cases"]
@@ -60,7 +60,7 @@ def test_what_fails_or_is_wrong_is_not_timed(monkeypatch):
                 outcome.cases[case.name] = {"error" if "4 warps" in case.name else "result": {}}
 
     monkeypatch.setattr(tune, "replace", lambda some, until: some)
-    names = [(PIECE, way) for way in (tune.OURS, "2 warps", "4 warps")]
+    names = [(PIECE, way) for way in (ways.OURS, "2 warps", "4 warps")]
     tune.tune(names, Some(), tune.Outcome(lambda: None), 1)
     assert done == [
         [f"try/{PIECE}/ours"],
@@ -70,18 +70,18 @@ def test_what_fails_or_is_wrong_is_not_timed(monkeypatch):
 
 
 def test_a_wrong_result_is_named(store, monkeypatch):
-    assert tune.try_out(PIECE, "2 warps", store)["error"] == 0
-    monkeypatch.setattr(tune._piece(PIECE, store), "answer", [torch.ones(1)])
+    assert pieces.try_out(PIECE, "2 warps", store)["error"] == 0
+    monkeypatch.setattr(pieces._piece(PIECE, store), "answer", [torch.ones(1)])
     with pytest.raises(WrongAnswer):
-        tune.try_out(PIECE, "2 warps", store)
+        pieces.try_out(PIECE, "2 warps", store)
 
 
 def test_what_a_worker_does_is_noted(store, tmp_path, monkeypatch):
     def refused(shape):
         raise ValueError("no such block")
 
-    way = tune.Way("4 warps", {}, "csr.spmm_shape", refused)
-    monkeypatch.setitem(tune.WAYS, "4 warps", way)
+    way = ways.Way("4 warps", {}, "csr.spmm_shape", refused)
+    monkeypatch.setitem(ways.WAYS, "4 warps", way)
     names = [f"try/{PIECE}/{way}" for way in ("2 warps", "4 warps")] + [f"time/{PIECE}/2 warps"]
     (tmp_path / "names").write_text("\n".join(names))
     (tmp_path / "claims").mkdir()
@@ -103,26 +103,18 @@ def test_what_a_worker_does_is_noted(store, tmp_path, monkeypatch):
 def test_on_a_device_two_take_turns(monkeypatch):
     done = []
 
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            self.at = len(done)
-
-        def synchronize(self):
-            pass
-
-        def elapsed_time(self, other):  # a millisecond for each thing that was done
-            return float(other.at - self.at)
-
     def record(work, device):
         return SimpleNamespace(replay=work), work()
 
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(tune, "record", record)
+    def seconds(run, device):  # one for each thing that is done
+        before = len(done)
+        run()
+        return float(len(done) - before)
+
+    monkeypatch.setattr(pieces, "record", record)
+    monkeypatch.setattr(pieces, "seconds", seconds)
     runs = [lambda: done.append("ours"), lambda: done.extend(["other", "other"])]
-    assert tune.in_turns(runs, 3, SimpleNamespace(type="cuda")) == [1000.0, 2000.0]
+    assert pieces.in_turns(runs, 3, SimpleNamespace(type="cuda")) == [1e6, 2e6]
     turns = done[9:]  # after both were recorded
     assert turns[:18] == (["ours"] * 3 + ["other"] * 6) * 2
 
@@ -134,16 +126,16 @@ def test_the_table_begins_where_most_is_gained():
         return {"result": {"launches": launches, "us": us, "whole": whole}}
 
     cases = {
-        "time/work/slower": race([[10.0, 30.0], [5.0, 4.0], [10.0, 30.0]], [40.0, 60.0]),
-        "time/work/faster": race([[10.0, 4.0], None, [12.0, 4.0]], [40.0, 39.0]),
-        "time/work/partly": race([[10.0, 1.0], None, None], None),
-        "time/work/lost": {"error": "why"},
-        "try/work/faster": {"result": {}},
+        "time/job/slower": race([[10.0, 30.0], [5.0, 4.0], [10.0, 30.0]], [40.0, 60.0]),
+        "time/job/faster": race([[10.0, 4.0], None, [12.0, 4.0]], [40.0, 39.0]),
+        "time/job/partly": race([[10.0, 1.0], None, None], None),
+        "time/job/lost": {"error": "why"},
+        "try/job/faster": {"result": {}},
     }
     assert tune.best(cases) == [
-        ("work", "a", "", 2, 22.0, "faster", 8.0),
-        ("work", "b", "", 1, 5.0, "slower", 4.0),
-        ("work", "the whole", "", 1, 40.0, "", 40.0),  # 39 of 40 may be noise
+        ("job", "a", "", 2, 22.0, "faster", 8.0),
+        ("job", "b", "", 1, 5.0, "slower", 4.0),
+        ("job", "the whole", "", 1, 40.0, "", 40.0),  # 39 of 40 may be noise
     ]
 
 
@@ -161,18 +153,18 @@ def test_what_is_not_there_is_said(tmp_path, capsys, arguments, says):
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("way", tune.WAYS)
+@pytest.mark.parametrize("way", ways.WAYS)
 def test_every_way_changes_what_is_there(way):
     """That no name in `WAYS` is out of date."""
-    _, options, place, change = tune.WAYS[way]
+    _, options, place, change = ways.WAYS[way]
     assert options.keys() <= {"num_warps", "num_stages", "maxnreg"}
     if not place:
-        assert options or way == tune.OURS
+        assert options or way == ways.OURS
         return
     module, name = place.split(".")
     there = import_module(f"{kernels.__name__}.{module}")
     before = getattr(there, name)
-    with tune.launched(tune.WAYS[way], CPU):
+    with ways.launched(ways.WAYS[way], CPU):
         after = getattr(there, name)
     if isinstance(before, int):
         assert after == int(way.partition("=")[2])
@@ -194,15 +186,15 @@ def test_the_modules_that_launch_are_known():
     names = {path.stem for path in folder.glob("*.py")} - {"inspect", "configurations", "launch"}
     launching = {n for n in names if hasattr(import_module(f"{kernels.__name__}.{n}"), "launch")}
     # What selects, and what lays out tiles, is launched by no piece.
-    assert launching == {*tune._LAUNCHERS, "select", "tables"}
+    assert launching == {*ways.LAUNCHERS, "select", "tables"}
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 @pytest.mark.skipif(is_interpreting(), reason="kernels are interpreted, but by `pytest -m cuda`")
 def test_a_piece_is_timed_on_a_gpu(tmp_path):
-    tune.write_sets(tmp_path, "cpu")
+    pieces.write_sets(tmp_path, "cpu")
     store = Store(tmp_path, "tiny", torch.device("cuda:0"))
-    result = tune.timed(PIECE, "2 warps", store)
+    result = pieces.timed(PIECE, "2 warps", store)
     assert len(result["us"]) == 4 and all(min(pair) > 0 for pair in result["us"])
     assert min(result["whole"]) > 0
