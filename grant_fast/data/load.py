@@ -221,12 +221,12 @@ def _hint(name: str) -> str:
     if path.is_dir():
         return "; this is a folder, give a file in it"
     nearby = path.parent.iterdir() if path.parent.is_dir() else ()
-    files = (str(f) for f in nearby if table_kind(f) or f.suffix.lower() == ".gfast")
+    files = {f.stem: str(f) for f in nearby if table_kind(f) or f.suffix.lower() == ".gfast"}
     twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)
     if (of_ogb := f"ogbg-mol{name.lower()}") in SETS:
         return f"; did you mean {of_ogb}?"
-    near = closest(name, (*graphon.NAMES, *PYG_SETS, *SETS, *twins, *files))
-    return f"; did you mean {near}?" if near else ""
+    near = closest(path.stem, (*graphon.NAMES, *PYG_SETS, *SETS, *twins, *files))
+    return f"; did you mean {files.get(near, near)}?" if near else ""
 
 
 def _check_arguments(

@@ -354,6 +354,8 @@ def test_a_file_without_its_ending_is_not_there_whatever_is_asked_of_it(tmp_path
     for options in ({}, {"target": ["y"]}, {"smiles_column": "smiles"}):
         with pytest.raises(InputError, match=r"unknown data set .*mine'.*did you mean .*mine\.csv"):
             load_dataset(tmp_path / "mine", **options)
+    with pytest.raises(InputError, match=r"unknown data set .*none'.*twin:NAME$"):  # no likely one
+        load_dataset(tmp_path / "none")
     with pytest.raises(InputError, match=r"unknown data set 'HIV'.*did you mean ogbg-molhiv"):
         load_dataset("HIV", target="HIV_active")
 
