@@ -1,5 +1,6 @@
 """Files are written whole or not at all, and what is wrong with one is said with a remedy."""
 
+import codecs
 import csv
 import difflib
 import errno
@@ -21,7 +22,13 @@ from typing import Any
 from .errors import InputError, few
 
 _GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
-_ZIP = b"PK\x03\x04"
+#: How files begin that are no text or no data, in lower case; what they are, and what can be done.
+_FOREIGN = {
+    b"pk\x03\x04": ("a zip archive or a workbook, not text", "unzip it, or save it as CSV"),
+    b"\xd0\xcf\x11\xe0": ("a workbook (.xls), not text", "save it as CSV (UTF-8)"),
+    b"<!doctype html": ("a web page, not a file of data", "download the file itself"),
+    b"<html": ("a web page, not a file of data", "download the file itself"),
+}
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks, which Excel's Unicode text begins with
 _TO_LOCK = 60  # seconds: far more than pass between a file's making and its locking
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
@@ -184,7 +191,8 @@ def read_text(path: Path) -> str:
     unzipped, if it is gzip, by whatever name.
 
     Raises:
-        InputError: it cannot be read, is not whole, or (naming its line) is in neither.
+        InputError: it cannot be read, is not whole, is a workbook or a web page, or (naming its
+            line) is in neither.
     """
     try:
         content = path.read_bytes()
@@ -196,14 +204,14 @@ def read_text(path: Path) -> str:
         ) from error
     except OSError as error:
         raise cannot_read(path, error) from error
+    beginning = content[:100].removeprefix(codecs.BOM_UTF8).lstrip().lower()
+    for start, (what, remedy) in _FOREIGN.items():
+        if beginning.startswith(start):
+            raise InputError(f"{path} is {what}: {remedy}")
     try:
         encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
         return content.decode(encoding)
     except UnicodeDecodeError as error:
-        if content.startswith(_ZIP):
-            raise InputError(
-                f"{path} is a zip archive or a workbook, not text: unzip it, or save it as CSV"
-            ) from error
         line = content.count(b"\n", 0, error.start) + 1
         name = encoding.upper().removesuffix("-SIG")
         raise InputError(

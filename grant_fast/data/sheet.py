@@ -24,6 +24,9 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 #: What tells a spreadsheet program the mark, which it does not show as a row.
 _SEP = re.compile(r"sep=([\t,;])\r?\n", re.IGNORECASE)
 
+#: The fourth line of an SDF: how many atoms and bonds follow, in which format.
+_STRUCTURE = re.compile(r"(?:.*\n){3}[\d ]+.*V[23]000 *\r?\n")
+
 #: Numbers as German and French spreadsheets write them, and with a point; 1.234,5 is neither.
 _DECIMAL_COMMA = re.compile(r"([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)")
 _DECIMAL_POINT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -153,12 +156,15 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
         smiles_column: a column's name, which tells marks between names from those within one.
 
     Raises:
-        InputError: the file is missing, empty, not UTF-8 text, no valid CSV or has only a header.
+        InputError: the file is missing, empty, not UTF-8 text, no valid CSV, an SDF by another name
+            or has only a header.
     """
     text = read_text(path)
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path} line {line} holds binary data: save it as a CSV file in UTF-8")
+    if _STRUCTURE.match(text):
+        raise InputError(f"{path} holds structures, as an SDF does: name it *.sdf")
     said = _SEP.match(text)
     text = text[said.end() :] if said else text
     mark = said[1] if said else _delimiter(text, smiles_column)

@@ -175,7 +175,9 @@ def test_a_molecule_without_its_last_line_is_named(tmp_path: Path, chem) -> None
 
 
 def test_a_file_without_a_structure_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"holds no valid structure \('<html>'\): give an SDF RDK"):
+    with pytest.raises(InputError, match=r"holds no valid structure \('{text}'\): give an SDF RDK"):
+        read_table(write(tmp_path, ["{text}\n404\n"]), target="y")
+    with pytest.raises(InputError, match="is a web page, not a file of data: download the file"):
         read_table(write(tmp_path, ["<html>\n404\n</html>"]), target="y")
 
 

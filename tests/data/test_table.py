@@ -136,6 +136,14 @@ def test_take_keeps_rows_together(csv_file) -> None:
         (b"\x89PNG\r\n\x1a\n\0\0", "line 1 is not UTF-8 text"),
         (b"PKa,smiles\n\xb5,C\n", "line 2 is not UTF-8 text"),
         (b"PK\x03\x04\xff", "is a zip archive or a workbook, not text: .* save it as CSV"),
+        (b"PK\x03\x04\0\0", "is a zip archive or a workbook, not text: .* save it as CSV"),
+        (b"\xd0\xcf\x11\xe0\xa1\xb1", r"is a workbook \(.xls\), not text: save it as CSV"),
+        ("\ufeff\n<!DOCTYPE html>\n<p>404</p>\n", "is a web page, .*: download the file itself"),
+        ("<html><body>C,1</body>\n", "is a web page, not a file of data"),
+        (
+            "ethane\r\n  made by hand\r\n\r\n  2  1  0  0  0  0  0  0  0  0999 V2000\r\n",
+            r"holds structures, as an SDF does: name it \*.sdf",
+        ),
         ('smiles,y\nC,"1\n', r"row 2 is not valid CSV \(unexpected end of data\)"),
         ('smiles,y\nC,"1"x\n', "row 2 is not valid CSV"),
         pytest.param(
