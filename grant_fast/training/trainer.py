@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
 from ..teaching.sampler import GraNTSampler
-from .checkpoints import load_optimizer, load_weights, taken_from
+from .checkpoints import copied, load_optimizer, load_weights, taken_from
 from .config import INFOBATCH, PROPORTIONAL, WEIGHTED, RunConfig
 from .elements import elements_of
 from .evaluation import Evaluator
@@ -317,12 +316,12 @@ class Trainer:
             gain = metric - best.metric if self._higher_is_better else best.metric - metric
             if not gain > _ROUNDING * abs(metric):  # the first of equal ones stays
                 return
-        self._best = _Best(metric, self.epoch, deepcopy(self.model.state_dict()))
+        self._best = _Best(metric, self.epoch, copied(self.model.state_dict()))
 
     def _finish(self) -> RunResult:
         """Test the last weights and the best ones, and write the result."""
         assert self._best is not None
-        last = deepcopy(self.model.state_dict())
+        last = copied(self.model.state_dict())
         _, test_metric_last = self._evaluate("test")
         load_weights(self.model, self._best.weights, BEST_FILE)
         test_loss, test_metric = self._evaluate("test")
@@ -373,8 +372,8 @@ class Trainer:
             "spec": self.spec.to_dict(),
             "data": self._checksum,
             "metric": self.metric,
-            "model": deepcopy(self.model.state_dict()),
-            "optimizer": deepcopy(self._optimizer.state_dict()),
+            "model": copied(self.model.state_dict()),
+            "optimizer": copied(self._optimizer.state_dict()),
             "rate": self._rate.state_dict(),
             "sampler": self._sampler.state_dict(),
             "totals": dataclasses.asdict(self._totals),
