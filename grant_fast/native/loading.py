@@ -93,8 +93,13 @@ def call(name: str, *args: Any) -> Any:
 
 
 def padded(width: int) -> int:
-    lanes = call("vector_lanes")
+    lanes = _lanes()
     return -(-width // lanes) * lanes
+
+
+@cache
+def _lanes() -> int:
+    return call("vector_lanes")
 
 
 def threads() -> ctypes.c_int:

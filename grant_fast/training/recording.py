@@ -92,8 +92,8 @@ class BatchRecorder(Generic[Result]):
 
     def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
         """The result of `work` on the batch, or on the room filled with the same graphs."""
-        room, positions = self.room, batch.positions
-        if room is None or not room.fill(positions):
+        room = self.room
+        if room is None or not room.fill(positions := batch.positions):
             return work(batch)
 
         def anew() -> Result:

@@ -120,8 +120,9 @@ class Trainer:
         self.model = build_model(config, self.spec).to(self._device)
         dtype = next(self.model.parameters()).dtype
         self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
+        self._parameters = list(self.model.parameters())  # which each step would look for anew
         self._optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
+            self._parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
         self._rate = LearningRate(self._optimizer, config, self.metric)
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
@@ -283,7 +284,7 @@ class Trainer:
         return seen, sums, grads
 
     def _gradients(self) -> Gradients:
-        return [parameter.grad for parameter in self.model.parameters()]
+        return [parameter.grad for parameter in self._parameters]
 
     def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> Sums:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
@@ -298,10 +299,10 @@ class Trainer:
         return (weights * losses).sum(), (weights * labels).sum()
 
     def _step(self, grads: Gradients) -> None:
-        for parameter, grad in zip(self.model.parameters(), grads, strict=True):
+        for parameter, grad in zip(self._parameters, grads, strict=True):
             parameter.grad = grad
         if self.config.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
 
