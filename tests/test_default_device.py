@@ -15,6 +15,7 @@ from grant_fast import (
     train,
 )
 from grant_fast.data.graphon import generate
+from grant_fast.devices import usual_tensors
 from grant_fast.teaching import sample_graphs
 from grant_fast.teaching.picking import MODES
 from grant_fast.teaching.tangent import tangent_kernel
@@ -89,6 +90,17 @@ def test_molecules_are_read(elsewhere):
     y = torch.tensor([[1.0], [2.0]], device="cpu")
     graphs = PackedGraphs.from_smiles(["CCO", "C"], y)
     assert graphs.device.type == "cpu" and torch.equal(graphs.batch(slice(None)).y, y)
+
+
+def test_no_call_goes_through_a_context_where_the_default_is_usual():
+    @usual_tensors
+    def contexts() -> int:
+        assert torch.get_default_device().type == "cpu"
+        return torch._C._len_torch_function_stack()
+
+    assert contexts() == 0
+    with torch.device("meta"):
+        assert contexts() == 2
 
 
 def test_no_gpus_random_state_is_reseeded(tmp_path, monkeypatch):
