@@ -19,7 +19,7 @@ Collate = Callable[[list[Any]], Any]
 
 def scoring_runs(graphs: Any, positions: Tensor | None, size: int | None) -> list[slice]:
     """Which of the graphs (of those at `positions`, if given) to score at a time: so many, or where
-    `size` is None as many as keep a pass in the cache.
+    `size` is None as many of a `PackedGraphs` as keep a pass of a `FlexGCN` in the cache.
 
     Measured on molecules and on dense graphs: times fall until some 2^19 nodes and edges together
     (the compiled kernels stay in the cache by themselves), and do not beyond.

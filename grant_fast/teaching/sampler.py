@@ -95,8 +95,8 @@ class GraNTSampler(Sampler[list[int]]):
         residual: "gradient" or "raw"; see `grant_fast.teaching.residual`.
         seed: for the order and for dealing graphs into batches.
         collate: makes a batch from a list of graphs when scoring; PyG's own if None.
-        score_batch_size: graphs in one scoring pass; if None, as many as fit into the cache where
-            `dataset` is a `PackedGraphs`, and otherwise `batch_size`, which is known to fit.
+        score_batch_size: graphs in one scoring pass; if None, `batch_size`, which is known to fit;
+            where a `FlexGCN` alone scores a `PackedGraphs`, as many as fit into the cache.
         num_replicas, rank: how many processes train together, and which one this is, from 0.
 
     Attributes:
@@ -139,8 +139,6 @@ class GraNTSampler(Sampler[list[int]]):
         self.batch_size = whole_number("batch_size", batch_size)
         if score_batch_size is not None:
             score_batch_size = whole_number("score_batch_size", score_batch_size)
-        elif not isinstance(dataset, PackedGraphs):
-            score_batch_size = self.batch_size
         self.score_batch_size = score_batch_size
         self.seed = whole_number("seed", seed, least=0)
         check_task(task)
@@ -363,6 +361,7 @@ class GraNTSampler(Sampler[list[int]]):
             self.collate,
             self._whole,
             self.score,
+            self.batch_size,
         )
         inner = self.replicas.inner(model)
         if self.replicas.count == 1:

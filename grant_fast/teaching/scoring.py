@@ -94,8 +94,8 @@ def score_graphs(
         predict: `predict(model, batch)` gives the raw outputs (logits, or values in the units of
             y), `[num_graphs, C]`, or `[num_nodes, C]` at node level; `model(batch)` if None.
         residual: "gradient" or "raw", as in `grant_fast.teaching.residual`.
-        batch_size: graphs in one forward pass. None fits the pass into the processor's cache if
-            `graphs` is a `PackedGraphs`, and means 1024 otherwise.
+        batch_size: graphs in one forward pass. None means 1024; where a `FlexGCN` alone scores a
+            `PackedGraphs`, as many as fit into the processor's cache.
         collate: makes a batch from a list of graphs; the batch must have `y`, and `ptr` or `batch`
             for node-level tasks. PyG's own if None.
         return_predictions: also return the raw outputs, in the order of `ids`.
@@ -128,7 +128,7 @@ class ScoringPass:
     in the same pass where the CPU kernels take it (`one_pass.class_scores`).
 
     Args: as `score_graphs`, and `score` as `GraNTSampler`; `whole` is the batch of all graphs at
-        `positions`, if there is one.
+        `positions`, if there is one; `usual` stands in for 1024.
     """
 
     def __init__(
@@ -142,6 +142,7 @@ class ScoringPass:
         collate: Collate | None,
         whole: GraphBatch | None = None,
         score: Score | None = None,
+        usual: int = 1024,
     ) -> None:
         # Those of a sampler may have been set since it was made.
         if batch_size is not None:
@@ -154,6 +155,7 @@ class ScoringPass:
         self.graphs, self.task, self.positions = graphs, task, positions
         self.predict, self.residual, self.collate = predict, residual, collate
         self.batch_size, self._whole, self.score = batch_size, whole, score
+        self._usual = usual
 
     def __call__(
         self, model: Model, return_predictions: bool = False, check: bool = True
@@ -196,7 +198,10 @@ class ScoringPass:
             from ..kernels.select import empty_counts
 
             counts = empty_counts(self.graphs.device)
-        for chunk in scoring_runs(self.graphs, positions, self.batch_size):
+        size = self.batch_size
+        if size is None and not self._is_ours(model):
+            size = self._usual  # what a pass of another model takes is for its user to know
+        for chunk in scoring_runs(self.graphs, positions, size):
             where = chunk if positions is None else positions[chunk]
             batch = gather(self.graphs, where, self.collate)
             if device is not None and hasattr(batch, "to"):
@@ -217,13 +222,15 @@ class ScoringPass:
                 outputs.append(pred)
         return scores.finished(), counts, torch.cat(outputs) if return_predictions else None
 
+    def _is_ours(self, model: Model | None) -> TypeGuard[FlexGCN]:
+        """Whether a `FlexGCN` alone scores packed graphs."""
+        functions = (self.predict, self.collate, self.score)
+        packed = isinstance(self.graphs, PackedGraphs)
+        return packed and is_plain(model) and all(given is None for given in functions)
+
     def _takes_kernels(self, model: Model | None) -> TypeGuard[FlexGCN]:
         """Whether the Triton kernels are to score the graphs where they can."""
-        if not isinstance(self.graphs, PackedGraphs) or not is_plain(model):
-            return False
-        if any(given is not None for given in (self.predict, self.collate, self.score)):
-            return False
-        if self.graphs.device != device_of(model):
+        if not self._is_ours(model) or self.graphs.device != device_of(model):
             return False
         return takes_kernels(self.graphs.scale, model.backend)
 
@@ -307,6 +314,10 @@ class _Scores:
                 "the graphs one, or collate=, a function that makes a batch with one (PyG's Batch, "
                 "SimpleNamespace)"
             )
+        if isinstance(y, Tensor) and not isinstance(batch, GraphBatch):
+            # A collate function may write all its batches into the same memory, and what it makes
+            # may not know how to move.
+            y = y.to(pred.device, copy=True)
         if self._task.level == "node":
             mask = getattr(batch, "train_mask", None)
             if mask is not None and has_labels_outside(mask, y):
@@ -324,8 +335,6 @@ class _Scores:
                 f"a batch of {size} graphs gave {found} predictions: a graph-level task needs "
                 "one for each graph, so pool the nodes, or set the task's level to 'node'"
             )
-        if isinstance(y, Tensor) and not isinstance(batch, GraphBatch):
-            y = y.clone()  # so may a collate function with its batches
         self._parts.append((pred, y))
         self._waiting += size
         if self._waiting >= self.ENOUGH:

@@ -16,6 +16,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._told: float = math.inf  # the least length that was told
+        self._told_anew = False  # in this epoch
         self._served = 0, 0  # batches of the last epoch, and how many it had
         self._passes = 0  # over this epoch
 
@@ -31,7 +32,7 @@ class Watch:
 
     def tells(self, length: int) -> int:
         """The length, which somebody asks for."""
-        self._told = min(self._told, length)
+        self._told, self._told_anew = min(self._told, length), True
         return length
 
     def serves(self, batches: list[Tensor], epoch: int) -> Iterator[Tensor]:
@@ -50,7 +51,7 @@ class Watch:
     def leaves(self, epoch: int) -> None:
         """The epoch is over: it may have ended early because its length was not asked for anew."""
         served, length = self._served
-        if self._told <= served < length:
+        if self._told <= served < length and not self._told_anew:
             warnings.warn(
                 f"epoch {epoch} served {served} of its {length} batches, and len() was once "
                 f"{self._told}: if that length was kept, ask for it again after each select. "
@@ -59,4 +60,4 @@ class Watch:
                 stacklevel=4,
             )
             self._told = math.inf
-        self._served, self._passes = (0, 0), 0
+        self._served, self._passes, self._told_anew = (0, 0), 0, False

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grant_fast.graphs import PackedGraphs
+from grant_fast import FlexGCN, GraNTSampler, GraphBatch, PackedGraphs, Task, score_graphs
 from grant_fast.teaching.gathering import scoring_runs
 
 
@@ -33,3 +33,30 @@ def test_a_last_graph_is_not_alone_if_another_can_be_spared(size: int, ends: lis
 def test_graphs_of_others_are_scored_1024_at_a_time() -> None:
     runs = scoring_runs([None] * 2500, None, None)
     assert [run.stop - run.start for run in runs] == [1024, 1024, 452]
+
+
+def test_packed_graphs_are_scored_by_another_model_as_many_at_a_time_as_it_trains_on() -> None:
+    x, seen = torch.randn(2500, 3), []
+    nothing = torch.empty(2, 0, dtype=torch.int64)
+    y = torch.randn(2500, 1)
+    graphs = PackedGraphs.from_arrays(x, nothing, torch.arange(2500), y=y, y_level="graph")
+    task, model = Task("regression"), FlexGCN(3, [4], 1, orders=[2, 1])
+
+    def predict(model: FlexGCN, batch: GraphBatch) -> torch.Tensor:
+        seen.append(len(batch))
+        return model(batch)
+
+    scores = score_graphs(model, graphs, task, predict=predict)
+    assert seen == [1024, 1024, 452]
+    torch.testing.assert_close(scores, score_graphs(model, graphs, task))
+    for given, sizes in ((None, [1000, 1000, 500]), (2500, [2500])):
+        seen.clear()
+        sampler = GraNTSampler(
+            graphs, task, 1000, epochs=2, predict=predict, score_batch_size=given
+        )
+        sampler.select(model, 0)
+        assert seen == sizes
+    spied: list[int] = []
+    model.register_forward_pre_hook(lambda _, arguments: spied.append(len(arguments[0])))
+    GraNTSampler(graphs, task, 1000, epochs=2).select(model, 0)
+    assert spied == [1000, 1000, 500]  # what a hook does takes any memory

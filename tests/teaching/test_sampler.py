@@ -333,6 +333,14 @@ def test_who_keeps_an_old_length_is_warned_once(make_graphs, zero) -> None:
     assert len(warned) == 1
 
 
+def test_who_asks_anew_may_serve_fewer_batches(make_graphs, zero) -> None:
+    sampler = GraNTSampler(make_graphs(43), REGRESSION, 8, epochs=30, mode="global", predict=zero)
+    for epoch in range(30):
+        sampler.select(zero, epoch)
+        assert len(sampler) > 0  # as a progress bar asks
+        list(zip(range(2), sampler, strict=False))
+
+
 def test_a_share_of_one_selects_everything_without_looking(make_graphs) -> None:
     def never(model: Any, batch: Any) -> Tensor:
         raise AssertionError("nothing is to be scored")
