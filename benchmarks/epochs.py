@@ -61,7 +61,8 @@ def epoch_work(setting: Setting, loader: bool) -> Work:
             model = copy.deepcopy(setting.model) if recorded else setting.model
             run = through(name, _epoch(model, lambda: kept, setting))
             run = _recorded(run, device) if recorded else run
-            return Side(run, through(name, lambda: answer(setting.model, kept)))
+            right = through(name, lambda: answer(setting.model, kept))
+            return Side(run, right, recorded=recorded)
 
         return make
 

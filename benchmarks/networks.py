@@ -70,7 +70,8 @@ def recorded_step(setting: Setting) -> Side:
     if not step.is_replaying:
         raise RuntimeError("the device did not record the step")
     first = copy.deepcopy(setting.model)
-    return Side(recorded, through("triton", partial(in_training, first, checked, task)))
+    answer = through("triton", partial(in_training, first, checked, task))
+    return Side(recorded, answer, recorded=True)
 
 
 def infer_work(setting: Setting) -> Work:

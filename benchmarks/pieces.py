@@ -15,7 +15,7 @@ from grant_fast.training.recording import record
 from .data import Store, big_graph, prepare
 from .gradients import TOLERANCE, in_training
 from .layers import Problem
-from .measure import must_be_right, relative_error
+from .measure import is_fatal, must_be_right, relative_error
 from .settings import WIDE, Setting, through
 from .timing import seconds
 from .ways import OURS, WAYS, Launch, launched
@@ -145,7 +145,9 @@ def timed(name: str, way: str, store: Store) -> dict[str, Any]:
 
     try:
         both = in_turns([piece.run, whole], 1, piece.device) if known else None
-    except RuntimeError:  # it waits for the device, as scoring does
+    except RuntimeError as error:  # it waits for the device, as scoring does
+        if is_fatal(error):
+            raise
         both = None
     facts = [{"kernel": our.kernel, "sizes": our.sizes} for our in piece.launches]
     return {"launches": facts, "us": pairs, "whole": both}

@@ -18,11 +18,13 @@ class Side:
         run: the work that is timed.
         answer: what it computes, to compare.
         held: bytes that it holds for its backward pass; None where there is none.
+        recorded: the run replays a CUDA graph, which has had all its memory since it was recorded.
     """
 
     run: Callable[[], Any]
     answer: Callable[[], Sequence[Tensor]]
     held: Callable[[], int] | None = None
+    recorded: bool = False
 
 
 @dataclass(frozen=True)

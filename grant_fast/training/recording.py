@@ -151,13 +151,20 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
     except BaseException:
         # After a failed capture torch stays on the capture stream, its allocator takes the capture
         # for one that goes on, and refuses to empty its cache, as each later recording does first;
-        # and its generator stays registered with the graph. So go back to the stream before, end
-        # the allocating (an error where it has ended), and give the generator a new state, which
-        # says what the old one did.
-        torch.cuda.set_stream(before)
-        with suppress(RuntimeError, AttributeError):  # private: another torch may lack it
+        # and its generator stays registered with the graph. So go back to the stream before (which
+        # makes its device the current one), end the allocating (an error where it has ended), let
+        # go of the memory unless the graph is whole and will, and give the generator a new state,
+        # which says what the old one did.
+        with torch.cuda.device(torch.cuda.current_device()):
+            torch.cuda.set_stream(before)
+        private = suppress(RuntimeError, AttributeError)  # another torch may lack these
+        with private:
             torch._C._cuda_endAllocateToPool(before.device_index, pool)
-            torch._C._cuda_releasePool(before.device_index, pool)
+        try:
+            graph.pool()
+        except RuntimeError:
+            with private:
+                torch._C._cuda_releasePool(before.device_index, pool)
         generator = torch.cuda.default_generators[before.device_index]
         generator.graphsafe_set_state(torch.Generator(device))
         generator.set_state(random)

@@ -222,9 +222,14 @@ def test_there_is_room_only_where_the_kernels_do_all_that_mixes_rows():
     assert set(refused.values()) == {None}, refused
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended):
+@pytest.mark.parametrize(("ended", "whole"), [(False, False), (True, False), (True, True)], ids=str)
+def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended, whole):
     done = []
+
+    class Graph:
+        def pool(self):
+            if not whole:
+                raise RuntimeError("without a preceding successful capture")
 
     @contextmanager
     def capture(graph, pool, stream):
@@ -245,12 +250,13 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended):
 
     stream = SimpleNamespace(device_index=0)
     fakes = {
-        "CUDAGraph": object,
+        "CUDAGraph": Graph,
+        "current_device": lambda: 3,
         "Stream": lambda device: None,
         "current_stream": lambda device: stream,
         "get_rng_state": lambda device: "as before",
         "graph_pool_handle": lambda: (0, 7),
-        "device": nullcontext,
+        "device": lambda device: nullcontext(done.append(device) if device == 3 else None),
         "graph": capture,
         "set_stream": done.append,
         "default_generators": [Generator()],
@@ -263,8 +269,9 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended):
     monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
     with pytest.raises(ZeroDivisionError):
         recording.record(lambda: 1 // 0, torch.device("cuda"))
-    memory = [] if ended else [("end", 0, (0, 7)), ("release", 0, (0, 7))]
-    assert done == ["begin", stream, *memory, ("generator", "new"), ("random", "as before")]
+    memory = [] if ended else [("end", 0, (0, 7))]
+    memory += [] if whole else [("release", 0, (0, 7))]
+    assert done == ["begin", 3, stream, *memory, ("generator", "new"), ("random", "as before")]
 
 
 @pytest.mark.cuda
