@@ -72,3 +72,21 @@ def test_what_is_on_the_current_gpu_is_not_copied_there(device, monkeypatch):
     monkeypatch.setattr(FlatGraphs, "device", torch.device("cuda", 1))
     batch = graphs.batch([3, 1, 8])
     assert graphs.to(device) is graphs and batch.to(device) is batch
+
+
+def test_a_multiclass_loss_is_summed_by_all_of_a_device():
+    """PyTorch's own sum of the rows, and its gradient, is one block's work on a GPU."""
+    reductions = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.nll_loss_forward.default:
+                reductions.append(args[3])
+            return func(*args, **(kwargs or {}))
+
+    pred = torch.empty(50, 7, device="meta", requires_grad=True)
+    y, task = torch.empty(50, dtype=torch.int64, device="meta"), Task("multiclass", num_outputs=7)
+    with Watch():
+        loss(pred, y, task).backward()
+        loss(pred, y, task, reduction="sum").backward()
+    assert reductions == [0, 0]
