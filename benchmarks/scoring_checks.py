@@ -1,4 +1,5 @@
-"""What is not a layer, against float64: readouts, norms, edges' gradients, scores, the choice."""
+"""What is not a layer, against float64: readouts, norms, kinds of nodes, edges' gradients, scores,
+the choice."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from grant_fast import FlexConv, FlexGCN, Task, ops, score_graphs, select_graphs
 from grant_fast.nn import AtomEncoder
 from grant_fast.nn.evaluating import evaluating
 from grant_fast.ops.dispatch import takes_kernels
+from grant_fast.ops.embedded import embed
 from grant_fast.ops.normed import batch_norm
 from grant_fast.teaching import fused, graph_residuals
 
@@ -28,6 +30,8 @@ def of(backend: str) -> Iterator[Any]:
         yield Readout(backend, width, order, mean)
     yield Readout(backend, 27, 3, True, torch.bfloat16)
     yield Norm(backend, 33_000, 27)
+    yield Kinds(backend, 33_000, 300, 9)
+    yield Kinds(backend, 33_000, 300, 64)
     yield EdgeGradients(backend, 9, 27, 3)
     yield EdgeGradients(backend, 70, 9, 3)
     for hidden in ((27, 18), (70, 64)):  # one kernel for the network, then layer by layer
@@ -112,6 +116,35 @@ class Norm:
         want = both("torch", *(tensor.double() for tensor in given))
         operands = [tensor.to(device) for tensor in given]
         return lambda: both(self.backend, *operands), dict(zip(NORM, want, strict=True))
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """A row of a table for each of `rows` nodes, most of them of few kinds, and its gradient."""
+
+    backend: str
+    rows: int
+    kinds: int
+    width: int
+    tolerance = TOLERANCES[torch.float32]
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend} {self.kinds} kinds of {self.rows} × {self.width}"
+
+    def prepare(self, device: torch.device) -> Prepared:
+        table, grad = _normal(self.kinds, self.width), _normal(self.rows, self.width)
+        kind = (grad[:, 0].abs() * self.kinds / 8).int().clamp_(max=self.kinds - 1)
+
+        def both(backend: str, table: Tensor, kind: Tensor, grad: Tensor) -> list[Tensor]:
+            table = table.clone().requires_grad_()
+            by_kernels = takes_kernels(table, backend)
+            rows = embed(table, kind) if by_kernels else F.embedding(kind, table)
+            return [rows.detach(), *torch.autograd.grad(rows, table, grad)]
+
+        exact = both("torch", table.double(), kind, grad.double())
+        operands = [tensor.to(device) for tensor in (table, kind, grad)]
+        return lambda: both(self.backend, *operands), dict(zip(("X", "dT"), exact, strict=True))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from grant_fast.devices import has_hopper_units
 
 #: The modules that launch the kernels that train and score.
-LAUNCHERS = ("csr", "layer", "norm", "readout", "score", "tail", "wide")
+LAUNCHERS = ("csr", "kinds", "layer", "norm", "readout", "score", "tail", "wide")
 #: Of a kernel's constants, what a table says.
 _SIZES = ("ORDER", "H_IN", "H_OUT", "WIDTH", "WIDTHS", "PLANES", "TRANSPOSE", "RELU_IN", "CODED")
 
@@ -50,11 +50,13 @@ def _ways() -> Iterator[Way]:
     for edges in (2, 4, 8, 16):
         place = "csr.spmm_shape"
         yield Way(f"{place} EDGES={edges}", {}, place, partial(_put, "EDGES", edges))
-    places = [("csr.spmm_shape", "ROWS"), ("norm.norm_shape", "ROWS")]
+    places = [("csr.spmm_shape", "ROWS"), ("norm.norm_shape", "ROWS"), ("kinds.sum_shape", "ROWS")]
     places += [("readout.readout_shape", "NODES"), ("tail.tail_shape", "NODES")]
     for (place, key), factor in product(places, (0.5, 2)):
         yield Way(f"{place} {key}×{factor:g}", {}, place, partial(_scale, key, factor))
-    for place, value in product(("layer.PROGRAMS", "norm.SHARES"), (256, 1024, 2048)):
+    for place, value in product(
+        ("layer.PROGRAMS", "kinds.PROGRAMS", "norm.SHARES"), (256, 512, 1024, 2048)
+    ):
         yield Way(f"{place}={value}", {}, place, partial(_instead, value))
 
 

@@ -10,7 +10,21 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..batches.tiles import SLOTS, TILE
-from . import blocks, csr, fused, hops, layer, norm, readout, score, select, tables, tail, wide
+from . import (
+    blocks,
+    csr,
+    fused,
+    hops,
+    kinds,
+    layer,
+    norm,
+    readout,
+    score,
+    select,
+    tables,
+    tail,
+    wide,
+)
 
 
 class Configuration(NamedTuple):
@@ -273,6 +287,12 @@ def _readouts() -> Iterator[Configuration]:
         yield Configuration(f"κ={order} {width} {dtype}", constants, dtype, usual)
 
 
+def _kinds() -> Iterator[Configuration]:
+    for width, dtype in _ROWS:
+        constants = {"WIDTH": width} | kinds.sum_shape(width)
+        yield Configuration(f"{width} {dtype}", constants, dtype, (width, dtype) == (9, "fp32"))
+
+
 #: Widths of a batch that is normalised: of one block of columns, full or not, and of several.
 _NORMED = (*product((1, 9, 27, 64, 300), ("fp32",)), (27, "bf16"), (64, "fp16"))
 
@@ -369,6 +389,8 @@ _GRAPHS = {
 _CSR = {"p_rowptr": "*i32", "p_col": "*i32", "p_value": "*fp32"}
 _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight": "*fp32"}
 
+_KINDS = {"p_kind": "*i32", "p_partial": "*fp32"}
+
 _NORM = dict.fromkeys(("p_partial", "p_stats", "p_weight", "p_bias", "p_sums"), "*fp32")
 _NORM |= {"p_count": "*i64"}
 
@@ -424,6 +446,7 @@ KERNELS = {
         Kernel(csr.value_grad_rows, (*_value_gradients(),), _CSR | {"p_out": "*fp32"}),
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
         Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
+        Kernel(kinds.sum_by_kind, (*_kinds(),), _KINDS, True),
         Kernel(norm.norm_moments, (*_norms(relu=False),), _NORM),
         Kernel(norm.merge_moments, (*_merges(),), _NORM | {"eps": "fp32"}),
         Kernel(norm.norm_rows, (*_norms(relu=True),), _NORM),

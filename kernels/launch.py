@@ -21,6 +21,7 @@ WARPS = {
     "readout_grad_rows": 1,
     "lay_out_tiles": 1,
     "score_rows": 1,
+    "sum_by_kind": 4,
     **dict.fromkeys(("count_digits", "count_picked", "write_picked"), 4),
     **dict.fromkeys(("norm_moments", "norm_rows", "norm_grad_sums", "norm_grad_rows"), 4),
     **dict.fromkeys(("find_digit", "merge_moments"), 8),

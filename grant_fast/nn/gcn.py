@@ -215,7 +215,7 @@ class FlexGCN(nn.Module):
             and embeds_kinds(self.encoder)
             and graphs.graphs.kinds is not None
         ):  # a few hundred kinds of atoms: embed them, then copy
-            return ops.embed(self.encoder.of_kinds(graphs.graphs), graphs)
+            return ops.embed(self.encoder.of_kinds(graphs.graphs), graphs, self.backend)
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x

@@ -1,6 +1,6 @@
 """The operators: what they mean and what they check.
 
-Whoever computes one is registered beside this module (`tiled.py`, `sparse.py`, `pooled.py`) or in
+Whoever computes one is registered beside this module (`tiled.py`, `sparse.py`, …) or in
 `native/`, with a fake and an autograd formula, so that `torch.compile` takes it whole. The PyTorch
 path in `reference.py` serves every device; `dispatch.py` chooses, and the choice never changes the
 meaning.
@@ -18,7 +18,7 @@ from ..batches import GraphBatch
 from ..batches.edges import BatchAdjacency
 from ..errors import InputError
 from ..indexing import take
-from . import dispatch, pooled
+from . import dispatch, embedded, pooled
 from .sparse import flex_conv_csr, matrix_of
 from .tiled import flex_conv_in_dataset, flex_conv_tiles
 
@@ -253,11 +253,14 @@ def readout(
     return torch.cat([spmm(x, rho, backend) for rho in batch.readout(order, normalize, mean)], 1)
 
 
-def embed(table: Tensor, batch: GraphBatch) -> Tensor:
+def embed(table: Tensor, batch: GraphBatch, backend: str | None = None) -> Tensor:
     """table[kind], [n, h]: one row of `table` for each kind of node (`PackedGraphs.kinds`)."""
     kinds = batch.graphs.kinds
     assert kinds is not None, "the dataset has kinds of nodes"
-    return torch.nn.functional.embedding(take(kinds[1], batch.nodes), table)
+    kind = take(kinds[1], batch.nodes)
+    if dispatch.takes_kernels(table, backend):
+        return embedded.embed(table, kind)
+    return torch.nn.functional.embedding(kind, table)
 
 
 def takes_network(weight: Tensor, adjacency: Adjacency | None, backend: str | None) -> bool:

@@ -96,9 +96,9 @@ def _flex_conv_tiles_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dX, dW, db); one that is not needed is empty. `y` is the output of a layer with a ReLU.
 
-    With `code`, dX is that of the kinds, summed in one order: by torch, which sorts them.
+    With `code`, dX is that of the kinds.
     """
-    from ..kernels import csr, csr_layer, layer, wide
+    from ..kernels import csr, csr_layer, kinds, layer, wide
 
     graphs, (rest, *matrices) = layer.Graphs(*structure[:_GRAPHS]), structure[_GRAPHS:]
     grad, weight = grad.contiguous(), weight.contiguous()
@@ -128,9 +128,7 @@ def _flex_conv_tiles_backward(
             if is_fused(weight):  # whose kernel summed the other rows only
                 db += g.sum(0)
     if needs_dx and index is not None:
-        # Padding rows (`PaddedBatch`) carry kind len(x). `padding_idx` cannot drop it, as it is out
-        # of range: take one row more and cut it off.
-        dx = torch.ops.aten.embedding_dense_backward(dx, index, len(x) + 1, -1, False)[:-1]
+        dx = kinds.sums(dx, index, len(x))  # without padding (`PaddedBatch`), of kind len(x)
     return dx, dw, db
 
 

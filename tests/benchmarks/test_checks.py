@@ -86,6 +86,7 @@ KERNELS = [
     checks.Layer("triton", 70, 70, 2),
     scoring_checks.Readout("triton", 9, 3, True),
     scoring_checks.Norm("triton", 700, 27),
+    scoring_checks.Kinds("triton", 300, 70, 9),
     scoring_checks.EdgeGradients("triton", 5, 9, 2),
     scoring_checks.Scores("triton", Task("binary"), (9, 8), atoms=True),
     scoring_checks.Scores("triton", Task("multiclass", "node", 4), (34, 8)),

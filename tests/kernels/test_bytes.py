@@ -1,9 +1,9 @@
-"""The bytes that the kernels of scoring, CSR, readout and norm move are those that they state."""
+"""The bytes that kernels other than those of layers on bits move are those that they state."""
 
 import pytest
 import torch
 
-from grant_fast.kernels import csr, norm, readout, score, select, tail
+from grant_fast.kernels import csr, kinds, norm, readout, score, select, tail
 from tests.cases import dense_graphs
 from tests.kernels.traffic import SMALL, column_blocks, packed_graphs
 
@@ -119,6 +119,19 @@ def test_the_readout_reads_x_once_and_its_gradient_writes_dx_once(order, traffic
     assert seen.of(grad) == 4 * order * width * b
     assert seen.of(dx) == 4 * width * n
     assert seen.total() == 4 * (width + order) * n + (4 * order * width + 32) * b
+
+
+@pytest.mark.parametrize(("width", "num_kinds"), [(9, 20), (70, 130)])
+def test_the_gradient_by_kind_reads_each_row_once_for_64_kinds(width, num_kinds, traffic):
+    n, shape = 300, kinds.sum_shape(width)
+    dx, kind = torch.randn(n, width), torch.randint(num_kinds, (n,), dtype=torch.int32)
+    columns, blocks = column_blocks(width, shape["BO"]), column_blocks(num_kinds, shape["KINDS"])
+    shares = column_blocks(n, shape["ROWS"])  # so few rows that a share is a block
+    seen = traffic()
+    kinds.sums(dx, kind, num_kinds)
+    assert seen.of(dx) == blocks * 4 * n * width
+    assert seen.of(kind) == blocks * 4 * n * columns
+    assert seen.total() == seen.of(dx) + seen.of(kind) + 4 * num_kinds * width * shares
 
 
 @pytest.mark.parametrize("width", [27, 70])

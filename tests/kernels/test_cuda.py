@@ -23,7 +23,7 @@ from grant_fast.nn import AtomEncoder
 from grant_fast.teaching import loss
 from tests import emulator
 from tests.cases import Case, dense_graphs
-from tests.kernels import test_in_dataset, test_norm, test_score
+from tests.kernels import test_in_dataset, test_kinds, test_norm, test_score
 from tests.kernels.checks import (
     DEVICE_TOLERANCE,
     SIZES,
@@ -136,6 +136,13 @@ def test_the_gradient_of_edge_weights(widths, dtype):
 @pytest.mark.parametrize("width", [1, 9, 27, 64, 300])
 def test_a_batch_is_normalised(width, dtype):
     test_norm.check(torch.randn(3000, width).to(dtype), device=DEVICE, tolerance=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [1, 9, 27, 64, 300])
+def test_the_gradient_of_kinds(width, dtype):
+    kind = torch.randint(201, (3000,)).to(DEVICE)
+    test_kinds.check(torch.randn(3000, width).to(DEVICE, dtype), kind, 200)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,4 @@
-"""Offsets beyond 2^31 in the kernels over CSR, for wide layers, the readout and the norm.
+"""Offsets beyond 2^31 in the kernels over CSR, for wide layers, the readout, kinds and the norm.
 
 What lies far away is computed as what lies near: in sparse files of any size, or rows of huge
 strides.
@@ -8,7 +8,7 @@ import pytest
 import torch
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-from grant_fast.kernels import csr, norm, readout, wide
+from grant_fast.kernels import csr, kinds, norm, readout, wide
 from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs
 from tests.kernels.checks import moved
@@ -90,16 +90,38 @@ def test_nodes_and_rows_of_the_readout(untouched):
     assert torch.equal(dx[FAR:], want)
 
 
-@pytest.mark.interpreted
-def test_rows_and_shares_of_a_norm(untouched, monkeypatch):
-    """The last rows' program alone: the interpreter would not be done with all the others."""
-    first, get = 0, InterpreterBuilder.create_get_program_id
+@pytest.fixture
+def at(monkeypatch):
+    """Programs count from there: the interpreter would not be done with all that come before."""
+    first, get = [0], InterpreterBuilder.create_get_program_id
 
     def shifted(builder, axis):
         i = get(builder, axis)
-        return TensorHandle(i.data + first, i.dtype) if axis == 0 else i
+        return TensorHandle(i.data + first[0], i.dtype) if axis == 0 else i
 
     monkeypatch.setattr(InterpreterBuilder, "create_get_program_id", shifted)
+    return lambda program: first.__setitem__(0, program)
+
+
+@pytest.mark.interpreted
+def test_rows_and_shares_of_a_gradient_by_kind(untouched, at):
+    near, kind = torch.randn(32, 64), torch.randint(5, (32,), dtype=torch.int32)
+    want, first = kinds.sums(near, kind, 5), FAR // 32
+    dx, partial = untouched(torch.float32, FAR + 32, 64), untouched(torch.float32, first + 1, 5, 64)
+    dx[FAR:], where = near, untouched(torch.int32, FAR + 32)
+    where[FAR:] = kind
+    at(first)
+    sizes, shape = (FAR + 32, 5, 32), kinds.sum_shape(64)
+    kinds.launch(
+        kinds.sum_by_kind, (1, 1, 2), dx, where, partial, *sizes,
+        written=(partial,), WIDTH=64, PRECISION="ieee", **shape,
+    )  # fmt: skip
+    assert torch.equal(partial[-1], want)
+
+
+@pytest.mark.interpreted
+def test_rows_and_shares_of_a_norm(untouched, at):
+    """The last rows' program alone."""
     rows = {"WIDTH": 64, "ROWS": 32, "BLOCK": 64}
     weight, bias = torch.rand(64), torch.randn(64)
     stats, sums = torch.rand(3, 64), torch.zeros(2, 64)  # or they were of another number of rows
@@ -124,6 +146,7 @@ def test_rows_and_shares_of_a_norm(untouched, monkeypatch):
     for there, here in zip(far[:2], near, strict=False):
         there[FAR:] = here
     first = FAR // 32
+    at(first)
     got = run(*far, untouched(torch.float32, first + 1, 2, 64))
     for there, here in zip(got, want, strict=True):
         assert torch.equal(there, here)

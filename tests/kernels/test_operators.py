@@ -10,7 +10,7 @@ from torch.library import opcheck
 from grant_fast import FlexGCN, ops
 from grant_fast.batches import GraphBatch
 from grant_fast.indexing import take
-from grant_fast.ops import normed, operators, pooled, sparse, tiled
+from grant_fast.ops import embedded, normed, operators, pooled, sparse, tiled
 from grant_fast.ops.registration import Operator
 from grant_fast.ops.tiled import structure
 from tests.cases import Case, dense_graphs
@@ -85,6 +85,16 @@ def flex_conv_tiles_backward_of_kinds() -> tuple[Any, ...]:
     return grad, table.detach(), *kinds, y, weight, True, *rest
 
 
+def embed() -> tuple[Any, ...]:
+    table, _, kind = kinds_of_nodes(some_batch())
+    return table, kind
+
+
+def embed_backward() -> tuple[Any, ...]:
+    _, _, kind = kinds_of_nodes(some_batch())
+    return torch.randn(5, len(kind)).T, kind, 4
+
+
 def readout() -> tuple[Any, ...]:
     batch = some_batch()
     return *leaves(batch), batch.graphs.pool_weights(3, True, True), *batch.segments
@@ -119,6 +129,8 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
         flex_conv_tiles_of_kinds,
         flex_conv_tiles_backward,
         flex_conv_tiles_backward_of_kinds,
+        embed,
+        embed_backward,
         readout,
         readout_backward,
         batch_norm,
@@ -129,7 +141,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 OPERATORS = {
     value.name: value
-    for module in (normed, operators, pooled, sparse, tiled)
+    for module in (embedded, normed, operators, pooled, sparse, tiled)
     for value in vars(module).values()
     if isinstance(value, Operator)
 }

@@ -9,6 +9,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from grant_fast import ops, select_graphs
 from grant_fast.adjacency import Adjacency
+from grant_fast.kernels import kinds
 from tests.cases import Case, dense_graphs
 
 pytestmark = pytest.mark.interpreted
@@ -74,6 +75,13 @@ def test_a_layer_over_csr_that_learns_its_edge_weights(width, pointers):
 def test_a_readout(pointers):
     batch = dense_graphs((3, 40, 9), 5).batch(slice(None))
     check(lambda x: ops.readout(x, batch, 3, True, True, "triton"), pointers, batch.x)
+
+
+def test_a_gradient_by_kind(pointers):
+    kind = torch.arange(50) % 7
+    dx = torch.randn(50, 9)
+    assert torch.equal(kinds.sums(shifted(dx), kind, 7), kinds.sums(dx, kind, 7))
+    assert not [pointer for pointer in pointers if pointer % 16]
 
 
 def test_a_choice_of_graphs(pointers):
