@@ -1,6 +1,8 @@
 """The errors a user can cause, each with the culprit and the remedy in one line."""
 
 import importlib
+import shlex
+import sys
 from collections.abc import Sequence
 from numbers import Integral
 from types import ModuleType
@@ -46,6 +48,15 @@ def short(text: str, most: int = 80) -> str:
 def few(names: Sequence[str], most: int = 3) -> str:
     """The first of them, for a message: "a, b, c, …"."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def typed(*words: str) -> str:
+    """A command, or a part of one, as the system's shell wants it typed."""
+    if sys.platform == "win32":
+        import subprocess
+
+        return subprocess.list2cmdline(words)
+    return shlex.join(words)
 
 
 def require(module: str, extra: str) -> ModuleType:

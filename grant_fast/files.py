@@ -31,6 +31,7 @@ _FOREIGN = {
 }
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks, which Excel's Unicode text begins with
 _TO_LOCK = 60  # seconds: far more than pass between a file's making and its locking
+_TO_SCAN = 2  # seconds
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
@@ -46,7 +47,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             disk is full.
     """
     target = check_writable(path)
-    _remove_abandoned(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     handle = None
     try:  # an interrupt may come as soon as there is a file
@@ -59,20 +59,50 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         if sys.platform != "win32":  # which replaces no open file
             handle = os.open(temporary, os.O_RDONLY)
             _is_taken(handle)  # from now on by this process
+            if _can_be_written(temporary):
+                _remove_abandoned(target)
+            else:  # as on a Windows share (SMB), whose locks keep out all other handles
+                locked, handle = handle, None
+                os.close(locked)
         yield temporary
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         with suppress(OSError):  # it is new, or lies where nobody changes them
             shutil.copymode(target, temporary)
-        os.replace(temporary, target)
+        _replace(temporary, target)
     except OSError as error:
         remedy = "; free some space" if error.errno in FULL else ""
+        if sys.platform == "win32" and isinstance(error, PermissionError):
+            remedy = "; close it in other programs"
         raise InputError(f"cannot write {target}: {error.strerror or error}{remedy}") from error
     finally:
         if handle is not None:
             os.close(handle)
         with suppress(OSError):
             temporary.unlink()
+
+
+def _can_be_written(path: Path) -> bool:
+    """Whether a file that this process has locked can be written through another handle."""
+    try:
+        with open(path, "r+b", buffering=0) as file:
+            file.write(b"\0")
+            file.truncate(0)
+    except PermissionError:
+        return False
+    return True
+
+
+def _replace(temporary: Path, target: Path) -> None:
+    """`os.replace`, tried for a while: on Windows a virus scanner may be reading one of them."""
+    until = time.monotonic() + (_TO_SCAN if sys.platform == "win32" else 0)
+    while True:
+        try:
+            return os.replace(temporary, target)
+        except PermissionError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
 
 
 def _remove_abandoned(target: Path) -> None:
@@ -136,6 +166,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
         InputError: the folder is missing or not writable, `path` is a folder or a device.
     """
     target = Path(os.path.realpath(path))  # a link stays a link, to the new content
+    check_name(target)
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder; give a file name")
     if target.exists() and not target.is_file():
@@ -147,6 +178,17 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write {target}: you may not write to {folder}; give another one")
     return target
+
+
+def check_name(path: str | Path) -> None:
+    """Refuse a name that cannot be written down, in a run's settings for one (InputError)."""
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the name {name!r} is not UTF-8: rename the file or folder, or give another one"
+        ) from error
 
 
 @contextmanager

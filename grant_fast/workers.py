@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -44,7 +45,8 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     # Forking a process in which torch runs threads may deadlock: start fresh ones.
     fresh = get_context("spawn")
     end, held = fresh.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, fresh, _watch_for, (end,))
+    most = 61 if sys.platform == "win32" else workers  # as many as it can wait for
+    pool = ProcessPoolExecutor(min(workers, most), fresh, _watch_for, (end,))
     jobs = zip(*columns, strict=False)
     try:
         with _without_interrupts():  # these start the processes

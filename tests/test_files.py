@@ -2,16 +2,25 @@
 
 import csv
 import errno
+import fcntl
 import gzip
 import os
 import subprocess
 import sys
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
 
-from grant_fast.errors import InputError, MissingExtraError, require
-from grant_fast.files import alone_in, atomic_path, atomic_write_csv, atomic_write_text
+from grant_fast.errors import InputError, MissingExtraError, require, typed
+from grant_fast.files import (
+    alone_in,
+    atomic_path,
+    atomic_write_csv,
+    atomic_write_text,
+    check_writable,
+)
+from grant_fast.training.folder import check_free
 
 
 def test_text_is_written_with_ordinary_permissions(tmp_path):
@@ -203,3 +212,66 @@ def test_a_csv_is_written_row_by_row_and_whole_or_not_at_all(tmp_path, name):
     with pytest.raises(KeyError):
         atomic_write_csv(path, ["n", "text"], rows(True))
     assert path.read_bytes() == whole and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
+def test_on_a_drive_whose_locks_shut_out_all_other_handles_files_are_written(tmp_path, monkeypatch):
+    """As on Windows' shares, mounted by Linux; nothing says there which files are abandoned."""
+    locked, flock, close, opened = set(), fcntl.flock, os.close, open
+
+    def lock(handle, kind):
+        flock(handle, kind)
+        locked.add(handle)
+
+    def unlock(handle):
+        locked.discard(handle)
+        close(handle)
+
+    def refusing(path, mode="r", *rest, **named):
+        if locked and mode != "r":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, mode, *rest, **named)
+
+    (other := tmp_path / ".a.txt.0123abcd").write_text("another process writes to it")
+    monkeypatch.setattr(fcntl, "flock", lock)
+    monkeypatch.setattr(os, "close", unlock)
+    monkeypatch.setattr("builtins.open", refusing)
+    atomic_write_text(tmp_path / "a.txt", "new")
+    monkeypatch.undo()
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "a.txt"]
+
+
+def test_on_windows_a_file_that_is_being_read_is_replaced_later(tmp_path, monkeypatch):
+    tries, replace = [], os.replace
+
+    def busy(*paths):
+        tries.append(paths)
+        if len(tries) < 3:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        replace(*paths)
+
+    monkeypatch.setattr("grant_fast.files.os.replace", busy)
+    with pytest.raises(InputError, match=r"cannot write .*a\.txt: Permission denied$"):
+        atomic_write_text(tmp_path / "a.txt", "new")
+    monkeypatch.setattr("sys.platform", "win32")
+    atomic_write_text(tmp_path / "a.txt", "new")
+    assert len(tries) == 3 and os.listdir(tmp_path) == ["a.txt"]
+    tries[:] = []
+    monkeypatch.setattr("grant_fast.files._TO_SCAN", 0)
+    with pytest.raises(InputError, match="Permission denied; close it in other programs"):
+        atomic_write_text(tmp_path / "a.txt", "new")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode there")
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    for refuse in (check_writable, partial(check_free, resume=False, overwrite=False)):
+        with pytest.raises(InputError, match=r"a\\udcff' is not UTF-8: rename the file or"):
+            refuse(tmp_path / "a\udcff")
+
+
+def test_commands_are_typed_as_the_system_wants_them(monkeypatch):
+    words = "grant-fast", "train", "C:\\my data\\a.csv", "-o", "runs\\a"
+    assert typed(*words) == "grant-fast train 'C:\\my data\\a.csv' -o 'runs\\a'"
+    monkeypatch.setattr("sys.platform", "win32")
+    assert typed(*words) == 'grant-fast train "C:\\my data\\a.csv" -o runs\\a'

@@ -15,6 +15,21 @@ from grant_fast.workers import cores, share_out
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 
+
+def test_windows_waits_for_61_processes_at_most(monkeypatch):
+    class Started(Exception):
+        pass
+
+    def start(count, *_):
+        raise Started(count)
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", start)
+    for platform, count in (("linux", 80), ("win32", 61)):
+        monkeypatch.setattr("sys.platform", platform)
+        with pytest.raises(Started, match=f"^{count}$"):
+            next(share_out(80, abs, [1]))
+
+
 #: Prints the two processes that work, and works until it is ended. They take jobs in pairs, so that
 #: neither does both; a job that was begun leaves a file.
 ENDLESS = """

@@ -2,12 +2,11 @@
 
 import dataclasses
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, few
+from ..errors import InputError, few, typed
 from ..training.config import RunConfig
 from .messages import report_skipped
 from .terminal import say
@@ -67,7 +66,7 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
         names = few([repr(name) for name in dataset.left_out])
         say(f"left out of the targets, as some cells are no numbers, or all are empty: {names}")
     if (name := dataset.says_parts) is not None:
-        option = f"--split-column {shlex.quote(name)}"
+        option = f"--split-column {typed(name)}"
         say(f"column {name!r} says train and test, and is not used: {option} would split by it")
     return dataset
 
@@ -75,7 +74,7 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
 def command() -> str:
     """This command, as one would give it in an empty folder."""
     words = [word for word in sys.argv[1:] if word not in ("--overwrite", "--resume")]
-    return shlex.join(["grant-fast", *words])
+    return typed("grant-fast", *words)
 
 
 def again() -> str:

@@ -130,9 +130,17 @@ def _here() -> Iterator[None]:
         os.getcwd()
         yield
     except FileNotFoundError as error:
-        if error.filename is not None:
+        if error.filename is not None or _is_there():
             raise
         raise InputError("the current folder was deleted: go to another one (cd)") from error
+
+
+def _is_there() -> bool:
+    """Whether the current folder is."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
 
 
 def _is_of_output(error: OSError) -> bool:

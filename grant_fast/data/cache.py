@@ -18,16 +18,18 @@ def cache_folder() -> Path:
     """Where this package may keep what it can make again: `$XDG_CACHE_HOME/grant_fast`.
 
     By default `~/.cache/grant_fast`, on macOS `~/Library/Caches/grant_fast`, on Windows
-    `%LOCALAPPDATA%\\grant_fast`.
+    `%LOCALAPPDATA%\\grant_fast`. InputError where there is no home.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(given):  # a relative one is to be ignored, says the XDG specification
         return Path(given) / "grant_fast"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "grant_fast"
     if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
         return Path(os.environ["LOCALAPPDATA"]) / "grant_fast"
-    return Path.home() / ".cache" / "grant_fast"
+    try:
+        home = Path.home()
+    except RuntimeError as error:  # of a container's user that nobody knows
+        raise InputError("there is no home folder: set XDG_CACHE_HOME to a folder") from error
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "grant_fast"
 
 
 def cached_graphs(

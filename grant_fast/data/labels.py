@@ -2,14 +2,13 @@
 
 import math
 import re
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, typed
 from ..tasks import Task
 from .infer import class_numbers
 from .sheet import Sheet, listed
@@ -212,7 +211,7 @@ def _no_numbers(
 ) -> str:
     """Why words cannot be a target, or not beside these others, and what can be done."""
     numbers = [sheet.names[i] for i in columns if is_of_numbers(sheet.column(i))]
-    instead = " ".join(f"--target {shlex.quote(n)}" for n in numbers) or "another --target"
+    instead = " ".join(f"--target {typed(n)}" for n in numbers) or "another --target"
     where = f"{sheet.path} column {name!r}"
     if measured := [word for word in words if _MEASURED.match(word)]:
         return (
@@ -229,7 +228,7 @@ def _no_numbers(
         )
     return (
         f"{where} holds classes in words ({listed(words, 3)}), which are learned alone: choose "
-        f"--target {shlex.quote(name)}, or {instead}"
+        f"--target {typed(name)}, or {instead}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 from ..devices import usual_tensors
 from ..errors import InputError, whole_number
-from ..files import check_local, closest
+from ..files import check_local, check_name, closest
 from ..graphs import PackedGraphs
 from ..graphs.arrays import GraphArrays
 from ..tasks import Kind, Task
@@ -120,8 +120,7 @@ def load_dataset(
             'PyG\'s, or PackedGraphs.from_smiles(df["smiles"].tolist(), df[["y"]].to_numpy())'
         )
     name = os.fspath(source)
-    if any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise InputError(f"the name {name!r} is not UTF-8: rename the file")
+    check_name(name)
     check_local(name)
     path = Path(name)
     reading = Reading(workers, progress, edge_attr)

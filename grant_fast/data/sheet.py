@@ -3,13 +3,12 @@
 import csv
 import io
 import re
-import shlex
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError, short
+from ..errors import InputError, short, typed
 from ..files import closest, read_text
 
 #: What may stand between cells.
@@ -61,7 +60,7 @@ class Sheet(NamedTuple):
             )
         others = [name for i, name in enumerate(self.names) if i not in besides]
         near = closest(column, others)
-        hint = f"did you mean {option} {shlex.quote(near)}, of" if near else f"give {option} one of"
+        hint = f"did you mean {option} {typed(near)}, of" if near else f"give {option} one of"
         raise InputError(f"{self.path} has no column called {column!r}: {hint} {listed(others)}")
 
     def check_rows(self) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, typed
 from ..files import read_text, unzipped_name
 from .labels import classes_of, is_of_classes, is_of_numbers, numbers_of
 from .sdf import read_sdf
@@ -228,7 +227,7 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
     hint = ""
     like = [name for name in names if "smiles" in name.lower()]
     if len(like) == 1 < len(names):
-        hint = f"; did you mean --smiles-column {shlex.quote(like[0])}?"
+        hint = f"; did you mean --smiles-column {typed(like[0])}?"
     elif not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
         hint = "; or, since row 1 looks like data, add a line of column names above it"
         if len(names) == 1:  # of a SMILES, or a SMILES and a name
@@ -292,7 +291,7 @@ def _target_positions(
             (only,) = either
             rest = listed([names[i] for i in others if i != only], 3)
             raise InputError(
-                f"{path} has several columns {beside}: give --target {shlex.quote(names[only])} "
+                f"{path} has several columns {beside}: give --target {typed(names[only])} "
                 f"(the cells of {rest} are neither all numbers nor classes)"
             )
         for i in either:  # of those called alike none can be chosen

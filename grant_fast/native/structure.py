@@ -23,7 +23,7 @@ MAX_NODES = 4096
 #: tile, and products of all rows at once are faster: `dense`'s, or PyTorch's.
 MAX_WIDTH = 320
 NOT_COMPILED = (
-    "not compiled: where there is a C compiler, pip install --force-reinstall --no-deps . in the "
+    "not compiled: where there is GCC or Clang, pip install --force-reinstall --no-deps . in the "
     "folder of the sources, then work in another folder (in that one, Python finds the sources)"
 )
 #: Rows of a part, the unit of work of a thread; and how many parts there are at most.

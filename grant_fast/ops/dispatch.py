@@ -105,10 +105,18 @@ def choose(
 
     Args:
         x: the features, or what has their dtype and device.
+
+    Raises:
+        InputError: as `takes_kernels`; or nobody computes on such a device.
     """
     setting = _chosen(backend)[1]
     if setting == "reference":
         return Choice("reference", _SAYS_SO)
+    if x.device.type == "mps":
+        raise InputError(
+            "PyTorch has no sparse products on an Apple GPU (mps): move the model and the graphs "
+            "to the CPU"
+        )
     if takes_kernels(x, backend):
         bits = isinstance(adjacency, BatchAdjacency) and adjacency.batch.tiles is not None
         return Choice("tiles" if bits else "csr")

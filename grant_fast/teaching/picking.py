@@ -50,6 +50,8 @@ def pick(
         seed, epoch: for dealing and drawing.
         counts: the scores' histogram, where a kernel made one.
     """
+    if scores.device.type not in ("cpu", "cuda"):  # Apple's has no float64
+        scores, counts = scores.cpu(), None
     size, device = len(scores), scores.device
     if mode == "global":
         return Picked(select_graphs(scores, m, counts=counts).cpu())

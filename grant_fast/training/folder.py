@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError, few
-from ..files import atomic_write_text, closest
+from ..files import atomic_write_text, check_name, closest
 from .checkpoints import load_checkpoint, save_checkpoint, taken_from
 from .config import MEMORY, RunConfig
 from .records import METRICS_FILE, RESULT_FILE, is_finished, write_history
@@ -90,6 +90,7 @@ def check_free(
     among the files of a run or the reverse, nor over what is not ours, the source of the data above
     all (InputError)."""
     check_flags(resume, overwrite)
+    check_name(Path(os.path.abspath(out)))
     if resume:
         check_whole(out)
     for path in (out, *out.parents):

@@ -1,6 +1,5 @@
 """The network of a finished (or interrupted) run, and what it answers."""
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ..data.dataset import Dataset
 from ..data.progress import track
 from ..data.smiles import are_pyg_features
 from ..devices import usual_tensors
-from ..errors import InputError
+from ..errors import InputError, typed
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task, fits, measured
@@ -206,4 +205,4 @@ def resuming(folder: Path, config: RunConfig) -> str:
     """The command that takes up a run, ended or not."""
     if config.source.startswith(MEMORY):
         return "train(…, resume=True) in Python"
-    return shlex.join(["grant-fast", "train", "--resume", "-o", str(folder)])
+    return typed("grant-fast", "train", "--resume", "-o", str(folder))

@@ -39,6 +39,14 @@ def test_a_deleted_folder_is_named(tmp_path, monkeypatch):
         assert "the current folder was deleted: go to another one" in fails("train", *SMALL)
 
 
+def test_a_missing_folder_for_temporary_files_is_not_taken_for_a_deleted_one(monkeypatch):
+    def missing(*_):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("grant_fast.cli.commands.train.load", missing)
+    assert "error: [Errno 2] No usable temporary directory found in" in fails("train", *SMALL)
+
+
 @pytest.mark.parametrize(
     ("function", "file"),
     [("pathlib.Path.write_bytes", "last.pt"), ("os.fsync", "config.json")],

@@ -37,6 +37,16 @@ def test_a_generated_set_is_drawn_once_and_is_the_same_from_the_file(folder):
     assert len(list(folder.iterdir())) == 2
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(InputError, match="there is no home folder: set XDG_CACHE_HOME to a folder"):
+        cache_folder()
+
+
 def test_small_sets_are_not_kept(folder):
     load_dataset("gen-reg", num_graphs=9, progress=False)
     assert not folder.exists()

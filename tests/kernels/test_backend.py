@@ -133,7 +133,7 @@ def test_explain_takes_what_the_model_takes(pool):
         (
             torch.float32,
             False,
-            "the CPU kernels were not compiled: where there is a C compiler, pip",
+            "the CPU kernels were not compiled: where there is GCC or Clang, pip",
         ),
         (torch.float64, True, "x is torch.float64, not float32"),
         (torch.float32, True, "the graphs are no GraphBatch, and PyG's tensors"),

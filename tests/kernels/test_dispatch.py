@@ -48,6 +48,14 @@ def test_an_impossible_choice_says_why(case):
         ops.flex_conv(x.double(), weight.double(), bias.double(), adjacency, backend="triton")
 
 
+def test_an_apple_gpu_is_refused(case):
+    _, weight, bias, adjacency = layer_arguments(case)
+    there = SimpleNamespace(device=SimpleNamespace(type="mps"))
+    with pytest.raises(InputError, match=r"on an Apple GPU \(mps\): move the model and the graphs"):
+        dispatch.choose(there, weight, bias, adjacency, "auto")
+    assert dispatch.choose(there, weight, bias, adjacency, "reference").who == "reference"
+
+
 @pytest.mark.parametrize("kind", ["loose", "weighted", "wide", "deep"])
 def test_kernels_take_every_kind_of_layer(kind):
     graphs = Case().graphs if kind == "weighted" else dense_graphs((3, 40, 0, 9, 200), 5)

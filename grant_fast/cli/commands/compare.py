@@ -1,14 +1,13 @@
 """`grant-fast compare`."""
 
 import dataclasses
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import InputError
+from ...errors import InputError, typed
 from ...files import unzipped_name
 from ...training.config import ARMS, ON_REQUEST, RunConfig
 from ...training.defaults import config_of, given_of
@@ -134,7 +133,7 @@ def _anew(config: RunConfig, dataset: Any, out: Path, arms: Sequence[str], seeds
     words = ["grant-fast", "compare", config.source, *as_options(given)]
     if chosen != _TEACHERS:
         words += ["--arm", ",".join(chosen)]
-    return shlex.join([*words, "--seeds", str(seeds), "-o", str(out)])
+    return typed(*words, "--seeds", str(seeds), "-o", str(out))
 
 
 def _not_shown(there: list[tuple[str, int]], runs: list["Run"]) -> list[str]:

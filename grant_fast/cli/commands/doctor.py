@@ -25,7 +25,8 @@ def doctor(
 
     checks = examine()
     for check in checks:
-        print(f"{ {None: ' ', True: '✓', False: '✗'}[check.ok] } {check.name:<28} {check.detail}")
+        mark = {None: "", True: "ok", False: "NO"}[check.ok]
+        print(f"{mark:<2} {check.name:<28} {check.detail}")
     sound = all(check.ok is not False for check in checks)
     if compile_kernels:
         print()
