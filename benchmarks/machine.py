@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,10 +21,11 @@ def describe(device: torch.device) -> dict[str, Any]:
     """Name, size and settings of the device, and the versions of what runs on it."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
+        versions[package] = None
+        for name in (package, f"{package}-rocm", f"pytorch-{package}-rocm"):  # Triton's for AMD
+            with suppress(PackageNotFoundError):
+                versions[package] = version(name)
+                break
     count = torch.get_num_threads()
     threads = f"{count} thread{'s' * (count > 1)}"
     out: dict[str, Any] = {"name": f"{cpu_name()}, {threads}", "versions": versions}
@@ -34,7 +36,9 @@ def describe(device: torch.device) -> dict[str, Any]:
             "name": found.name,
             "memory bytes": found.total_memory,
             "multiprocessors": found.multi_processor_count,
-            "capability": f"{found.major}.{found.minor}",
+            "capability": found.gcnArchName
+            if torch.version.hip
+            else f"{found.major}.{found.minor}",
             "runtime": torch.version.cuda or torch.version.hip,
             "nvidia-smi": _smi(),
         }

@@ -359,7 +359,10 @@ def add_to(
     p_sum, b_sum, i_in, i_col, m_more,
     H_IN: tl.constexpr, H_OUT: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """Add a block of dW_k to what is there, or (not m_more) put it there."""
+    """Add a block of dW_k to what is there, or (not m_more) put it there.
+
+    On AMD another thread may have put it there: between two of these there has to be a barrier.
+    """
     o = i_in * BI + tl.arange(0, BI)
     m = ((o < H_IN) & m_more) != 0  # triton 3.9's interpreter has made integers of the booleans
     b_sum += load_block(p_sum, o, m, i_col, H_OUT, BO)

@@ -4,6 +4,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -59,33 +60,35 @@ class Check:
     detail: str
 
 
-def examine() -> list[Check]:
-    """Versions, devices, and checks that compute something on every device there is."""
-    checks = [Check(None, "python", platform.python_version())]
+def examine() -> Iterator[Check]:
+    """Versions, devices, and checks that compute something on every device there is; each at once,
+    as a broken device may end the process."""
+    yield Check(None, "python", platform.python_version())
     for package, purpose in _PACKAGES.items():
-        checks.append(Check(None, package, _version(package, purpose)))
+        yield Check(None, package, _version(package, purpose))
     threads = torch.get_num_threads()
-    checks.append(Check(None, "cpu", f"{threads} thread{'s' * (threads != 1)}"))
-    checks.append(Check(None, "cpu kernels", _BUILDS[native.build()]))
+    yield Check(None, "cpu", f"{threads} thread{'s' * (threads != 1)}")
+    yield Check(None, "cpu kernels", _BUILDS[native.build()])
     names = ["cpu"]
     for index in range(torch.cuda.device_count()):
         names.append(f"cuda:{index}")
-        checks.append(Check(None, names[-1], torch.cuda.get_device_name(index)))
-    checks.append(Check(None, "a model runs on", str(resolve_device("auto"))))
+        yield Check(None, names[-1], torch.cuda.get_device_name(index))
+    yield Check(None, "a model runs on", str(resolve_device("auto")))
     for name in names:
         remedy = "reinstall torch for this machine, or use --device cpu"
         backend = None  # what the environment says; but "triton" is said of the GPUs, if any
         if name == "cpu" and len(names) > 1 and os.environ.get(ENVIRONMENT) == "triton":
             backend = "auto"
-        checks.append(_check(f"FlexGCN on {name}", partial(_compute, name, backend), remedy))
-        if not checks[-1].ok:  # nothing else would work there
+        check = _check(f"FlexGCN on {name}", partial(_compute, name, backend), remedy)
+        yield check
+        if not check.ok:  # nothing else would work there
             continue
-        checks += _paths(name, backend)
+        yield from _paths(name, backend)
         if why_not(torch.empty(1, device=name)) is None:
             remedy = f"leave them off, which is the default ({ENVIRONMENT}=auto)"
-            checks.append(_check(f"Triton kernels on {name}", partial(_kernels, name), remedy))
+            yield _check(f"Triton kernels on {name}", partial(_kernels, name), remedy)
     remedy = "set TMPDIR to a writable folder with room"
-    return [*checks, _check("checkpoint written and read", _round_trip, remedy)]
+    yield _check("checkpoint written and read", _round_trip, remedy)
 
 
 def compiled_kernels() -> Iterator[tuple[str, bool]]:
@@ -124,20 +127,18 @@ def compiled_kernels() -> Iterator[tuple[str, bool]]:
 
 
 def _version(package: str, purpose: str | None) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing" if purpose is None else f"not installed ({purpose})"
+    for name in (package, f"{package}-rocm", f"pytorch-{package}-rocm"):  # as Triton's for AMD
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return "missing" if purpose is None else f"not installed ({purpose})"
 
 
-def _paths(device: str, backend: str | None) -> list[Check]:
+def _paths(device: str, backend: str | None) -> Iterator[Check]:
     """Who computes the layers of a usual model on `device`."""
     model = FlexGCN(3, [27, 18, 18], 1, orders=[4, 3, 2, 2], backend=backend).to(device)
     lines = explain(model, _two_graphs().to(device).batch([0, 1]))
-    return [
-        Check(None, f"usual layers on {device}" if not i else "", line)
-        for i, line in enumerate(lines)
-    ]
+    for i, line in enumerate(lines):
+        yield Check(None, f"usual layers on {device}" if not i else "", line)
 
 
 def _check(name: str, run: Callable[[], str], remedy: str) -> Check:

@@ -137,7 +137,15 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     """Where a device's work is recorded; for each stream that it sees, cuBLAS keeps its memory."""
-    return torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)
+    if torch.version.hip is not None:
+        # There each thread has a handle to the BLAS for each stream, which cannot be made while it
+        # is recorded: this one's, and the one's that computes gradients.
+        with torch.cuda.device(device), torch.cuda.stream(stream), torch.enable_grad():
+            weight = torch.ones(16, 16, device=device, requires_grad=True)
+            nn.functional.linear(weight, weight).sum().backward()
+        stream.synchronize()
+    return stream
 
 
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:

@@ -1,9 +1,10 @@
 """What works on a machine, and what does not."""
 
 import re
+from importlib.metadata import PackageNotFoundError
 
 import grant_fast
-from grant_fast.cli.doctor import _kernels
+from grant_fast.cli.doctor import _kernels, _version
 from tests.cli.runs import run
 
 
@@ -66,3 +67,15 @@ def test_doctor_says_what_is_broken_and_how_to_mend_it(full_disk):
     assert result.exit_code == 1
     assert "NO checkpoint written and read" in result.stdout
     assert "No space left on device; free some space" in result.stdout
+
+
+def test_tritons_build_for_amd_is_found(monkeypatch):
+    def version(name):
+        if name != "triton-rocm":
+            raise PackageNotFoundError
+        return "3.5.1"
+
+    monkeypatch.setattr("grant_fast.cli.doctor.version", version)
+    assert _version("triton", "comes with GPU builds of torch") == "3.5.1"
+    assert _version("rdkit", "SMILES") == "not installed (SMILES)"
+    assert _version("torch", None) == "missing"

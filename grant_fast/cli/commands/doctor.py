@@ -23,11 +23,11 @@ def doctor(
     """Show what is installed, what works here, and what computes a typical model."""
     from ..doctor import compiled_kernels, examine
 
-    checks = examine()
-    for check in checks:
+    sound = True
+    for check in examine():
         mark = {None: "", True: "ok", False: "NO"}[check.ok]
-        print(f"{mark:<2} {check.name:<28} {check.detail}")
-    sound = all(check.ok is not False for check in checks)
+        print(f"{mark:<2} {check.name:<28} {check.detail}", flush=True)
+        sound &= check.ok is not False
     if compile_kernels:
         print()
         for line, passed in compiled_kernels():
