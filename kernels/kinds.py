@@ -20,12 +20,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..graphs.kinds import MOST_KINDS
 from .launch import cdiv, hop_precision, launch
 from .tile import add_sources, load_block, sources, store_block
 
 #: Programs that share the work: about eight a multiprocessor.
 PROGRAMS = 1024
+#: Kinds that are compared with every row; more are sorted.
+MOST = 1024
 LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 
@@ -72,14 +73,14 @@ def sum_shape(width: int) -> dict[str, int]:
 def sums(dx: Tensor, kind: Tensor, num_kinds: int) -> Tensor:
     """dTable [num_kinds, h] in the dtype of `dx`.
 
-    Of a kind with a row that is not finite it is NaN. Of more kinds than `MOST_KINDS` each has few
+    Of a kind with a row that is not finite it is NaN. Of more kinds than `MOST` each has few
     rows: PyTorch sorts them.
 
     Args:
         dx: [n, h], contiguous.
         kind: [n] integers; rows of kind num_kinds are left out, and may hold anything.
     """
-    if num_kinds > MOST_KINDS:
+    if num_kinds > MOST:
         # The kind that counts nowhere is out of range for `padding_idx`: a row more, and cut off.
         return torch.ops.aten.embedding_dense_backward(dx, kind, num_kinds + 1, -1, False)[:-1]
     (rows, width), shape = dx.shape, sum_shape(dx.shape[1])

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from grant_fast import FlexGCN, PackedGraphs
-from grant_fast.graphs.kinds import MOST_KINDS
 from grant_fast.kernels import kinds
 from grant_fast.nn import AtomEncoder
 from tests.cases import dense_graphs
@@ -47,7 +46,7 @@ def test_nothing_to_sum(sizes):
 
 
 def test_many_kinds():
-    many = MOST_KINDS + 1
+    many = kinds.MOST + 1
     check(torch.randn(3000, 5), torch.randint(many + 1, (3000,)), many)
 
 
