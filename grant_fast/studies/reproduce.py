@@ -21,7 +21,7 @@ from .conventions import published_metric
 from .recipe import Recipe
 from .report import FULL, Spread
 
-# Of the paper's tables, what can be run cheaply in the same harness: network and arm.
+# What can be run cheaply in the same harness, of the paper's tables and beside: network and arm.
 BASELINES = {
     "gcn": ("gcn", FULL),
     "gcn-virtual-node": ("gcn-virtual-node", FULL),

@@ -117,7 +117,7 @@ def residual(pred: Tensor, y: Tensor | None, task: Task, kind: ResidualKind = "g
     Args:
         pred, y, task: as in `loss`.
         kind: "gradient", or "raw" for f − y of the raw outputs whatever the task, which is how the
-            paper's published code scores classification; only for runs that repeat it.
+            paper's published code scores classes of graphs; only for runs that repeat it.
 
     Returns:
         `[rows, task.num_outputs]`, float32 (float64 for float64 predictions).
