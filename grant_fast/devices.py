@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,17 +24,36 @@ def usual_tensors(make: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(make)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        usual = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)
         # Every call of PyTorch's functions goes through such a context, at a microsecond each.
         elsewhere = torch.get_default_device().type != "cpu"
-        try:
-            with torch.device("cpu") if elsewhere else nullcontext():
-                return make(*args, **kwargs)
-        finally:
-            torch.set_default_dtype(usual)
+        with _FLOAT32, torch.device("cpu") if elsewhere else nullcontext():
+            return make(*args, **kwargs)
 
     return run
+
+
+class _Float32:
+    """float32 as the default dtype, which is one for all threads: the last of those that leave puts
+    back what the first one found."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, torch.float32
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.get_default_dtype()
+            self._inside += 1
+            torch.set_default_dtype(torch.float32)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.set_default_dtype(self._before)
+
+
+_FLOAT32 = _Float32()
 
 
 def indexed(device: torch.device | str) -> torch.device:

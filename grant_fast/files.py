@@ -137,6 +137,14 @@ def _is_taken(handle: int) -> bool | None:
     return False
 
 
+def _let_go(handle: int) -> None:
+    """Unlock what this process has locked: to close it would leave it to those it has forked."""
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+
 def atomic_write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write UTF-8 text to `path`, whole or not at all."""
     with atomic_path(path) as temporary:
@@ -204,12 +212,17 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        if _is_taken(handle):
+        taken = _is_taken(handle)
+        if taken:
             raise InputError(
                 f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
                 "give another folder with -o"
             )
-        yield
+        try:
+            yield
+        finally:
+            if taken is False:
+                _let_go(handle)
     finally:
         os.close(handle)
 

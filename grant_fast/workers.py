@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -39,7 +39,7 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     Raises:
         InputError: one of the processes was killed, or could not start.
     """
-    if workers == 1:
+    if workers == 1 or current_process().daemon:  # which may start none
         yield from map(work, *columns)
         return
     # Forking a process in which torch runs threads may deadlock: start fresh ones.

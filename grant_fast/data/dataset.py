@@ -156,8 +156,8 @@ class Dataset:
         Raises:
             InputError: there are fewer folds than 3, or graphs than folds; or the split is none.
         """
-        whole_number("count", count, least=3)
-        whole_number("seed", seed, least=0)
+        count = whole_number("count", count, least=3)
+        seed = whole_number("seed", seed, least=0)
         self._check_positions()
         members = torch.cat([self.split[part].cpu() for part in PARTS])
         if len(members) < count:

@@ -1,6 +1,7 @@
 """Molecules from SMILES: OGB's nine categorical atom columns, and every bond in both directions."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
@@ -44,6 +45,9 @@ def import_rdkit() -> tuple[Any, Any]:
     return require("rdkit.Chem", "smiles"), require("rdkit.rdBase", "smiles")
 
 
+_LOADING = threading.Lock()  # OGB, by one thread at a time
+
+
 @contextmanager
 def _without_version_check() -> Iterator[None]:
     """Let ogb be imported quietly: it starts a thread that asks the network for its version.
@@ -65,7 +69,7 @@ def _without_version_check() -> Iterator[None]:
 
 def _featurizers() -> tuple[Callable[[Any], list[int]], Callable[[Any], list[int]]]:
     """OGB's, of an atom and of a bond."""
-    with _without_version_check():
+    with _LOADING, _without_version_check():
         features = require("ogb.utils.features", "smiles")
     return features.atom_to_feature_vector, features.bond_to_feature_vector
 

@@ -38,10 +38,15 @@ def library() -> ctypes.CDLL | None:
 
 
 def _openmp() -> ctypes.c_void_p | None:
-    """The entry to the threads of PyTorch's own operators, where it brings GNU's OpenMP."""
-    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
-        return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p)
-    return None
+    """The entry to the threads of PyTorch's own operators, where it brings GNU's OpenMP.
+
+    Another package's copy may have been loaded before, and serve PyTorch, too: ask for PyTorch's.
+    """
+    folder = Path(torch.__file__).parent / "lib"
+    if not any(folder.glob("libgomp*.so*")):
+        return None
+    torch_cpu = ctypes.CDLL(str(folder / "libtorch_cpu.so"))
+    return ctypes.cast(torch_cpu.GOMP_parallel, ctypes.c_void_p)
 
 
 def build() -> str | None:

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -148,8 +148,9 @@ class GraNTSampler(Sampler[list[int]]):
             interval = whole_number("interval", interval)
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
-        self.dataset, self.task, self.mode = dataset, task, mode
-        self.predict, self.residual, self.collate = predict, residual, collate
+        self.dataset, self.task, self.mode = dataset, task, cast(Mode, str(mode))  # of NumPy's, too
+        self.residual = cast(ResidualKind, str(residual))
+        self.predict, self.collate = predict, collate
         self.score = score
         self.ids = distinct_positions(ids, count_graphs(dataset))
         self.replicas = Replicas(num_replicas, rank)

@@ -1,6 +1,7 @@
 """From a config and a dataset to a network on a device, and from a network to predictions."""
 
 import dataclasses
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -75,33 +76,40 @@ class ModelSpec:
 
 #: PyTorch's random state is one for all threads: those that set it for a while take turns.
 RANDOM = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child has none of the threads that may have it
+    os.register_at_fork(after_in_child=getattr(RANDOM, "_at_fork_reinit", lambda: None))
 
 
 def build_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
     """A freshly initialised network, on the CPU, that depends on the config's seed only."""
-    gaps = len(config.orders) - 1
     with RANDOM, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)  # not every GPU's, as torch.manual_seed
-        kind = VirtualNodeGCN if config.network == "gcn-virtual-node" else FlexGCN
-        model = kind(
-            config.embedding if spec.encoder else spec.num_features,
-            stretched(config.hidden_channels, gaps),
-            config.head or spec.task.num_outputs,
-            orders=list(config.orders),
-            act=config.act,
-            norm=None if config.norm == "none" else config.norm,
-            dropout=stretched(config.dropout, gaps),
-            pool=config.pool if spec.task.level == "graph" else None,
-            normalize=config.normalize,
-            encoder=spec.encoder,
-        )
-        if config.network != "flex":
-            tie_orders(model)
-        if config.head is not None:
-            factor_last_layer(model, spec.task.num_outputs)
-        if config.init == "kaiming":
-            draw_kaiming(model)
-        return model
+        return make_model(config, spec)
+
+
+def make_model(config: RunConfig, spec: ModelSpec) -> FlexGCN:
+    """A network whose weights are drawn from PyTorch's random numbers."""
+    gaps = len(config.orders) - 1
+    kind = VirtualNodeGCN if config.network == "gcn-virtual-node" else FlexGCN
+    model = kind(
+        config.embedding if spec.encoder else spec.num_features,
+        stretched(config.hidden_channels, gaps),
+        config.head or spec.task.num_outputs,
+        orders=list(config.orders),
+        act=config.act,
+        norm=None if config.norm == "none" else config.norm,
+        dropout=stretched(config.dropout, gaps),
+        pool=config.pool if spec.task.level == "graph" else None,
+        normalize=config.normalize,
+        encoder=spec.encoder,
+    )
+    if config.network != "flex":
+        tie_orders(model)
+    if config.head is not None:
+        factor_last_layer(model, spec.task.num_outputs)
+    if config.init == "kaiming":
+        draw_kaiming(model)
+    return model
 
 
 def predictions(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:

@@ -19,7 +19,7 @@ from ..teaching.scoring import Ids, score_graphs
 from .checkpoints import check_shapes, load_checkpoint, load_weights, taken_from
 from .config import MEMORY, RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
-from .model import ModelSpec, build_model, fitting, predictions, resolve_device
+from .model import ModelSpec, fitting, make_model, predictions, resolve_device
 from .records import is_finished
 from .source import dataset_of
 from .targets import with_targets
@@ -180,10 +180,9 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
         )
     with taken_from(path):
         with torch.device("meta"):  # where a width that the weights have not takes no memory
-            shapes = build_model(config, spec).state_dict()
-        check_shapes(shapes, state["model"], path)
-    model = build_model(config, spec)
-    with taken_from(path):
+            model = make_model(config, spec)
+        check_shapes(model.state_dict(), state["model"], path)
+        model = model.to_empty(device="cpu")
         load_weights(model, state["model"], path)
     model = model.to(resolve_device(device)).eval()
     return Predictor(model, config, spec, checksum, metric, folder)

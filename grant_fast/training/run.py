@@ -5,6 +5,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..data.dataset import Dataset
 from ..devices import usual_tensors
 from ..errors import InputError
@@ -21,6 +23,8 @@ from .trainer import Trainer
 
 
 @usual_tensors
+@torch.inference_mode(False)
+@torch.enable_grad()
 def train(
     dataset: Dataset,
     out: str | Path,
@@ -99,11 +103,14 @@ def _plain(name: str, value: Any) -> Any:
         raise InputError(f"there is no setting {name}: {hint}")
     is_list = isinstance(specs[name].default, tuple)
     if is_list and isinstance(value, Iterable) and not isinstance(value, str):
-        return tuple(map(_number, value))
-    return (_number(value),) if is_list else _number(value)
+        return tuple(map(_python, value))
+    return (_python(value),) if is_list else _python(value)
 
 
-def _number(value: Any) -> Any:
+def _python(value: Any) -> Any:
+    """A number or a string as Python's own: of others a checkpoint could not be read."""
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value

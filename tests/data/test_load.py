@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 
@@ -378,3 +379,14 @@ def test_grouping_puts_each_part_side_by_side_and_keeps_every_identity():
         for mine, theirs in zip(positions[:2].tolist(), dataset.split[part][:2], strict=True):
             assert torch.equal(grouped.graphs[mine].x, dataset.graphs[int(theirs)].x)
     assert grouped.grouped() is grouped
+
+
+def test_names_and_a_seed_may_be_numpys(tmp_path) -> None:
+    pytest.importorskip("rdkit")
+    rows = [f"{'C' * n},{n},{n * n}" for n in range(1, 13)]
+    (path := tmp_path / "t.csv").write_text("\n".join(["smiles,a,b", *rows]))
+    options = {"split": "random", "progress": False}
+    found = load_dataset(path, target=np.array(["a", "b"]), seed=np.int64(1), **options)
+    assert found.targets == ("a", "b")
+    want = load_dataset(path, target=["a", "b"], seed=1, **options)
+    assert torch.equal(found.split["test"], want.split["test"])
