@@ -25,7 +25,8 @@ def usual_tensors(make: Callable[P, T]) -> Callable[P, T]:
     @wraps(make)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         # Every call of PyTorch's functions goes through such a context, at a microsecond each.
-        elsewhere = torch.get_default_device().type != "cpu"
+        # (`torch.get_default_device` does not see those that others entered before torch 2.8.)
+        elsewhere = torch.empty(0).device.type != "cpu"
         with _FLOAT32, torch.device("cpu") if elsewhere else nullcontext():
             return make(*args, **kwargs)
 

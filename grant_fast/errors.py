@@ -55,7 +55,9 @@ def typed(*words: str) -> str:
     if sys.platform == "win32":
         import subprocess
 
-        return subprocess.list2cmdline(words)
+        quoted = ((word, subprocess.list2cmdline([word])) for word in words)
+        special = set("&|<>^")
+        return " ".join(f'"{w}"' if q == w and special & set(w) else q for w, q in quoted)
     return shlex.join(words)
 
 

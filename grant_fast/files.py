@@ -83,13 +83,15 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _can_be_written(path: Path) -> bool:
-    """Whether a file that this process has locked can be written through another handle."""
+    """Whether the lock of a file lets this process write through another handle."""
     try:
         with open(path, "r+b", buffering=0) as file:
             file.write(b"\0")
             file.truncate(0)
     except PermissionError:
         return False
+    except OSError:  # the disk is full, say
+        pass
     return True
 
 
@@ -212,7 +214,7 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        taken = _is_taken(handle)
+        taken, process = _is_taken(handle), os.getpid()
         if taken:
             raise InputError(
                 f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
@@ -221,7 +223,7 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
         try:
             yield
         finally:
-            if taken is False:
+            if taken is False and os.getpid() == process:
                 _let_go(handle)
     finally:
         os.close(handle)

@@ -38,15 +38,16 @@ class Task:
 
     def __post_init__(self) -> None:
         names = (self.names,) if isinstance(self.names, str) else self.names
-        object.__setattr__(self, "names", tuple(map(str, names)))  # of NumPy's, as are the next two
+        object.__setattr__(self, "names", tuple(map(str, names)))  # of NumPy's, only here
         if self.kind not in get_args(Kind):
             raise InputError(
                 f"unknown task {self.kind!r}: choose one of {', '.join(get_args(Kind))}"
             )
         if self.level not in get_args(Level):
             raise InputError(f"unknown level {self.level!r}: choose 'graph' or 'node'")
-        object.__setattr__(self, "kind", str(self.kind))
-        object.__setattr__(self, "level", str(self.level))
+        # Strings of NumPy's, or of an enumeration, become plain ones.
+        object.__setattr__(self, "kind", str.__str__(self.kind))
+        object.__setattr__(self, "level", str.__str__(self.level))
         if self.kind == "multiclass" and self.num_outputs == 1:
             raise InputError("a multiclass task has an output for each class: give num_outputs")
         least = 2 if self.kind == "multiclass" else 1

@@ -44,8 +44,8 @@ def sum_by_kind(
     KINDS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    i_share, i_col = tl.program_id(0).to(tl.int64), tl.program_id(2)
-    o_kind = tl.program_id(1) * KINDS + tl.arange(0, KINDS)
+    i_share, i_col = tl.program_id(1).to(tl.int64), tl.program_id(2)
+    o_kind = tl.program_id(0) * KINDS + tl.arange(0, KINDS)
     o_row = i_share * rows_each + tl.arange(0, ROWS)
     b_sum = tl.zeros([KINDS, BO], tl.float32)
     for _ in range(0, rows_each, ROWS):
@@ -92,7 +92,7 @@ def sums(dx: Tensor, kind: Tensor, num_kinds: int) -> Tensor:
     shares = cdiv(blocks, blocks_each)
     partial = torch.empty(shares, num_kinds, width, dtype=torch.float32, device=dx.device)
     launch(
-        sum_by_kind, (shares, *others), dx, kind.to(torch.int32), partial,
+        sum_by_kind, (others[0], shares, others[1]), dx, kind.to(torch.int32), partial,
         rows, num_kinds, blocks_each * shape["ROWS"],
         written=(partial,), WIDTH=width, PRECISION=hop_precision(dx.device), **shape,
     )  # fmt: skip

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,15 +47,18 @@ def test_predictions_leave_the_random_numbers_of_other_threads_alone(trained):
             return x
 
     ours = predict.model
-    with evaluating(ours):  # another thread does, meanwhile
+    with evaluating(ours, alone=True):  # another thread does, meanwhile
         draws.append(int(torch.randint(2**62, ())))
     predict(graphs), predict.score(graphs)
     draws.append(int(torch.randint(2**62, ())))
     torch.set_rng_state(state)
     assert draws == [int(torch.randint(2**62, ())) for _ in range(2)]
     torch.set_rng_state(state)
-    score_graphs(torch.nn.Sequential(ours, Draws()), graphs, Task("regression", num_outputs=2))
+    task = Task("regression", num_outputs=2)
+    score_graphs(torch.nn.Sequential(ours, Draws()), graphs, task)
     assert torch.equal(torch.get_rng_state(), state)  # a model that draws still leaves no trace
+    score_graphs(ours, graphs, task, predict=lambda model, batch: Draws()(model(batch)))
+    assert torch.equal(torch.get_rng_state(), state)  # nor does a function
     ours.register_forward_hook(lambda *_: draws.append(float(torch.rand(()))))
     predict(graphs)
     assert torch.equal(torch.get_rng_state(), state)
@@ -91,6 +95,21 @@ def test_numpys_strings_are_settings_too(tmp_path):
     assert len(dataset.folds(np.int64(3), np.int64(1))) == 3
 
 
+def test_strings_of_an_enumeration_are_their_values():
+    class Word(str, Enum):
+        KIND = "regression"
+        MODE = "global"
+        SHARE = "linear"
+
+    task = Task(Word.KIND, num_outputs=2)
+    assert task == Task("regression", num_outputs=2) and task.kind == "regression"
+    graphs = make_dataset("regression").graphs
+    schedule = {"epochs": 3, "ratio_schedule": Word.SHARE}
+    sampler = GraNTSampler(graphs, task, 4, mode=Word.MODE, **schedule)
+    assert sampler.state_dict()["settings"]["mode"] == "global"
+    assert sampler.state_dict()["settings"]["ratio_schedule"] == "linear"
+
+
 def test_the_default_dtype_comes_back_whoever_leaves_last():
     first, second = threading.Event(), threading.Event()
 
@@ -120,7 +139,7 @@ def test_the_default_dtype_comes_back_whoever_leaves_last():
 def test_a_predictor_is_loaded_while_another_thread_trains(trained):
     folder, dataset = trained
     state = torch.get_rng_state()
-    with RANDOM, ThreadPoolExecutor(1) as pool:  # as `train` has it
+    with ThreadPoolExecutor(1) as pool, RANDOM:  # as `train` has it
         predict = pool.submit(load_predictor, folder).result(timeout=30)
     assert torch.equal(torch.get_rng_state(), state)
     assert predict(dataset.graphs).isfinite().all()
@@ -211,9 +230,8 @@ def test_kernels_share_the_threads_that_serve_pytorch(tmp_path):
         "import ctypes, ctypes.util\n"
         "ctypes.CDLL('libgomp.so.1', mode=ctypes.RTLD_GLOBAL)\n"
         "import torch\n"
-        "from pathlib import Path\n"
         "from grant_fast.native import loading\n"
-        "serves = ctypes.CDLL(str(Path(torch.__file__).parent / 'lib' / 'libtorch_cpu.so'))\n"
+        "serves = ctypes.CDLL(None)  # what all find that do not bring their own\n"
         "serves = ctypes.cast(serves.GOMP_parallel, ctypes.c_void_p).value\n"
         "ours = loading._openmp()\n"
         "print(ours is None or ours.value == serves)\n"

@@ -2,7 +2,6 @@
 
 import csv
 import errno
-import fcntl
 import gzip
 import os
 import subprocess
@@ -177,6 +176,20 @@ def test_what_was_killed_before_it_wrote_a_byte_is_removed_a_minute_later(tmp_pa
         assert temporary.exists() and not left.exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
+def test_on_a_full_disk_what_was_abandoned_makes_room(tmp_path, monkeypatch):
+    left, opened = killed_with(tmp_path / "a.txt", "half"), open
+
+    def full(path, mode="r", *rest, **named):
+        if "buffering" in named:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, *rest, **named)
+
+    monkeypatch.setattr("builtins.open", full)
+    atomic_write_text(tmp_path / "a.txt", "new")
+    assert not left.exists()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
 def test_a_drive_without_locks_is_used_without(tmp_path, monkeypatch):
     def no_locks(*_):
@@ -217,6 +230,8 @@ def test_a_csv_is_written_row_by_row_and_whole_or_not_at_all(tmp_path, name):
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
 def test_on_a_drive_whose_locks_shut_out_all_other_handles_files_are_written(tmp_path, monkeypatch):
     """As on Windows' shares, mounted by Linux; nothing says there which files are abandoned."""
+    import fcntl
+
     locked, flock, close, opened = set(), fcntl.flock, os.close, open
 
     def lock(handle, kind):
@@ -275,3 +290,4 @@ def test_commands_are_typed_as_the_system_wants_them(monkeypatch):
     assert typed(*words) == "grant-fast train 'C:\\my data\\a.csv' -o 'runs\\a'"
     monkeypatch.setattr("sys.platform", "win32")
     assert typed(*words) == 'grant-fast train "C:\\my data\\a.csv" -o runs\\a'
+    assert typed("--target", "R&D") == '--target "R&D"'

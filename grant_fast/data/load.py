@@ -110,7 +110,7 @@ def load_dataset(
     _check_arguments(task, split, split_column, num_graphs, seed, workers)
     seed = int(seed)
     if target is not None and not isinstance(target, str):
-        target = list(map(str, target))
+        target = list(target)
     if isinstance(source, PackedGraphs):
         if smiles_column is not None or target or split_column is not None or split == "scaffold":
             raise InputError(_NO_TABLE)

@@ -24,7 +24,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
 _SEP = re.compile(r"sep=([\t,;])\r?\n", re.IGNORECASE)
 
 #: The fourth line of an SDF: how many atoms and bonds follow, in which format.
-_STRUCTURE = re.compile(r"(?:.*\n){3}[\d ]+.*V[23]000 *\r?\n")
+_STRUCTURE = re.compile(r"(?:.*\n){3}[\d ].*V[23]000 *\r?\n")
 
 #: Numbers as German and French spreadsheets write them, and with a point; 1.234,5 is neither.
 _DECIMAL_COMMA = re.compile(r"([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)")

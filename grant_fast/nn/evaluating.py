@@ -7,22 +7,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..native.network import ACTIVATIONS
 from .checks import is_hooked
 
-_OURS = __name__.partition(".")[0]
+_OURS = f"{__name__.partition('.')[0]}."
+#: PyTorch's parts of our networks.
+_QUIET = {nn.ModuleList, nn.Sequential, nn.Linear, nn.LayerNorm, nn.Dropout, *ACTIVATIONS}
 
 
 @contextmanager
-def evaluating(model: Any) -> Iterator[None]:
+def evaluating(model: Any, alone: bool = False) -> Iterator[None]:
     """Evaluation mode without gradients; each submodule's own mode and the random state return.
 
-    That state is one for all threads, and is left alone where no module can draw from it.
+    Args:
+        alone: nothing else than the model is called. The random state, which is one for all
+            threads, is then left alone if none of its modules draws.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     device = device_of(model)
     cuda = [device] if device is not None and device.type == "cuda" else []
-    drawing = nullcontext() if _draw_nothing(modules) else torch.random.fork_rng(devices=cuda)
+    quiet = alone and _draw_nothing(modules)
+    drawing = nullcontext() if quiet else torch.random.fork_rng(devices=cuda)
     # no_grad, not inference_mode: what a model or dataset caches here must serve training too.
     with drawing, torch.no_grad():
         try:
@@ -39,8 +45,8 @@ def evaluating(model: Any) -> Iterator[None]:
 
 def _draw_nothing(modules: list[nn.Module]) -> bool:
     """Whether these, in evaluation mode, are known to draw no random numbers."""
-    homes = (type(module).__module__.split(".") for module in modules)
-    known = all(home[:2] == ["torch", "nn"] or home[0] == _OURS for home in homes)
+    kinds = {type(module) for module in modules}
+    known = all(kind in _QUIET or kind.__module__.startswith(_OURS) for kind in kinds)
     return bool(modules) and known and not any(map(is_hooked, modules))
 
 

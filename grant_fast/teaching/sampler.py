@@ -148,8 +148,9 @@ class GraNTSampler(Sampler[list[int]]):
             interval = whole_number("interval", interval)
         epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
-        self.dataset, self.task, self.mode = dataset, task, cast(Mode, str(mode))  # of NumPy's, too
-        self.residual = cast(ResidualKind, str(residual))
+        self.dataset, self.task = dataset, task
+        self.mode = cast(Mode, str.__str__(mode))  # a plain one, for the state
+        self.residual = cast(ResidualKind, str.__str__(residual))
         self.predict, self.collate = predict, collate
         self.score = score
         self.ids = distinct_positions(ids, count_graphs(dataset))

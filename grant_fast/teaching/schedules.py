@@ -110,9 +110,9 @@ class Curriculum:
     def __post_init__(self) -> None:
         self.ratio(0)
         object.__setattr__(self, "start_ratio", float(self.start_ratio))  # of NumPy's, too
-        object.__setattr__(self, "ratio_schedule", str(self.ratio_schedule))
+        object.__setattr__(self, "ratio_schedule", str.__str__(self.ratio_schedule))
         if isinstance(self.interval, str):
-            object.__setattr__(self, "interval", str(self.interval))
+            object.__setattr__(self, "interval", str.__str__(self.interval))
 
     @cached_property
     def selection_epochs(self) -> tuple[int, ...]:

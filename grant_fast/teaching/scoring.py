@@ -173,7 +173,7 @@ class ScoringPass:
             check_layers(model)  # as the forward pass does
         if isinstance(self.graphs, PackedGraphs):
             self.graphs.forget_written()
-        with evaluating(model):
+        with evaluating(model, alone=self._is_ours(model)):
             fast = self._by_one_kernel(model, return_predictions)
             if fast is not None and not fast[0].isnan().any():
                 return fast
@@ -327,7 +327,7 @@ class _Scores:
                     "the mask to None",
                     stacklevel=2,
                 )
-            self.keep(self._of(pred, y, node_ranges(batch, size)))
+            self.keep(self._of(pred, y, node_ranges(batch, size).to(pred.device)))
             return
         if pred.dim() == 0 or len(pred) != size:
             found = len(pred) if pred.dim() else "no rows of"

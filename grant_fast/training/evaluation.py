@@ -101,7 +101,7 @@ class Evaluator:
 
     def _outputs(self, model: nn.Module, part: str) -> Tensor:
         batches = self._batches(model, part)
-        with evaluating(model):
+        with evaluating(model, alone=True):
             pred = self._recorder(lambda: outputs(model, batches), model, batches)
         if not pred.isfinite().all():
             raise InputError(f"a prediction for the {part} split is not finite")

@@ -118,7 +118,7 @@ def predictions(model: nn.Module, batches: Iterable[GraphBatch]) -> Tensor:
     Returns:
         [rows, num_outputs] on the graphs' device; rows are graphs, or their nodes.
     """
-    with evaluating(model):
+    with evaluating(model, alone=True):
         return outputs(model, batches)
 
 

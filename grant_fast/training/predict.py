@@ -6,7 +6,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..data.progress import track
 from ..data.smiles import are_pyg_features
@@ -104,17 +103,13 @@ class Predictor:
         Raises:
             InputError: as a call, and as `score_graphs`.
         """
-
-        def in_own_units(model: FlexGCN, batch: GraphBatch) -> Tensor:
-            return self.spec.decode(model(batch))
-
-        predict, graphs = None, self._taken(graphs)
-        if self.spec.scaling is not None:
-            if self.spec.task.num_outputs == 1:
-                predict = in_own_units
-            elif self._has_labels(graphs):  # else the score is 0, or says what is missing
-                graphs = with_targets(graphs, self.spec.encode)
-        return score_graphs(self.model, graphs, self.spec.task, ids=ids, predict=predict).cpu()
+        graphs, scaling = self._taken(graphs), self.spec.scaling
+        if scaling is not None and self._has_labels(graphs):  # else 0, or it says why not
+            graphs = with_targets(graphs, self.spec.encode)
+        scores = score_graphs(self.model, graphs, self.spec.task, ids=ids).cpu()
+        if scaling is not None and self.spec.task.num_outputs == 1:
+            scores *= scaling.deviation[0]
+        return scores
 
     def _has_labels(self, graphs: PackedGraphs) -> bool:
         y, task = graphs.y, self.spec.task

@@ -110,7 +110,7 @@ def _plain(name: str, value: Any) -> Any:
 def _python(value: Any) -> Any:
     """A number or a string as Python's own: of others a checkpoint could not be read."""
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)
     if isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value

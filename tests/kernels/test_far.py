@@ -93,14 +93,14 @@ def test_nodes_and_rows_of_the_readout(untouched):
 @pytest.fixture
 def at(monkeypatch):
     """Programs count from there: the interpreter would not be done with all that come before."""
-    first, get = [0], InterpreterBuilder.create_get_program_id
+    first, get = {}, InterpreterBuilder.create_get_program_id
 
     def shifted(builder, axis):
         i = get(builder, axis)
-        return TensorHandle(i.data + first[0], i.dtype) if axis == 0 else i
+        return TensorHandle(i.data + first.get(axis, 0), i.dtype)
 
     monkeypatch.setattr(InterpreterBuilder, "create_get_program_id", shifted)
-    return lambda program: first.__setitem__(0, program)
+    return first.__setitem__
 
 
 @pytest.mark.interpreted
@@ -110,7 +110,7 @@ def test_rows_and_shares_of_a_gradient_by_kind(untouched, at):
     dx, partial = untouched(torch.float32, FAR + 32, 64), untouched(torch.float32, first + 1, 5, 64)
     dx[FAR:], where = near, untouched(torch.int32, FAR + 32)
     where[FAR:] = kind
-    at(first)
+    at(1, first)
     sizes, shape = (FAR + 32, 5, 32), kinds.sum_shape(64)
     kinds.launch(
         kinds.sum_by_kind, (1, 1, 2), dx, where, partial, *sizes,
@@ -146,7 +146,7 @@ def test_rows_and_shares_of_a_norm(untouched, at):
     for there, here in zip(far[:2], near, strict=False):
         there[FAR:] = here
     first = FAR // 32
-    at(first)
+    at(0, first)
     got = run(*far, untouched(torch.float32, first + 1, 2, 64))
     for there, here in zip(got, want, strict=True):
         assert torch.equal(there, here)
