@@ -53,7 +53,7 @@ def sum_by_kind(
         b_kind = tl.load(p_kind + o_row, mask=m_row, other=num_kinds)
         b_dx = load_block(p_dx, o_row, b_kind < num_kinds, i_col, WIDTH, BO)
         b_is = (o_kind[:, None] == b_kind[None, :]).to(tl.float32)
-        b_bad = (tl.abs(b_dx) > LARGEST) | (b_dx != b_dx)
+        b_bad = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
         if PRECISION != "ieee":
             b_is = b_is.to(tl.bfloat16)
         b_sum = add_sources(b_sum, b_is, sources(tl.where(b_bad, 0, b_dx), PRECISION), False)

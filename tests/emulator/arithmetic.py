@@ -58,7 +58,6 @@ operation("add")(elementwise(np.add))
 operation("sub")(elementwise(np.subtract))
 operation("div")(elementwise(_divide))
 operation("neg")(elementwise(np.negative))
-operation("abs")(elementwise(np.abs))
 operation("sqrt")(elementwise(np.sqrt))
 operation("ex2")(elementwise(np.exp2))
 operation("min")(elementwise(np.fmin))  # of a number and a NaN: the number, as PTX's
@@ -69,6 +68,17 @@ operation("xor")(elementwise(np.bitwise_xor))
 operation("not")(elementwise(np.invert))
 operation("popc")(elementwise(lambda a: np.bitwise_count(a).astype(np.uint32)))
 operation("fma")(elementwise(lambda a, b, c: (a.astype(float) * b + c).astype(a.dtype)))
+
+
+@operation("abs")
+def magnitude(machine: Machine, statement: Statement) -> Step:
+    kind = statement.modifiers[-1]
+    if kind not in HALVES:
+        return elementwise(np.abs)(machine, statement)
+    target, operand = statement.operands
+    a = machine.source(operand, kind)
+    but_signs = a.dtype.type(0x7FFF7FFF if kind.endswith("x2") else 0x7FFF)
+    return lambda mask: machine.put(target, a & but_signs, mask)
 
 
 @operation("mul", "mad")
