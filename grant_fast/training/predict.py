@@ -177,7 +177,8 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
         with torch.device("meta"):  # where a width that the weights have not takes no memory
             model = make_model(config, spec)
         check_shapes(model.state_dict(), state["model"], path)
-        model = model.to_empty(device="cpu")
+        # `to_empty` would import PyTorch's compiler, for half a second.
+        model = model._apply(lambda t: torch.empty(t.shape, dtype=t.dtype, device="cpu"))
         load_weights(model, state["model"], path)
     model = model.to(resolve_device(device)).eval()
     return Predictor(model, config, spec, checksum, metric, folder)
