@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from grant_fast.errors import installed
 
 PACKAGES = ("torch", "triton", "numpy", "torch-geometric", "torch_sparse", "pytest-benchmark")
 
@@ -20,12 +20,7 @@ PACKAGES = ("torch", "triton", "numpy", "torch-geometric", "torch_sparse", "pyte
 def describe(device: torch.device) -> dict[str, Any]:
     """Name, size and settings of the device, and the versions of what runs on it."""
     versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        versions[package] = None
-        for name in (package, f"{package}-rocm", f"pytorch-{package}-rocm"):  # Triton's for AMD
-            with suppress(PackageNotFoundError):
-                versions[package] = version(name)
-                break
+    versions |= {package: installed(package) for package in PACKAGES}
     count = torch.get_num_threads()
     threads = f"{count} thread{'s' * (count > 1)}"
     out: dict[str, Any] = {"name": f"{cpu_name()}, {threads}", "versions": versions}

@@ -4,6 +4,8 @@ import importlib
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from types import ModuleType
 from typing import Any
@@ -59,6 +61,14 @@ def typed(*words: str) -> str:
         special = set("&|<>^")
         return " ".join(f'"{w}"' if q == w and special & set(w) else q for w, q in quoted)
     return shlex.join(words)
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, or of its build for AMD (Triton's have names of their own)."""
+    for name in (package, f"{package}-rocm", f"pytorch-{package}-rocm"):
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -21,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import cdiv, hop_precision, launch
+from .layer import column_block
 from .tile import add_sources, load_block, sources, store_block
 
 #: Programs that share the work: about eight a multiprocessor.
@@ -67,7 +68,7 @@ def sum_by_kind(
 
 def sum_shape(width: int) -> dict[str, int]:
     """Matrix units take 64 kinds at a time on Hopper, 16 a warp elsewhere."""
-    return {"BO": 16 if width <= 16 else 32, "ROWS": 32, "KINDS": 64}
+    return {"BO": column_block(width), "ROWS": 32, "KINDS": 64}
 
 
 def sums(dx: Tensor, kind: Tensor, num_kinds: int) -> Tensor:

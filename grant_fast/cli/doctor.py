@@ -4,10 +4,8 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -18,7 +16,7 @@ from torch import Tensor
 from .. import native
 from ..data.progress import track
 from ..devices import clock
-from ..errors import InputError
+from ..errors import InputError, installed
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..nn.paths import explain
@@ -65,7 +63,8 @@ def examine() -> Iterator[Check]:
     as a broken device may end the process."""
     yield Check(None, "python", platform.python_version())
     for package, purpose in _PACKAGES.items():
-        yield Check(None, package, _version(package, purpose))
+        absent = "missing" if purpose is None else f"not installed ({purpose})"
+        yield Check(None, package, installed(package) or absent)
     threads = torch.get_num_threads()
     yield Check(None, "cpu", f"{threads} thread{'s' * (threads != 1)}")
     yield Check(None, "cpu kernels", _BUILDS[native.build()])
@@ -124,13 +123,6 @@ def compiled_kernels() -> Iterator[tuple[str, bool]]:
     if spilling:
         verdict += f"; {spilling} spill registers, which is slower and not wrong"
     yield f"{len(work)} configurations compiled: {verdict}", not failed
-
-
-def _version(package: str, purpose: str | None) -> str:
-    for name in (package, f"{package}-rocm", f"pytorch-{package}-rocm"):  # as Triton's for AMD
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return "missing" if purpose is None else f"not installed ({purpose})"
 
 
 def _paths(device: str, backend: str | None) -> Iterator[Check]:

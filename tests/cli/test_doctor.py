@@ -4,7 +4,7 @@ import re
 from importlib.metadata import PackageNotFoundError
 
 import grant_fast
-from grant_fast.cli.doctor import _kernels, _version
+from grant_fast.cli.doctor import _kernels, examine
 from tests.cli.runs import run
 
 
@@ -75,7 +75,7 @@ def test_tritons_build_for_amd_is_found(monkeypatch):
             raise PackageNotFoundError
         return "3.5.1"
 
-    monkeypatch.setattr("grant_fast.cli.doctor.version", version)
-    assert _version("triton", "comes with GPU builds of torch") == "3.5.1"
-    assert _version("rdkit", "SMILES") == "not installed (SMILES)"
-    assert _version("torch", None) == "missing"
+    monkeypatch.setattr("grant_fast.errors.version", version)
+    said = {check.name: check.detail for check in examine()}
+    assert (said["triton"], said["torch"]) == ("3.5.1", "missing")
+    assert said["ogb"] == "not installed (SMILES and ogbg-mol*)"
