@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from grant_fast import GraNTSampler, Task, load_predictor, score_graphs, train
-from grant_fast.data import smiles
+from grant_fast.data import parsing
 from grant_fast.devices import usual_tensors
 from grant_fast.files import alone_in
 from grant_fast.nn.evaluating import evaluating
@@ -210,9 +210,9 @@ def test_ogb_is_loaded_by_one_thread_at_a_time(monkeypatch):
         inside.pop()
         raise LookupError
 
-    monkeypatch.setattr(smiles, "require", slow)
+    monkeypatch.setattr(parsing, "require", slow)
     with ThreadPoolExecutor(4) as pool:
-        found = [pool.submit(smiles._featurizers) for _ in range(8)]
+        found = [pool.submit(parsing.featurizers) for _ in range(8)]
     assert all(isinstance(each.exception(), LookupError) for each in found)
     assert max(most) == 1 and sys.modules.get("outdated", "missing") is before
 

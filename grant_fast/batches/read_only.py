@@ -75,8 +75,12 @@ class ReadOnly:
     def _copies(self) -> dict[str, _Copy]:
         return {}
 
-    @torch._disable_dynamo  # no compiler knows how often a tensor was written to
     def _copy_of(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._copied_uncompiled(name, of, make)
+        return self._copied(name, of, make)
+
+    def _copied(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
         """What `make` makes of a tensor of the dataset; anew where that was set or written to, or
         learns, since such rows serve one backward pass."""
         found = self._copies.get(name)
@@ -84,6 +88,9 @@ class ReadOnly:
             rows = make(of) if of.requires_grad else kept(make)(of)
             found = self._copies[name] = _Copy(rows, writes(rows), of, writes(of))
         return found.rows
+
+    # No compiler knows how often a tensor was written to. (The first call imports one.)
+    _copied_uncompiled = torch._disable_dynamo(_copied)
 
     def __copy__(self) -> "Self":
         out = object.__new__(type(self))

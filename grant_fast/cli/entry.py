@@ -1,5 +1,6 @@
 """The `grant-fast` command itself: what its subcommands hang on, and what they share."""
 
+import gc
 import sys
 from typing import Annotated, Any
 
@@ -70,3 +71,5 @@ def main() -> None:
     except OSError as error:  # commands say what is wrong with a file that has a name
         lose_output(error)
         raise SystemExit(1) from None
+    finally:
+        gc.freeze()  # what is left: Python would search all of it for garbage before it ends

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError, few, typed
 from ..training.config import RunConfig
 from .messages import report_skipped
-from .terminal import say
+from .terminal import say, uncollected
 
 if TYPE_CHECKING:
     from ..graphs import PackedGraphs
@@ -43,10 +43,11 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
 
     An error mentions where the config was saved, if the source was not given anew.
     """
-    from ..training.config import MEMORY
-    from ..training.model import resolve_device
-    from ..training.source import dataset_of
-    from ..workers import cores
+    with uncollected():
+        from ..training.config import MEMORY
+        from ..training.model import resolve_device
+        from ..training.source import dataset_of
+        from ..workers import cores
 
     resolve_device(config.device)  # what cannot be used is refused before data are read
     try:

@@ -3,6 +3,7 @@
 import _thread
 import errno
 import functools
+import gc
 import io
 import os
 import signal
@@ -43,6 +44,18 @@ def wait_briefly() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """For a `with` that imports: Python would search what was imported for garbage again and again,
+    and once more at the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _open_streams() -> None:

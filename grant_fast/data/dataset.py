@@ -17,7 +17,7 @@ from ..graphs import PackedGraphs
 from ..graphs.storage import content
 from ..tasks import Kind, Task, fits
 from .infer import check_named_classes, make_task
-from .smiles import Failure
+from .parsing import Failure
 from .splits import PARTS
 
 _METRIC: dict[Kind, str] = {

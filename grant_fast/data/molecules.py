@@ -16,8 +16,9 @@ from ..tasks import Kind
 from .dataset import Dataset, default_metric
 from .infer import make_task
 from .logp import penalized_logp, sa_scorer
+from .parsing import Failure
 from .scaffolds import scaffold_of
-from .smiles import Failure, T, read_molecules
+from .smiles import T, read_molecules
 from .splits import FEWEST, PARTS, split_by_scaffold
 from .table import Table, molecules_in, table_kind
 

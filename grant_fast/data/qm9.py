@@ -11,8 +11,8 @@ from torch import Tensor
 from ..errors import InputError, require
 from ..graphs.arrays import GraphArrays, batch_vector
 from .fetching import Source, check_sha256, provide
+from .parsing import import_rdkit
 from .progress import track
-from .smiles import import_rdkit
 
 SPLIT = (110_000, 10_000, 10_831)
 TARGET = "dipole moment (D)"

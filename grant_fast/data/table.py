@@ -12,9 +12,9 @@ from torch import Tensor
 from ..errors import InputError, typed
 from ..files import read_text, unzipped_name
 from .labels import classes_of, is_of_classes, is_of_numbers, numbers_of
+from .parsing import Failure
 from .sdf import read_sdf
 from .sheet import Sheet, listed, one_line, read_sheet
-from .smiles import Failure
 from .splits import PARTS
 
 ALL_COLUMNS = "all"

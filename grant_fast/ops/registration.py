@@ -4,6 +4,7 @@ With 20 arguments, `custom_op` spends most of a call looking for defaults in the
 a GPU should need for a layer of small graphs. So the gradient formula is registered by hand.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,20 @@ from ..gradients import apply, once_differentiable
 _library = torch.library.Library("grant_fast", "FRAGMENT")  # lives with the package
 
 Compute = Callable[..., Any]
+
+
+def _untraced(compute: Compute) -> Compute:
+    """`compute`, never traced by a compiler, and without importing one.
+
+    Torch's public decorator of this kind would import it with the package, its private one with the
+    first call.
+    """
+    disabled = torch._disable_dynamo(compute)
+
+    def run(*arguments: Any) -> Any:
+        return (disabled if "torch._dynamo" in sys.modules else compute)(*arguments)
+
+    return run
 
 
 class Operator:
@@ -29,8 +44,7 @@ class Operator:
     def __init__(self, name: str, schema: str, compute: Compute) -> None:
         self.name, self.compute = name, compute
         _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-        # (Torch's public decorator of this kind would import the compiler with the package.)
-        _library.impl(name, torch._disable_dynamo(compute), "CompositeExplicitAutograd")
+        _library.impl(name, _untraced(compute), "CompositeExplicitAutograd")
 
     def register_fake(self, fake: Compute) -> Compute:
         """Take `fake` for the shapes and dtypes of the results."""

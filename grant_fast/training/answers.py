@@ -13,8 +13,8 @@ from ..data.dataset import Dataset, default_metric
 from ..data.labels import labels_of
 from ..data.load import check_kind
 from ..data.molecules import Reading, molecules_of, no_molecules, not_valid
+from ..data.parsing import Failure
 from ..data.sheet import one_line
-from ..data.smiles import Failure
 from ..data.table import read_smi, read_table, table_kind
 from ..errors import InputError, few
 from ..files import atomic_write_csv, check_local, unzipped_name

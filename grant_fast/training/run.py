@@ -98,7 +98,8 @@ def _plain(name: str, value: Any) -> Any:
     if name in ("source", *DATA):
         raise InputError(f"{name} is for reading data: give it to load_dataset instead of train")
     if name not in specs:
-        near = closest(name, specs)
+        longer = (other for other in specs if other.startswith(name))
+        near = closest(name, specs) or next(longer, None)
         hint = f"did you mean {near}?" if near else "`grant-fast train --help` lists them"
         raise InputError(f"there is no setting {name}: {hint}")
     is_list = isinstance(specs[name].default, tuple)

@@ -30,6 +30,7 @@ from .folder import BEST_FILE, LAST_FILE, load_state, make_folder, prepare_folde
 from .metrics import check_metric, higher_is_better
 from .model import RANDOM, ModelSpec, build_model, resolve_device
 from .observers import Observer
+from .optimizer import AdamW
 from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
@@ -121,9 +122,7 @@ class Trainer:
         dtype = next(self.model.parameters()).dtype
         self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
         self._parameters = list(self.model.parameters())  # which each step would look for anew
-        self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True
-        )
+        self._optimizer = AdamW(self._parameters, config.lr, config.weight_decay)
         self._rate = LearningRate(self._optimizer, config, self.metric)
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)

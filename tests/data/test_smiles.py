@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from grant_fast import PackedGraphs
-from grant_fast.data import sdf
+from grant_fast.data import parsing, sdf
 from grant_fast.data import smiles as reading
 from grant_fast.data.scaffolds import scaffold_of
 from grant_fast.data.smiles import read_molecules
@@ -68,7 +68,7 @@ def test_graphs_are_those_of_ogb() -> None:
     ],
 )
 def test_a_chiral_molecule_gets_the_same_numbers_however_it_is_written(text: str) -> None:
-    chem, _ = reading.import_rdkit()
+    chem, _ = parsing.import_rdkit()
     mol = pytest.importorskip("ogb.utils.mol")
     canonical = chem.CanonSmiles(text)
     molecule = chem.MolFromSmiles(canonical)
@@ -90,7 +90,7 @@ def test_a_chiral_molecule_gets_the_same_numbers_however_it_is_written(text: str
     ["C[C@H](N)C(=O)O", "c1cc(C)ccc1CO", "CN[C@@H]1CC[C@@H](CC1)NC(=O)C", "O[C@]1(F)CCCC1Br"],
 )
 def test_numbers_that_map_atoms_change_nothing(text: str) -> None:
-    chem, _ = reading.import_rdkit()
+    chem, _ = parsing.import_rdkit()
     molecule = chem.MolFromSmiles(text)
     (of_ring,) = read_molecules([text], scaffold_of)[2]
     plain = read_molecules([chem.MolToSmiles(molecule)])[0].x
@@ -118,7 +118,7 @@ def test_numbers_that_map_atoms_change_nothing(text: str) -> None:
     ],
 )
 def test_a_racemate_is_the_same_whichever_image_shows_it(one: str, other: str, same: bool) -> None:
-    chem, _ = reading.import_rdkit()
+    chem, _ = parsing.import_rdkit()
     rows = [sorted(read_molecules([text])[0].x.tolist()) for text in (one, other)]
     assert (rows[0] == rows[1]) == same
     blocks = [chem.MolToV3KMolBlock(chem.MolFromSmiles(text)) for text in (one, other)]
@@ -127,11 +127,11 @@ def test_a_racemate_is_the_same_whichever_image_shows_it(one: str, other: str, s
 
 
 def test_a_molecule_that_cannot_be_read_back_keeps_its_own_chirality() -> None:
-    chem, _ = reading.import_rdkit()
+    chem, _ = parsing.import_rdkit()
     for back in (None, chem.MolFromSmiles("C")):
         molecule = chem.MolFromSmiles("C[C@@H](N)F")
         stub = SimpleNamespace(MolToSmiles=chem.MolToSmiles, MolFromSmiles=lambda _, m=back: m)
-        reading._tag_canonically(stub, molecule)
+        parsing._tag_canonically(stub, molecule)
         assert str(molecule.GetAtomWithIdx(1).GetChiralTag()) == "CHI_TETRAHEDRAL_CW"
 
 
@@ -185,7 +185,7 @@ def test_several_processes_give_the_same_as_one(monkeypatch) -> None:  # type: i
         reading, "share_out", lambda workers, *work: asked.append(workers) or share(2, *work)
     )
     two, failures_of_two, _ = read_molecules(smiles, workers=16)
-    assert asked == [2]  # of eleven pieces, one for each five
+    assert asked == [3]  # of eleven pieces, one for each three
     assert failures == failures_of_two
     assert len(failures) == 34
     check_equal(two, one)

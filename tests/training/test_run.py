@@ -69,6 +69,8 @@ def test_a_run_is_neither_replaced_nor_gone_on_with_unasked(tmp_path):
 def test_a_setting_that_is_none_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no setting epoch: did you mean epochs\?"):
         train(make_dataset(), tmp_path / "run", epoch=3)
+    with pytest.raises(InputError, match=r"no setting hidden: did you mean hidden_channels\?"):
+        train(make_dataset(), tmp_path / "run", hidden=3)
     with pytest.raises(InputError, match="target is for reading data: give it to load_dataset"):
         train(make_dataset(), tmp_path / "run", target="y")
     with pytest.raises(InputError, match="train takes what load_dataset returns, not a str"):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from grant_fast.teaching.residuals import graph_losses, loss
+from grant_fast.training.optimizer import AdamW
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
@@ -122,3 +123,30 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_labels(tmp_path, config, step
     batch = twin._graphs.batch(dataset.split["train"])
     expected = loss(twin.model(batch), batch.y, dataset.task).item()
     assert trainer.history[0].loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_optimizer_is_torchs_to_the_bit():
+    """With what is frozen for a step, what comes later, and a state that is loaded."""
+    draw = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=draw) for shape in [(3, 4), (4,), (0,), ()]]
+    ours, theirs = ([p.clone().requires_grad_() for p in start] for _ in range(2))
+    optimizers = (
+        AdamW(ours, 0.1, 0.01),
+        torch.optim.AdamW(theirs, lr=0.1, weight_decay=0.01, fused=True),
+    )
+    calls = []
+    optimizers[0].register_step_post_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    for count in range(6):
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            one.grad = torch.randn(one.shape, generator=draw) if count % 3 != number else None
+            other.grad = None if one.grad is None else one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = 0.1 / (1 + count)
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.load_state_dict(optimizer.state_dict())
+        assert all(p.grad is None for p in ours)
+        states = [optimizer.state_dict() for optimizer in optimizers]
+        torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    assert len(calls) == 6

@@ -15,7 +15,7 @@ from ..entry import SEEDS, SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_stay, show_results
 from ..options import as_options, with_settings
 from ..runs import again, command, holds_comparison, interrupted, load, use_fitting_threads
-from ..terminal import busy, readable, stderr
+from ..terminal import busy, readable, stderr, uncollected
 
 if TYPE_CHECKING:
     from ...training.records import Run
@@ -59,13 +59,14 @@ def compare(
     **given: Any,
 ) -> None:
     """Compare teachers with plain training and two controls, over several seeds."""
-    from ...studies.compare import begun, begun_config, check_seeds, num_seeds, with_controls
-    from ...studies.compare import compare as run_all
-    from ...studies.curves import draw_curves
-    from ...studies.report import summarize, terminal_table, title_of, write_report
-    from ...training.console import ConsoleObserver
-    from ...training.folder import COMPARISON, CURVES_FILE, check_flags, check_free
-    from ...training.observers import Observers, TensorBoard
+    with uncollected():
+        from ...studies.compare import begun, begun_config, check_seeds, num_seeds, with_controls
+        from ...studies.compare import compare as run_all
+        from ...studies.curves import draw_curves
+        from ...studies.report import summarize, terminal_table, title_of, write_report
+        from ...training.console import ConsoleObserver
+        from ...training.folder import COMPARISON, CURVES_FILE, check_flags, check_free
+        from ...training.observers import Observers, TensorBoard
 
     chosen = [name for text in arms or () for name in text.replace(" ", "").split(",")]
     with_controls(chosen)

@@ -10,7 +10,7 @@ from ...training.config import DATA, RunConfig
 from ..entry import Source, app
 from ..options import with_settings
 from ..runs import load
-from ..terminal import busy, readable
+from ..terminal import busy, readable, uncollected
 
 
 @app.command()
@@ -22,7 +22,8 @@ def pack(
     **given: Any,
 ) -> None:
     """Read or generate a data set once, and write it to one file that loads quickly."""
-    from ...data.dataset import check_packed_name
+    with uncollected():
+        from ...data.dataset import check_packed_name
 
     check_packed_name(out)  # before the data are read
     check_writable(out)

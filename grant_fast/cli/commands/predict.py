@@ -10,7 +10,7 @@ from ...files import check_apart, check_writable
 from ..entry import Device, app
 from ..messages import described_judgement, report_skipped
 from ..runs import use_fitting_threads
-from ..terminal import readable, say
+from ..terminal import readable, say, uncollected
 
 #: Which of the molecules with a label are judged by themselves.
 _UNSEEN = "unlike any in training"
@@ -52,17 +52,18 @@ def predict(
     If the source has labels, in columns called as the run's targets, the
     metrics are printed.
     """
-    from ...training.answers import (
-        check_alike,
-        check_answers_name,
-        check_new_graphs,
-        predict_packed,
-        predict_table,
-    )
-    from ...training.folder import check_spares
-    from ...training.predict import continued, load_predictor
-    from ...training.records import is_finished
-    from ...workers import cores
+    with uncollected():
+        from ...training.answers import (
+            check_alike,
+            check_answers_name,
+            check_new_graphs,
+            predict_packed,
+            predict_table,
+        )
+        from ...training.folder import check_spares
+        from ...training.predict import continued, load_predictor
+        from ...training.records import is_finished
+        from ...workers import cores
 
     for run in runs:
         check_spares(run, out)

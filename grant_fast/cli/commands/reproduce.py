@@ -11,7 +11,7 @@ from ..entry import SEEDS, Device, Overwrite, Resume, app
 from ..messages import show_results
 from ..options import with_settings
 from ..runs import again, command, holds_comparison, interrupted, load, use_fitting_threads
-from ..terminal import readable, stderr
+from ..terminal import readable, stderr, uncollected
 
 
 @app.command()
@@ -61,17 +61,23 @@ def reproduce(
     **given: Any,
 ) -> None:
     """Run a benchmark of the paper: full, random, (B) and (S), beside the published figures."""
-    from ...studies.compare import begun, check_seeds, num_seeds
-    from ...studies.curves import draw_curves
-    from ...studies.paper_table import cells, known_differences, terminal_table, write_reproduction
-    from ...studies.recipe import load_recipe
-    from ...studies.report import title_of
-    from ...studies.reproduce import ARMS, BASELINES
-    from ...studies.reproduce import reproduce as run_all
-    from ...training.console import ConsoleObserver
-    from ...training.folder import COMPARISON, CURVES_FILE, check_free
-    from ...training.metrics import metrics_for
-    from ...training.model import resolve_device
+    with uncollected():
+        from ...studies.compare import begun, check_seeds, num_seeds
+        from ...studies.curves import draw_curves
+        from ...studies.paper_table import (
+            cells,
+            known_differences,
+            terminal_table,
+            write_reproduction,
+        )
+        from ...studies.recipe import load_recipe
+        from ...studies.report import title_of
+        from ...studies.reproduce import ARMS, BASELINES
+        from ...studies.reproduce import reproduce as run_all
+        from ...training.console import ConsoleObserver
+        from ...training.folder import COMPARISON, CURVES_FILE, check_free
+        from ...training.metrics import metrics_for
+        from ...training.model import resolve_device
 
     recipe = load_recipe(name)
     check_seeds(SEEDS if seeds is None else seeds)

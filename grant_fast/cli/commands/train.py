@@ -12,7 +12,7 @@ from ..entry import SOURCES, Board, Overwrite, Resume, app
 from ..messages import described, described_share, described_test
 from ..options import with_settings
 from ..runs import holds_run, interrupted, load, saved_config, use_fitting_threads
-from ..terminal import busy, readable, stderr
+from ..terminal import busy, readable, stderr, uncollected
 
 
 @app.command()
@@ -40,12 +40,13 @@ def train(
     which molecules could not be read (skipped.csv), and the predictions for
     the test graphs (test.csv; not written where each node has a target).
     """
-    from ...training.console import ConsoleObserver
-    from ...training.folder import CONFIG_FILE, PICTURE_FILE, check_flags, check_free
-    from ...training.observers import Observers, TensorBoard
-    from ...training.predict import resuming
-    from ...training.run import train_to_the_end
-    from ...training.trainer import Trainer
+    with uncollected():
+        from ...training.console import ConsoleObserver
+        from ...training.folder import CONFIG_FILE, PICTURE_FILE, check_flags, check_free
+        from ...training.observers import Observers, TensorBoard
+        from ...training.predict import resuming
+        from ...training.run import train_to_the_end
+        from ...training.trainer import Trainer
 
     check_flags(resume, overwrite)
     changes = given if source is None else {**given, "source": source}
