@@ -72,28 +72,29 @@ class _NetworkStruct(ctypes.Structure):
     )
 
 
-class Layer(NamedTuple):
+class Layer:
     """A layer, dropout(act(norm(Σ_k Â^k X W_k + b)), p); the last of a network for nodes is
     without what follows the sum. The norm is a `BatchNorm1d` with running averages or a `LayerNorm`
-    over h_out, each with learned scale and shift, or None."""
+    over h_out, each with learned scale and shift, or None.
 
-    weight: Tensor
-    bias: Tensor | None
-    norm: nn.BatchNorm1d | nn.LayerNorm | None = None
-    p: float = 0.0
+    Attributes:
+        tensors: what is learned of it: W, b, γ and β.
+        running: the running averages of a batch norm; others have none.
+    """
 
-    @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """What is learned of it: W, b, γ and β."""
-        affine = (None, None) if self.norm is None else (self.norm.weight, self.norm.bias)
-        return self.weight, self.bias, *affine
-
-    @property
-    def running(self) -> tuple[Tensor | None, ...]:
-        """The running averages of a batch norm; others have none."""
-        if self.norm is None or isinstance(self.norm, nn.LayerNorm):
-            return ()
-        return self.norm.running_mean, self.norm.running_var
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        norm: nn.BatchNorm1d | nn.LayerNorm | None = None,
+        p: float = 0.0,
+    ) -> None:
+        self.weight, self.norm, self.p = weight, norm, p
+        affine = (None, None) if norm is None else (norm.weight, norm.bias)
+        self.tensors: tuple[Tensor | None, ...] = (weight, bias, *affine)
+        self.running: tuple[Tensor | None, ...] = ()
+        if norm is not None and not isinstance(norm, nn.LayerNorm):
+            self.running = norm.running_mean, norm.running_var
 
 
 class Network(NamedTuple):

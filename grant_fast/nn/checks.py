@@ -70,13 +70,17 @@ def is_hooked(module: nn.Module) -> bool:
     """Whether calling it runs more than its class says, for itself or as every module does (as for
     PyTorch's counter of operations); or another forward pass."""
     of_all = torch.nn.modules.module
-    hooks = (
-        *(module._forward_hooks, module._forward_pre_hooks),
-        *(module._backward_hooks, module._backward_pre_hooks),
-        *(of_all._global_forward_hooks, of_all._global_forward_pre_hooks),
-        *(of_all._global_backward_hooks, of_all._global_backward_pre_hooks),
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or of_all._global_forward_hooks
+        or of_all._global_forward_pre_hooks
+        or of_all._global_backward_hooks
+        or of_all._global_backward_pre_hooks
+        or "forward" in module.__dict__
     )
-    return any(hooks) or "forward" in module.__dict__
 
 
 def embeds_kinds(encoder: object) -> TypeGuard[AtomEncoder]:

@@ -61,6 +61,9 @@ class FlexGCN(nn.Module):
     if TYPE_CHECKING:  # a module's own says nothing
         __call__: Callable[..., Tensor]
 
+    #: See `one_pass.unchanging`.
+    _plans: dict[Any, tuple[one_pass.Plan | None, bool]] | None = None
+
     def __init__(
         self,
         in_channels: int,
@@ -153,7 +156,8 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        self._check(graphs)
+        if self._plans is None:
+            self._check(graphs)
         if isinstance(graphs, LooseGraphs):
             graphs = self._packed(graphs)
         if isinstance(graphs, GraphBatch) and (out := one_pass.run(self, graphs)) is not None:

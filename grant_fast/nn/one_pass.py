@@ -1,6 +1,7 @@
 """A whole `FlexGCN` in one pass of the compiled CPU kernels, where they take it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -17,15 +18,34 @@ if TYPE_CHECKING:
     from .gcn import FlexGCN
 
 
+#: The layers, what the rows of the first one's input are (`native.Network.source`, or "hops"), and
+#: the activation.
+Plan = tuple[list[native.Layer], str, native.Activation]
+
+
+@contextmanager
+def unchanging(model: "FlexGCN") -> Iterator[None]:
+    """For a time in which nothing changes of a model but its mode and the values of its parameters:
+    its calls, for graphs that fit it, are not checked, and each kind of call is planned once. (Else
+    that takes a tenth of a step on few graphs.)"""
+    model._plans = {}
+    try:
+        yield
+    finally:
+        del model._plans
+
+
 def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     """What the model's layers make of a batch, differentiable once; None where they cannot here.
 
     Under mean or sum pooling that is [B, κh], what the last layer's product takes; else the last
     layer's output for every node, [n, out_channels].
     """
-    if not is_allowed(model, graphs) or (found := as_network(model, graphs)) is None:
+    planned, inference = _planned(model, graphs)
+    found = None if planned is None else _as_planned(model, graphs, planned)
+    if found is None:
         return None
-    return native.evaluate(*found) if is_inference(model) else native.train(*found)
+    return native.evaluate(*found) if inference else native.train(*found)
 
 
 def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
@@ -64,12 +84,18 @@ def can_train(model: "FlexGCN", graphs: GraphBatch) -> bool:
 def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
     """The model as the kernels take it, and its input; None where they do not."""
     planned = plan(model, graphs)
-    if planned is None:
-        return None
+    return None if planned is None else _as_planned(model, graphs, planned)
+
+
+def _as_planned(
+    model: "FlexGCN", graphs: GraphBatch, planned: Plan
+) -> tuple[native.Network, Tensor] | None:
     layers, source, act = planned
     x, code = _input(model, graphs, source)
     if source == "hops":
-        layers[0] = layers[0]._replace(weight=layers[0].weight.flatten(0, 1)[None])
+        first, *rest = layers
+        stacked = first.weight.flatten(0, 1)[None]
+        layers = [native.Layer(stacked, first.tensors[1], first.norm, first.p), *rest]
         source = "dataset"
     if not native.is_readable(x) or x.dim() != 2 or x.shape[1] != layers[0].weight.shape[1]:
         return None
@@ -83,11 +109,22 @@ def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Te
     return native.Network(layers, source, adjacency, weights, code, act), native.by_rows(x)
 
 
-def plan(
-    model: "FlexGCN", graphs: GraphBatch
-) -> tuple[list[native.Layer], str, native.Activation] | None:
-    """The layers, what the rows of the first one's input are (`native.Network.source`, or "hops"),
-    and the activation; None where the kernels do not take the model. No part of it is called."""
+def _planned(model: "FlexGCN", graphs: GraphBatch) -> tuple[Plan | None, bool]:
+    """The plan of a call, None where the kernels may not take it; and `is_inference`."""
+    plans = model._plans
+    kind = graphs.graphs, model.training, torch.is_grad_enabled(), graphs.num_nodes < 2
+    if plans is not None and kind in plans:
+        return plans[kind]
+    found = plan(model, graphs) if is_allowed(model, graphs) else None, is_inference(model)
+    if plans is not None and found[0] is not None:
+        tensors = [tensor for layer in found[0][0] for tensor in layer.tensors]
+        if all(tensor is None or type(tensor) is nn.Parameter for tensor in tensors):
+            plans[kind] = found  # else something computes a weight, anew for each call
+    return found
+
+
+def plan(model: "FlexGCN", graphs: GraphBatch) -> Plan | None:
+    """None where the kernels do not take the model. No part of it is called."""
     act = native.Activation.of(model.act)
     if act is None or model._overrides("hidden"):
         return None

@@ -18,6 +18,7 @@ from ..devices import clock
 from ..errors import InputError
 from ..graphs import PackedGraphs
 from ..indexing import take, upload
+from ..nn.one_pass import unchanging
 from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
 from ..teaching.residuals import graph_losses, loss
@@ -231,11 +232,12 @@ class Trainer:
         """
         self.model.train()
         passes = self._passes(self._visits_left)
-        if self.config.step_every == "batch":
-            seen, (total, count) = self._sum(passes, self._step_on)
-        else:
-            seen, (total, count), grads = self._epochs(lambda: self._gradient(passes), passes)
-            self._step(grads)
+        with unchanging(self.model):
+            if self.config.step_every == "batch":
+                seen, (total, count) = self._sum(passes, self._step_on)
+            else:
+                seen, (total, count), grads = self._epochs(lambda: self._gradient(passes), passes)
+                self._step(grads)
         mean = float(total / count)
         if not math.isfinite(mean):
             raise self._diverged(f"the training loss is {mean}")

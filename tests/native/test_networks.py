@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from grant_fast import FlexGCN, PackedGraphs, explain, native
+from grant_fast.errors import InputError
 from grant_fast.nn import one_pass
+from grant_fast.nn.evaluating import evaluating
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 from tests.native.checks import close, identity_network, in_double, nodes
 
@@ -344,3 +346,38 @@ def test_each_layer_has_a_backend_of_its_own(layer):
     assert one_pass.as_network(model, batch) is None
     assert "one pass" not in "".join(explain(model, batch))
     close(model(batch), want.double())
+
+
+@pytest.mark.parametrize("pool", ["mean", None])
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_model_that_does_not_change_is_planned_once_for_each_kind_of_call(
+    pool, computed, monkeypatch
+):
+    graphs, plans, plan = Case().graphs, [], one_pass.plan
+    model = FlexGCN(5, [8, 8], 2, [2, 2, 2], norm="batch_norm", dropout=0.1, pool=pool)
+    if computed:  # a weight that is made anew for each call
+        nn.utils.parametrizations.weight_norm(model.convs[0])
+    twin = copy.deepcopy(model)
+    monkeypatch.setattr(one_pass, "plan", lambda *of: plans.append(of) or plan(*of))
+    lone = int((graphs.num_nodes_per_graph == 1).nonzero()[0])
+
+    def calls(model):
+        """Steps on batches of which one has a single node, and what is predicted in between."""
+        optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for ids in ([3, 5], [2, 3], [lone], [5, 6], [lone], [0, 2]):
+            torch.manual_seed(0)
+            found.append(model(graphs.batch(ids)))
+            found[-1].square().mean().backward()
+            optimizer.step()
+            with evaluating(model):
+                found.append(model(graphs.batch(ids)))
+        return [each.detach() for each in found]
+
+    with one_pass.unchanging(model):
+        got = calls(model)
+    assert len(plans) == (10 if computed else 3)  # one node teaches no batch norm
+    assert model._plans is None and model.state_dict().keys() == twin.state_dict().keys()
+    torch.testing.assert_close(got, calls(twin), rtol=0, atol=0)
+    model.convs[0].normalize = False  # calls are checked again
+    with pytest.raises(InputError, match="normalize=False"):
+        model(graphs.batch([0]))
