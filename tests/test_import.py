@@ -68,7 +68,7 @@ graphs = PackedGraphs.from_smiles(["C", "CC", "CCO", "c1ccccc1", "CN", "C=O"] * 
 graphs.y = torch.arange(24.0)[:, None]
 train(load_dataset(graphs), sys.argv[1], epochs=2, hidden_channels=4, batch_size=8)
 load_predictor(sys.argv[1])(graphs)
-print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+print("torch._dynamo" in sys.modules)
 """
 
 
@@ -76,17 +76,15 @@ def test_training_and_predicting_import_no_compiler(tmp_path):
     out = subprocess.run(
         [sys.executable, "-c", TRAIN, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert out.stdout.strip() == "[]"
+    assert out.stdout.strip() == "False"
 
 
 def test_a_process_that_helps_to_read_molecules_imports_no_torch():
     program = (
         "import sys, grant_fast.cli.entry, grant_fast.data.sdf\n"
-        "from grant_fast.data.logp import penalized_logp\n"
-        "from grant_fast.data.scaffolds import scaffold_of\n"
+        "from grant_fast.data.logp import logp_and_scaffold\n"
         "from grant_fast.data.parsing import read_chunk\n"
-        "read_chunk(True, scaffold_of, 0, ['c1ccccc1CN'])\n"
-        "read_chunk(True, penalized_logp, 0, ['c1ccccc1CN'])\n"
+        "read_chunk(True, logp_and_scaffold, 0, ['c1ccccc1CN'])\n"
         "print('torch' in sys.modules)"
     )
     out = subprocess.run(

@@ -76,13 +76,13 @@ class ReadOnly:
         return {}
 
     def _copy_of(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """What `make` makes of a tensor of the dataset; anew where that was set or written to, or
+        learns, since such rows serve one backward pass."""
         if torch.compiler.is_compiling():
             return self._copied_uncompiled(name, of, make)
         return self._copied(name, of, make)
 
     def _copied(self, name: str, of: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `make` makes of a tensor of the dataset; anew where that was set or written to, or
-        learns, since such rows serve one backward pass."""
         found = self._copies.get(name)
         if found is None or of.requires_grad or not found.is_of(of):
             rows = make(of) if of.requires_grad else kept(make)(of)

@@ -50,12 +50,14 @@ def wait_briefly() -> None:
 def uncollected() -> Iterator[None]:
     """For a `with` that imports: Python would search what was imported for garbage again and again,
     and once more at the end."""
+    collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if collects:
+            gc.enable()
 
 
 def _open_streams() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import MissingExtraError, require
+from .scaffolds import scaffold_of
 
 LONG_CYCLE = 6  # atoms; a ring of more counts
 
@@ -26,6 +27,10 @@ def penalized_logp(molecule: Any) -> float:
     long = sum(len(ring) > LONG_CYCLE for ring in molecule.GetRingInfo().AtomRings())
     logp = require("rdkit.Chem.Crippen", "smiles").MolLogP(molecule)
     return logp - sa_scorer()(molecule) - long
+
+
+def logp_and_scaffold(molecule: Any) -> tuple[float, str]:
+    return penalized_logp(molecule), scaffold_of(molecule)
 
 
 @cache

@@ -15,7 +15,7 @@ from ..graphs import PackedGraphs
 from ..tasks import Kind
 from .dataset import Dataset, default_metric
 from .infer import make_task
-from .logp import penalized_logp, sa_scorer
+from .logp import logp_and_scaffold, penalized_logp, sa_scorer
 from .parsing import Failure
 from .scaffolds import scaffold_of
 from .smiles import T, read_molecules
@@ -147,7 +147,7 @@ def from_smi(
         )
     sa_scorer()  # a missing package is reported once, here, and not by every worker
     by_scaffold = split == "scaffold"
-    also = _scored if by_scaffold else penalized_logp
+    also = logp_and_scaffold if by_scaffold else penalized_logp
     graphs, skipped, found = molecules_of(table, also, reading)
     if skipped and not len(graphs):
         raise InputError(no_molecules(path, table, skipped))
@@ -176,7 +176,3 @@ def _has_labels(table: Table) -> bool:
     words = [cells[1].split()[-1] for _, cells in table.sheet.body if cells[1:] and cells[1]]
     numbers = list(filter(_NUMBER.fullmatch, words))
     return 2 * len(numbers) > len(table) and not all(map(str.isdigit, numbers))
-
-
-def _scored(molecule: Any) -> tuple[float, str]:
-    return penalized_logp(molecule), scaffold_of(molecule)

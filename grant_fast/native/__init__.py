@@ -16,7 +16,16 @@ from .loading import BUILDS, build, by_rows, is_readable
 from .network import Activation, Layer, Network, evaluate, train
 from .rows import few_rows
 from .scores import class_scores, target_scores
-from .structure import MAX_NODES, MAX_WIDTH, NOT_COMPILED, is_watched, is_wide, takes, why_not
+from .structure import (
+    MAX_NODES,
+    MAX_WIDTH,
+    NOT_COMPILED,
+    PART_ROWS,
+    is_watched,
+    is_wide,
+    takes,
+    why_not,
+)
 
 #: As `reference.PRODUCTS`, where they can.
 PRODUCTS = Products(spmm, mm, mm_columns)
@@ -26,6 +35,7 @@ __all__ = [
     "MAX_NODES",
     "MAX_WIDTH",
     "NOT_COMPILED",
+    "PART_ROWS",
     "PRODUCTS",
     "Activation",
     "Layer",

@@ -61,9 +61,6 @@ class FlexGCN(nn.Module):
     if TYPE_CHECKING:  # a module's own says nothing
         __call__: Callable[..., Tensor]
 
-    #: See `one_pass.unchanging`.
-    _plans: dict[Any, tuple[one_pass.Plan | None, bool]] | None = None
-
     def __init__(
         self,
         in_channels: int,
@@ -156,7 +153,7 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if self._plans is None:
+        if not one_pass.is_unchanging(self):
             self._check(graphs)
         if isinstance(graphs, LooseGraphs):
             graphs = self._packed(graphs)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +24,25 @@ if TYPE_CHECKING:
 Plan = tuple[list[native.Layer], str, native.Activation]
 
 
+#: Of models that are `unchanging`: for each kind of call the plan, and `is_inference`.
+_plans: "WeakKeyDictionary[FlexGCN, dict[Any, tuple[Plan | None, bool]]]" = WeakKeyDictionary()
+
+
 @contextmanager
 def unchanging(model: "FlexGCN") -> Iterator[None]:
-    """For a time in which nothing changes of a model but its mode and the values of its parameters:
-    its calls, for graphs that fit it, are not checked, and each kind of call is planned once. (Else
-    that takes a tenth of a step on few graphs.)"""
-    model._plans = {}
+    """For a time in which nothing changes of a model but its mode and the values of its parameters,
+    and its calls are for batches of packed graphs that fit it and are not written to: they are not
+    checked, and each kind of call is planned once. (Else that takes a tenth of a step on few
+    graphs.)"""
+    _plans[model] = {}
     try:
         yield
     finally:
-        del model._plans
+        _plans.pop(model, None)
+
+
+def is_unchanging(model: "FlexGCN") -> bool:
+    return model in _plans
 
 
 def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
@@ -41,6 +51,8 @@ def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     Under mean or sum pooling that is [B, κh], what the last layer's product takes; else the last
     layer's output for every node, [n, out_channels].
     """
+    if graphs.device.type != "cpu":
+        return None
     planned, inference = _planned(model, graphs)
     found = None if planned is None else _as_planned(model, graphs, planned)
     if found is None:
@@ -111,20 +123,27 @@ def _as_planned(
 
 def _planned(model: "FlexGCN", graphs: GraphBatch) -> tuple[Plan | None, bool]:
     """The plan of a call, None where the kernels may not take it; and `is_inference`."""
-    plans = model._plans
+    plans = _plans.get(model)
     kind = graphs.graphs, model.training, torch.is_grad_enabled(), graphs.num_nodes < 2
     if plans is not None and kind in plans:
         return plans[kind]
-    found = plan(model, graphs) if is_allowed(model, graphs) else None, is_inference(model)
-    if plans is not None and found[0] is not None:
-        tensors = [tensor for layer in found[0][0] for tensor in layer.tensors]
-        if all(tensor is None or type(tensor) is nn.Parameter for tensor in tensors):
-            plans[kind] = found  # else something computes a weight, anew for each call
-    return found
+    inference = is_inference(model)
+    planned = plan(model, graphs) if is_allowed(model, graphs) else None
+    if plans is not None and planned is not None and _is_for_all(planned, graphs):
+        plans[kind] = planned, inference
+    return planned, inference
+
+
+def _is_for_all(planned: Plan, graphs: GraphBatch) -> bool:
+    """Whether a plan is that of any batch of the dataset: nothing computes a weight anew for each
+    call, and no graph is so large that it depends on the batch whether the kernels take it."""
+    tensors = [tensor for layer in planned[0] for tensor in layer.tensors]
+    learned = all(tensor is None or type(tensor) is nn.Parameter for tensor in tensors)
+    return learned and graphs.graphs.max_nodes <= native.PART_ROWS
 
 
 def plan(model: "FlexGCN", graphs: GraphBatch) -> Plan | None:
-    """None where the kernels do not take the model. No part of it is called."""
+    """How the kernels compute a batch; None where they do not. No part of the model is called."""
     act = native.Activation.of(model.act)
     if act is None or model._overrides("hidden"):
         return None

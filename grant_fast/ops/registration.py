@@ -19,10 +19,10 @@ Compute = Callable[..., Any]
 
 
 def _untraced(compute: Compute) -> Compute:
-    """`compute`, never traced by a compiler, and without importing one.
+    """Calls `compute`, which no compiler ever traces, and imports none.
 
-    Torch's public decorator of this kind would import it with the package, its private one with the
-    first call.
+    Torch's public decorator of this kind would import one with the package, its private one with
+    the first call.
     """
     disabled = torch._disable_dynamo(compute)
 

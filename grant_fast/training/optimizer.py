@@ -10,23 +10,27 @@ from torch import Tensor
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW(fused=True)`: the same numbers and the same state, without hooks.
+    """`torch.optim.AdamW(fused=True)` of one group of parameters: the same numbers and state.
 
-    Torch's own calls import the compiler, so that it leaves them out, which takes most of a second.
-    Of its step on a small network three quarters go into lists of what has not changed.
+    Torch's own methods import the compiler, to be left out of what it traces, which takes most of a
+    second. Of their step on a small network three quarters go into lists of what has not changed.
+
+    Parameters share the tensor that counts their steps, where they have made as many: copy a
+    `state_dict` before another optimizer takes it.
     """
 
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
     state_dict = unwrap(torch.optim.AdamW.state_dict)
-    _load = unwrap(torch.optim.AdamW.load_state_dict)
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, weight_decay: float) -> None:
-        self._learning: list[Tensor] = []
         super().__init__(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+        self._listed: list[Tensor] = []
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._learning = []
-        self._load(state_dict)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, or a state that is loaded."""
+        super().__setstate__(state)
+        self._listed = []
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for parameter in self.param_groups[0]["params"]:
@@ -34,13 +38,13 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        group = self.param_groups[0]
+        (group,) = self.param_groups
         grads = [parameter.grad for parameter in group["params"]]
         pairs = zip(group["params"], grads, strict=True)
         learning = [parameter for parameter, grad in pairs if grad is not None]
         if not learning:
             return
-        if len(learning) != len(self._learning) or not all(map(is_, learning, self._learning)):
+        if len(learning) != len(self._listed) or not all(map(is_, learning, self._listed)):
             self._list(learning)
         for count in self._counts:
             count += 1
@@ -50,7 +54,7 @@ class AdamW(torch.optim.AdamW):
             self._means,
             self._squares,
             [],
-            self._steps,
+            self._count_of_each,
             lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
@@ -61,8 +65,7 @@ class AdamW(torch.optim.AdamW):
         )
 
     def _list(self, learning: list[Tensor]) -> None:
-        """List the state of the parameters that have gradients. Those that have made as many steps
-        share the tensor that counts them."""
+        """List the state of the parameters that have gradients."""
         for parameter in learning:
             if not self.state[parameter]:
                 step = torch.zeros((), dtype=torch.float32, device=parameter.device)
@@ -74,7 +77,7 @@ class AdamW(torch.optim.AdamW):
         counts = {float(state["step"]): state["step"] for state in states}
         for state in states:
             state["step"] = counts[float(state["step"])]
-        self._learning, self._counts = learning, list(counts.values())
+        self._listed, self._counts = learning, list(counts.values())
+        self._count_of_each = [state["step"] for state in states]
         self._means = [state["exp_avg"] for state in states]
         self._squares = [state["exp_avg_sq"] for state in states]
-        self._steps = [state["step"] for state in states]

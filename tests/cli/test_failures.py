@@ -1,6 +1,7 @@
 """What the machine refuses the command line, in one line that names the culprit and the remedy."""
 
 import errno
+import gc
 import os
 import shlex
 import subprocess
@@ -138,3 +139,17 @@ def test_a_closed_stream_ends_nothing(tmp_path, closed):
     command = shlex.join(map(str, [sys.executable, "-m", "grant_fast", *words]))
     assert subprocess.run(f"{command} {closed}", shell=True, env=ENVIRONMENT).returncode == 0
     assert (tmp_path / "run" / "split.csv").exists()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_searched_for_while_a_command_imports_nor_in_what_it_imported(collects):
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with pytest.raises(ImportError), terminal.uncollected():
+            assert not gc.isenabled()
+            raise ImportError
+        assert gc.isenabled() == collects and gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        (gc.enable if before else gc.disable)()

@@ -1,6 +1,8 @@
 """Networks by the compiled CPU kernels, and scores, against PyTorch's operators in float64."""
 
 import copy
+import itertools
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +11,6 @@ from torch import nn
 from grant_fast import FlexGCN, PackedGraphs, explain, native
 from grant_fast.errors import InputError
 from grant_fast.nn import one_pass
-from grant_fast.nn.evaluating import evaluating
 from tests.cases import AWKWARD_SIZES, Case, dense_graphs
 from tests.native.checks import close, identity_network, in_double, nodes
 
@@ -353,31 +354,56 @@ def test_each_layer_has_a_backend_of_its_own(layer):
 def test_a_model_that_does_not_change_is_planned_once_for_each_kind_of_call(
     pool, computed, monkeypatch
 ):
-    graphs, plans, plan = Case().graphs, [], one_pass.plan
+    datasets = [Case(seed=seed).graphs for seed in (0, 1)]
+    one = int((datasets[0].num_nodes_per_graph == 1).nonzero()[0])
     model = FlexGCN(5, [8, 8], 2, [2, 2, 2], norm="batch_norm", dropout=0.1, pool=pool)
     if computed:  # a weight that is made anew for each call
         nn.utils.parametrizations.weight_norm(model.convs[0])
-    twin = copy.deepcopy(model)
+    twin, plans, plan = copy.deepcopy(model), [], one_pass.plan
     monkeypatch.setattr(one_pass, "plan", lambda *of: plans.append(of) or plan(*of))
-    lone = int((graphs.num_nodes_per_graph == 1).nonzero()[0])
 
     def calls(model):
-        """Steps on batches of which one has a single node, and what is predicted in between."""
+        """What is computed in both modes, with gradients and without, and steps in between."""
         optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
-        for ids in ([3, 5], [2, 3], [lone], [5, 6], [lone], [0, 2]):
-            torch.manual_seed(0)
-            found.append(model(graphs.batch(ids)))
-            found[-1].square().mean().backward()
-            optimizer.step()
-            with evaluating(model):
-                found.append(model(graphs.batch(ids)))
+        for ids in ([3, 5], [one], [2, 3], [one], [5, 6]):
+            for which, train, learn in itertools.product((0, 1), (True, False), (True, False)):
+                torch.manual_seed(0)
+                with torch.set_grad_enabled(learn):
+                    found.append(model.train(train)(datasets[which].batch(ids)))
+                if learn:
+                    found[-1].square().mean().backward()
+                    optimizer.step()
         return [each.detach() for each in found]
 
     with one_pass.unchanging(model):
         got = calls(model)
-    assert len(plans) == (10 if computed else 3)  # one node teaches no batch norm
-    assert model._plans is None and model.state_dict().keys() == twin.state_dict().keys()
+    # A batch norm is not taught by one node, and with gradients the kernels take none that rests.
+    assert len(plans) == (2 * 3 * 3 + 2 * 2 if computed else 2 * 3 + 2)
     torch.testing.assert_close(got, calls(twin), rtol=0, atol=0)
-    model.convs[0].normalize = False  # calls are checked again
-    with pytest.raises(InputError, match="normalize=False"):
-        model(graphs.batch([0]))
+
+
+def test_calls_of_a_model_that_does_not_change_are_not_checked():
+    batch, model = Case().graphs.batch([3, 5]), FlexGCN(5, 8, 2, [2, 2])
+    with one_pass.unchanging(model), one_pass.unchanging(model):
+        model(batch)
+        model.convs[0].normalize = False
+        model(batch)
+        copied = copy.deepcopy(model)
+    for each in (model, copied):
+        with pytest.raises(InputError, match="normalize=False"):
+            each(batch)
+
+
+def test_what_computes_a_batch_of_large_graphs_does_not_depend_on_the_one_before(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    ring = torch.arange(12 * 1100).view(12, 1100)
+    edges = torch.stack([ring, ring.roll(1, 1)]).flatten(1)
+    graphs = PackedGraphs.from_arrays(torch.randn(12 * 1100, 5), edges, torch.arange(13200) // 1100)
+    model, taken, train = FlexGCN(5, 8, 2, [2, 2]), [], native.train
+    monkeypatch.setattr(native, "train", lambda net, x: taken.append(x) or train(net, x))
+    for around in (nullcontext(), one_pass.unchanging(model)):
+        with around:
+            model(graphs.batch(slice(None)))
+            model(graphs.batch([0, 1]))  # most threads would wait
+        assert len(taken) == 1
+        taken.clear()

@@ -1,9 +1,12 @@
 """What a step of the trainer does to the weights, and which graphs it is of."""
 
+import copy
+
 import pytest
 import torch
 
 from grant_fast.teaching.residuals import graph_losses, loss
+from grant_fast.training.checkpoints import copied
 from grant_fast.training.optimizer import AdamW
 from grant_fast.training.records import read_run
 from grant_fast.training.trainer import Trainer
@@ -146,8 +149,18 @@ def test_the_optimizer_is_torchs_to_the_bit():
             optimizer.step()
             optimizer.zero_grad()
             if count in (4, 7):
-                optimizer.load_state_dict(optimizer.state_dict())
+                optimizer.load_state_dict(copied(optimizer.state_dict()))
         assert all(p.grad is None for p in ours)
         states = [optimizer.state_dict() for optimizer in optimizers]
         torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_a_copy_of_the_optimizer_goes_on():
+    optimizer = AdamW([torch.ones(3, requires_grad=True)], 0.1, 0.0)
+    for _ in range(2):
+        optimizer = copy.deepcopy(optimizer)
+        (weight,) = optimizer.param_groups[0]["params"]
+        weight.grad = torch.ones(3)
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 0.8))
