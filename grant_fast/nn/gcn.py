@@ -153,7 +153,7 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if not one_pass.is_unchanging(self):
+        if torch.compiler.is_compiling() or not one_pass.is_unchanging(self):
             self._check(graphs)
         if isinstance(graphs, LooseGraphs):
             graphs = self._packed(graphs)

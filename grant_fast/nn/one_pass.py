@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 #: the activation.
 Plan = tuple[list[native.Layer], str, native.Activation]
 
-
 #: Of models that are `unchanging`: for each kind of call the plan, and `is_inference`.
 _plans: "WeakKeyDictionary[FlexGCN, dict[Any, tuple[Plan | None, bool]]]" = WeakKeyDictionary()
 
@@ -42,6 +41,7 @@ def unchanging(model: "FlexGCN") -> Iterator[None]:
 
 
 def is_unchanging(model: "FlexGCN") -> bool:
+    """Whether it is such a time, see `unchanging`."""
     return model in _plans
 
 
