@@ -289,11 +289,11 @@ def test_the_gradient_of_a_table_that_many_equal_nodes_share(build):
     assert (model.encoder.weight.grad - true).abs().max() < 1e-5 * true.abs().max()
 
 
-def test_a_batch_norm_that_pytorch_refuses_is_refused(build):
-    model = FlexGCN(5, 8, 1, [2, 2], norm="batch_norm")
+def test_a_batch_norm_that_pytorch_may_refuse_is_left_to_it(build):
+    batch, model = Case().graphs.batch(slice(None)), FlexGCN(5, 8, 1, [2, 2], norm="batch_norm")
+    assert one_pass.as_network(model, batch) is not None
     model.norms[0].eps = 0.0
-    with pytest.raises(ValueError, match="eps must be positive"):
-        model(Case().graphs.batch(slice(None)))
+    assert one_pass.as_network(model, batch) is None
 
 
 def test_sums_over_many_equal_nodes(build):
