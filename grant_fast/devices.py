@@ -20,15 +20,21 @@ if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
 
 def usual_tensors(make: Callable[P, T]) -> Callable[P, T]:
     """Run `make` where new tensors are float32 and on the CPU, whatever `torch.set_default_dtype`
-    and `torch.set_default_device` say."""
+    and `torch.set_default_device` say, and no compiler traces it."""
 
-    @wraps(make)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+    def usually(*args: P.args, **kwargs: P.kwargs) -> T:
         # Every call of PyTorch's functions goes through such a context, at a microsecond each.
         # (`torch.get_default_device` does not see those that others entered before torch 2.8.)
         elsewhere = torch.empty(0).device.type != "cpu"
         with _FLOAT32, torch.device("cpu") if elsewhere else nullcontext():
             return make(*args, **kwargs)
+
+    untraced = torch._disable_dynamo(usually)  # the first call imports a compiler
+
+    @wraps(make)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        call = untraced if torch.compiler.is_compiling() else usually
+        return call(*args, **kwargs)
 
     return run
 

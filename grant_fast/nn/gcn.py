@@ -153,7 +153,7 @@ class FlexGCN(nn.Module):
         return self._layers(graphs)
 
     def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if torch.compiler.is_compiling() or not one_pass.is_unchanging(self):
+        if not (isinstance(graphs, GraphBatch) and one_pass.is_planned(self, graphs)):
             self._check(graphs)
         if isinstance(graphs, LooseGraphs):
             graphs = self._packed(graphs)

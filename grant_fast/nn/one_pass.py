@@ -30,9 +30,8 @@ _plans: "WeakKeyDictionary[FlexGCN, dict[Any, tuple[Plan | None, bool]]]" = Weak
 @contextmanager
 def unchanging(model: "FlexGCN") -> Iterator[None]:
     """For a time in which nothing changes of a model but its mode and the values of its parameters,
-    and its calls are for batches of packed graphs that fit it and are not written to: they are not
-    checked, and each kind of call is planned once. (Else that takes a tenth of a step on few
-    graphs.)"""
+    and nothing of the packed graphs that it is called for: each kind of call is checked and planned
+    once. (Else that takes a tenth of a step on few graphs.)"""
     _plans[model] = {}
     try:
         yield
@@ -40,9 +39,14 @@ def unchanging(model: "FlexGCN") -> Iterator[None]:
         _plans.pop(model, None)
 
 
-def is_unchanging(model: "FlexGCN") -> bool:
-    """Whether it is such a time, see `unchanging`."""
-    return model in _plans
+def is_planned(model: "FlexGCN", graphs: GraphBatch) -> bool:
+    """Whether a call needs no check, since one of its kind was planned, see `unchanging`."""
+    return model in _plans and _kind(model, graphs) in _plans[model]
+
+
+def _kind(model: "FlexGCN", graphs: GraphBatch) -> tuple[Any, ...]:
+    """What a plan may depend on within a time of no changes."""
+    return graphs.graphs, model.training, torch.is_grad_enabled(), graphs.num_nodes < 2
 
 
 def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
@@ -123,8 +127,7 @@ def _as_planned(
 
 def _planned(model: "FlexGCN", graphs: GraphBatch) -> tuple[Plan | None, bool]:
     """The plan of a call, None where the kernels may not take it; and `is_inference`."""
-    plans = _plans.get(model)
-    kind = graphs.graphs, model.training, torch.is_grad_enabled(), graphs.num_nodes < 2
+    plans, kind = _plans.get(model), _kind(model, graphs)
     if plans is not None and kind in plans:
         return plans[kind]
     inference = is_inference(model)

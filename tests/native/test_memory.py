@@ -95,6 +95,10 @@ def test_threads_of_python_may_begin_at_once():
     assert len(results) == 30 and all(torch.equal(got, want) for got in results)
 
 
+def test_memory_is_as_wide_as_the_vectors_of_the_build_that_is_in_use(build):
+    assert native.loading.padded(1) == native.loading.call("vector_lanes")
+
+
 def test_targets_may_be_a_column_of_a_matrix():
     case = Case()
     y = torch.randint(3, (case.num_nodes, 2))

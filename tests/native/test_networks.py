@@ -382,15 +382,18 @@ def test_a_model_that_does_not_change_is_planned_once_for_each_kind_of_call(
     torch.testing.assert_close(got, calls(twin), rtol=0, atol=0)
 
 
-def test_calls_of_a_model_that_does_not_change_are_not_checked():
+def test_each_kind_of_call_of_a_model_that_does_not_change_is_checked_once():
     batch, model = Case().graphs.batch([3, 5]), FlexGCN(5, 8, 2, [2, 2])
-    with one_pass.unchanging(model), one_pass.unchanging(model):
+    with one_pass.unchanging(model):
         model(batch)
         model.convs[0].normalize = False
         model(batch)
         copied = copy.deepcopy(model)
-    for each in (model, copied):
-        with pytest.raises(InputError, match="normalize=False"):
+        for each in (model.eval(), copied):
+            with pytest.raises(InputError, match="normalize=False"):
+                each(batch)
+    for each in (model.train(), copied):
+        with one_pass.unchanging(each), pytest.raises(InputError, match="normalize=False"):
             each(batch)
 
 
