@@ -200,6 +200,13 @@ def test_training_needs_gradients_whatever_is_switched_off_around_it(tmp_path):
     assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
+def test_a_compiler_around_a_run_traces_nothing_of_it(tmp_path):
+    dataset = make_dataset("regression")
+    plain = train(dataset, tmp_path / "plain", **TINY)
+    run = torch.compile(lambda: train(dataset, tmp_path / "compiled", **TINY), backend="eager")
+    assert run().test_metrics == plain.test_metrics
+
+
 def test_ogb_is_loaded_by_one_thread_at_a_time(monkeypatch):
     inside, most, before = [], [], sys.modules.get("outdated", "missing")
 
