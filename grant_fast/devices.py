@@ -22,20 +22,17 @@ def usual_tensors(make: Callable[P, T]) -> Callable[P, T]:
     """Run `make` where new tensors are float32 and on the CPU, whatever `torch.set_default_dtype`
     and `torch.set_default_device` say, and no compiler traces it."""
 
-    def usually(*args: P.args, **kwargs: P.kwargs) -> T:
+    @wraps(make)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if torch.compiler.is_compiling():
+            return untraced(*args, **kwargs)
         # Every call of PyTorch's functions goes through such a context, at a microsecond each.
         # (`torch.get_default_device` does not see those that others entered before torch 2.8.)
         elsewhere = torch.empty(0).device.type != "cpu"
         with _FLOAT32, torch.device("cpu") if elsewhere else nullcontext():
             return make(*args, **kwargs)
 
-    untraced = torch._disable_dynamo(usually)  # the first call imports a compiler
-
-    @wraps(make)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        call = untraced if torch.compiler.is_compiling() else usually
-        return call(*args, **kwargs)
-
+    untraced = torch._disable_dynamo(run)
     return run
 
 
