@@ -150,7 +150,7 @@ class GraphBatch(ReadOnly):
     def parts(self, count: int) -> Tensor:
         """Where the graphs of each of `count` parts of about as many nodes begin and end,
         [count + 1] int64, on the CPU."""
-        if count == 1:
+        if count == 1:  # in each step on a small batch, where a search would be felt
             return torch.tensor([0, self.num_graphs], device="cpu")
         if count not in self._parts:
             rows = np.arange(count + 1, dtype=np.int64) * self.num_nodes // count

@@ -98,8 +98,8 @@ class ReadOnly:
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a pickle or a deep copy takes over: of copies what was written to them, since a
-        copied tensor counts its writes from elsewhere."""
+        """What a deep copy, or one for another process, takes over: of copies what was written to
+        them, since a copied tensor counts its writes from elsewhere."""
         copies, own = tuple(self._copies.items()), dict(vars(self))
         for name in self._tables:  # made anew where they are as they were made
             if name in own and not writes(own[name]):

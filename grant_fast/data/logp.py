@@ -30,6 +30,7 @@ def penalized_logp(molecule: Any) -> float:
 
 
 def logp_and_scaffold(molecule: Any) -> tuple[float, str]:
+    """`penalized_logp` and `scaffold_of`, in a module that a worker can import without torch."""
     return penalized_logp(molecule), scaffold_of(molecule)
 
 

@@ -1,9 +1,9 @@
 """The molecule sets of the Open Graph Benchmark, ogbg-mol*.
 
 The raw files that OGB publishes are read directly, with pandas, into flat tensors. OGB's own
-loader would build a Python dictionary for every graph, cache them in a pickle (which torch ≥ 2.6
-refuses to load, for good reason), and ask questions on the terminal. The files are five tables and
-three lists of a split, so that reading them is shorter than working around all that.
+loader would build a Python dictionary for every graph, cache them in a file that may hold code
+(which torch ≥ 2.6 refuses to load), and ask questions on the terminal. The files are five tables
+and three lists of a split, so that reading them is shorter than working around all that.
 """
 
 import os

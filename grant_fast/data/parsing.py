@@ -117,6 +117,14 @@ def _tag_canonically(chem: Any, molecule: Any) -> None:
 def read_chunk(
     edge_attr: bool, also: Callable[[Any], Any] | None, first_row: int, smiles: Sequence[str]
 ) -> Chunk:
+    """The molecules of a piece of the work; see `smiles.read_molecules`.
+
+    Args:
+        edge_attr: give the features of bonds, too.
+        also: what else is to be found of each of RDKit's molecules.
+        first_row: what failures are counted from.
+        smiles: one molecule each.
+    """
     chem, rd_base = import_rdkit()
     atom_features, bond_features = featurizers()
     # The atoms of a chunk are of some 100 kinds, its bonds of a dozen.

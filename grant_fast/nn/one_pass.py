@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Plan = tuple[list[native.Layer], str, native.Activation]
 
 #: Of models that are `unchanging`: for each kind of call the plan, and `is_inference`.
-_plans: "WeakKeyDictionary[FlexGCN, dict[Any, tuple[Plan | None, bool]]]" = WeakKeyDictionary()
+_plans: "WeakKeyDictionary[FlexGCN, dict[Any, tuple[Plan, bool]]]" = WeakKeyDictionary()
 
 
 @contextmanager
