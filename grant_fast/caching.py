@@ -69,7 +69,7 @@ def made_once(owner: Any, given: Given, make: Callable[[], T]) -> T:
         if _are_same(each.given, given):
             return each.made
     made = make()
-    if len(_made) >= MOST_KEPT:
+    if not found and len(_made) >= MOST_KEPT:
         _made.clear()
     copied = tuple(t.clone() if isinstance(t, Tensor) else t for t in given)
     _made[owner] = (_Made(copied, made), *found[:1])

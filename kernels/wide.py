@@ -105,11 +105,11 @@ def horner(
     transpose: bool,
     relu: bool,
 ) -> None:
-    """act(T_0 + Â(T_1 + …) + b) into `out` [n, h], a view by columns; `t` [n, κh] is spent."""
+    """act(T_0 + Â(T_1 + …) + b) into `out` [n, h], a view by columns, of `t` [n, κh]."""
     constants = {"Y_STRIDE": out.stride(0), "BIAS": bias is not None, "RELU": relu}
     constants |= {"WIDTH": out.shape[1], "TRANSPOSE": transpose}
     kernels = hops.horner_tiles, hops.horner_blocks
-    _launch(*kernels, (t, bias, out), (t, out), order, graphs, constants)
+    _launch(*kernels, (t, bias, out), order, graphs, constants)
 
 
 def powers(
@@ -127,30 +127,30 @@ def powers_into(z: Tensor, x: Tensor, order: int, graphs: Graphs, transpose: boo
     """`powers` into the rows of `z` [n, κh] that belong to `graphs`."""
     constants = {"X_STRIDE": x.stride(0), "WIDTH": x.shape[1], "TRANSPOSE": transpose}
     kernels = hops.powers_tiles, hops.powers_blocks
-    _launch(*kernels, (x, z), (z,), order, graphs, constants)
+    _launch(*kernels, (x, z), order, graphs, constants)
 
 
 def _launch(
     small: Any,
     large: Any,
     operands: tuple[Tensor | None, ...],
-    written: tuple[Tensor, ...],
     order: int,
     graphs: Graphs,
     constants: dict[str, Any],
 ) -> None:
-    width = constants["WIDTH"]
+    out, width = operands[-1], constants["WIDTH"]
+    assert out is not None
     constants["NORMALIZE"] = graphs.scale is not None
-    constants["PRECISION"] = hop_precision(written[0].device)
+    constants["PRECISION"] = hop_precision(out.device)
     if graphs.num_tiles:
         shape = tile_shape(width)
         launch(
             small, (graphs.num_tiles, cdiv(width, shape["BO"])), *operands, *graphs.small[:3],
-            order, written=written, **constants, **shape,
+            order, written=(out,), **constants, **shape,
         )  # fmt: skip
     for planes, num_graphs, tables in graphs.larger:
-        shape = block_shape(width, planes, has_hopper_units(written[0].device))
+        shape = block_shape(width, planes, has_hopper_units(out.device))
         launch(
             large, (num_graphs, cdiv(width, shape["BO"])), *operands, *tables, order,
-            written=written, **constants, **shape,
+            written=(out,), **constants, **shape,
         )  # fmt: skip

@@ -218,10 +218,11 @@ def _check_kinds(tensors: dict[str, Tensor]) -> None:
             raise ValueError(f"{name} is {values.dtype}")
     if x.dim() != 2:
         raise ValueError("x is no matrix of numbers")
-    if y is not None and not (y.is_floating_point() if y.dim() == 2 else y.dtype == torch.int64):
-        raise ValueError("y holds neither numbers [rows, targets] nor classes [rows]")
-    if y is not None and y.dim() not in (1, 2):
-        raise ValueError("y is neither a matrix nor a list")
+    if y is not None:
+        numbers = y.dim() == 2 and y.is_floating_point()
+        classes = y.dim() == 1 and y.dtype == torch.int64
+        if not (numbers or classes):
+            raise ValueError("y holds neither numbers [rows, targets] nor classes [rows]")
     if ids.dtype != torch.int64 or (ids < 0).any():
         raise ValueError("ids are not whole numbers from 0 on")
     for name in ("adj.weight", "adj_t.weight"):

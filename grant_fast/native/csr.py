@@ -21,7 +21,7 @@ def has_vectors(x: Tensor) -> bool:
     shorter ones there is nothing to gain."""
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return False
-    return loading.library() is not None and call("vector_lanes") >= 8
+    return loading.library() is not None and loading.lanes() >= 8
 
 
 def spmm(

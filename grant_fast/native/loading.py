@@ -97,15 +97,14 @@ def call(name: str, *args: Any) -> Any:
     return getattr(library(), name)(*converted)
 
 
+def lanes() -> int:
+    """How many float32 a vector holds, in the build that is in use."""
+    return call("vector_lanes")
+
+
 def padded(width: int) -> int:
-    lanes = _lanes(library())
-    return -(-width // lanes) * lanes
-
-
-@cache
-def _lanes(kernels: Any) -> int:
-    """Of the build that is in use: tests take one after another."""
-    return kernels.vector_lanes()
+    """The floats that whole vectors take for so many."""
+    return -(-width // lanes()) * lanes()
 
 
 def threads() -> ctypes.c_int:

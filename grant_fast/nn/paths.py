@@ -1,5 +1,6 @@
 """Which path each layer of a model takes on a batch, in words."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -43,7 +44,7 @@ def explain(model: FlexGCN | FlexConv, *inputs: Any, **options: Any) -> list[str
     graphs = as_graphs(*inputs, **options)
     if isinstance(graphs, LooseGraphs):
         graphs = model._packed(graphs)
-    convs = [conv for conv in model.convs if isinstance(conv, FlexConv)]
+    convs = list(cast(Iterable[FlexConv], model.convs))
     source = _source_in_one_pass(model, graphs)
     paths = [_path(model, layer, conv, graphs, source) for layer, conv in enumerate(convs)]
     return [_line(layer, *both) for layer, both in enumerate(zip(convs, paths, strict=True))]

@@ -290,8 +290,8 @@ def write_report(
     config: RunConfig,
     notes: Sequence[str] = (),
 ) -> list[str]:
-    """Write results.json and results.md into `out`; return the verdict's sentences, then `notes`,
-    which are of the settings."""
+    """Write results.json and results.md into `out`; return their sentences: the verdict, what the
+    comparison lacks, then `notes`, which are of the settings."""
     result = runs[0].result
     sentences = [
         *verdict(summaries, result.metric, result.higher_is_better),

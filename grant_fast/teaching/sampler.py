@@ -144,9 +144,6 @@ class GraNTSampler(Sampler[list[int]]):
         check_task(task)
         check_residual(residual)
         check_functions(predict, collate, score)
-        if isinstance(interval, Integral):
-            interval = whole_number("interval", interval)
-        epochs = whole_number("epochs", epochs)
         self.curriculum = Curriculum(epochs, start_ratio, ratio_schedule, interval)
         self.dataset, self.task = dataset, task
         self.mode = cast(Mode, str.__str__(mode))  # a plain one, for the state
@@ -168,7 +165,6 @@ class GraNTSampler(Sampler[list[int]]):
         self._batch_of: Tensor | None = None  # (B): the batch that each picked graph stays in
         self._weights: Tensor | None = None  # proportional: what each picked graph counts
         self._watch = Watch()
-        self._needs_model = mode in SCORED
         self.set_epoch(0)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -241,7 +237,7 @@ class GraNTSampler(Sampler[list[int]]):
         """
         if self._is_set and isinstance(epoch, Integral) and 0 <= epoch < self.epoch:
             return
-        if self._needs_model:
+        if self.mode in SCORED:
             self._move_to(epoch)
         else:
             self.select(None, epoch)

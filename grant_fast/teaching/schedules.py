@@ -79,12 +79,7 @@ def selection_epochs(
 
 
 def share_size(ratio: float, total: int) -> int:
-    """How many things a share of them is: ⌈ratio · total⌉, at least 1 of a non-empty set.
-
-    Raises:
-        InputError: the ratio is outside (0, 1].
-    """
-    _check_ratio("ratio", ratio)
+    """How many things a share of them, above 0, is: ⌈ratio · total⌉, 1 or more of any."""
     return min(max(math.ceil(_exact(ratio * total)), 1), total)
 
 
@@ -109,10 +104,14 @@ class Curriculum:
 
     def __post_init__(self) -> None:
         self.ratio(0)
-        object.__setattr__(self, "start_ratio", float(self.start_ratio))  # of NumPy's, too
-        object.__setattr__(self, "ratio_schedule", str.__str__(self.ratio_schedule))
-        if isinstance(self.interval, str):
-            object.__setattr__(self, "interval", str.__str__(self.interval))
+        plain = int if isinstance(self.interval, Integral) else str.__str__
+        for name, kind in (
+            ("epochs", int),
+            ("start_ratio", float),
+            ("ratio_schedule", str.__str__),
+            ("interval", plain),
+        ):  # of NumPy's, or an enum's: a saved state holds plain ones
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     @cached_property
     def selection_epochs(self) -> tuple[int, ...]:
@@ -136,9 +135,5 @@ def _exact(product: float) -> float:
 
 def _check_run(epochs: int, start_ratio: float) -> None:
     whole_number("epochs", epochs)
-    _check_ratio("start_ratio", start_ratio)
-
-
-def _check_ratio(name: str, ratio: float) -> None:
-    if not isinstance(ratio, Real) or not 0 < ratio <= 1:
-        raise InputError(f"{name}={ratio!r}: give a number above 0 and at most 1")
+    if not isinstance(start_ratio, Real) or not 0 < start_ratio <= 1:
+        raise InputError(f"start_ratio={start_ratio!r}: give a number above 0 and at most 1")

@@ -65,6 +65,15 @@ def test_edges_with_and_without_weights_are_sorted_once_each(case, sorts):
     assert len(sorts) == 2
 
 
+def test_as_many_edges_as_are_kept_may_have_two_sets_of_weights_each(case, sorts):
+    conv = FlexConv(5, 5, order=3)
+    many = [case.edge_index.clone() for _ in range(caching.MOST_KEPT)]
+    for _ in range(3):
+        for edges in many:
+            conv(case.x, edges), conv(case.x, edges, case.edge_weight)
+    assert len(sorts) == 2 * len(many)
+
+
 @pytest.mark.parametrize("first", ["inference_mode", "no_grad"])
 def test_what_is_kept_of_edges_serves_training_as_well(first, case, sorts):
     conv = FlexConv(5, 6, order=3)
