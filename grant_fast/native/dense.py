@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .. import reference
-from .csr import has_vectors
+from .csr import multiplies
 from .loading import call, threads
 from .structure import parts_of
 
@@ -19,7 +19,7 @@ MOST, MOST_BESIDE_MKL = 128, 512
 def takes_products(x: Tensor, h_in: int, h_out: int) -> bool:
     """Whether the kernels make rows of `h_out` from rows of `h_in` that are as X is, and back."""
     narrower = min(h_in, h_out)  # of a single column a vector would be wasted on it
-    if narrower < 2 or not has_vectors(x):
+    if narrower < 2 or not multiplies(x):
         return False
     return narrower <= MOST or (narrower <= MOST_BESIDE_MKL and outruns_blas())
 

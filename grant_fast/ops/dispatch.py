@@ -136,7 +136,7 @@ def native_products(weight: Tensor, backend: str | None) -> list[str]:
     if not allows_native(backend):
         return []
     h_in, h_out = weight.shape[1:]
-    hops = ["hops"] if native.multiplies(weight, min(h_in, h_out)) else []
+    hops = ["hops"] if native.multiplies(weight) else []
     return hops + (["products"] if native.takes_products(weight, h_in, h_out) else [])
 
 

@@ -4,8 +4,9 @@
  *   Y = A X, or Y += A X; A [rows, columns] in CSR
  *
  * A row of Y is summed in registers, up to four vectors of it at a time. Rows of X come from all over
- * memory and are asked for some entries ahead. Bytes, an entry: 8 for its column and value and 4 h for
- * a row of X, unless that still is in cache; and 4 h a row of Y. */
+ * memory; those longer than a cache line are asked for some entries ahead (for others that takes
+ * longer than it saves). Bytes, an entry: 8 for its column and value and 4 h for a row of X, unless
+ * that still is in cache; and 4 h a row of Y. */
 #pragma once
 #include "threads.h"
 
@@ -16,6 +17,7 @@ typedef struct {
     float *y;                    /* [rows, width] */
 } csr_product;
 
+#define LINE 64   /* bytes of a cache line */
 #define AHEAD 16  /* entries between asking for a row and reading it */
 #define RUN 1024  /* entries that are summed apart, so that a row of a million keeps its digits */
 
@@ -26,9 +28,9 @@ INLINE vec part_of_row(const int NV, const float *row, int v, i64 tail) {
 /* Entry e times its row of X, of whose last vector there are `tail` lanes. */
 INLINE void add_entry(const int NV, const csr_product *p, i64 e, i64 n, i64 ld, i64 last, i64 tail,
                       vec *sum) {
-    if (e < last) {
+    if (4 * NV * VL > LINE && e < last) {
         const char *next = (const char *)(p->x + p->col[e + AHEAD] * ld + n);
-        for (int line = 0; line < NV * 4 * VL; line += 64) __builtin_prefetch(next + line);
+        for (int byte = 0; byte < 4 * NV * VL; byte += LINE) __builtin_prefetch(next + byte);
     }
     const float *row = p->x + p->col[e] * ld + n;
     float value = p->value[e];

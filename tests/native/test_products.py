@@ -24,7 +24,7 @@ def matrix(rows: int, columns: int, entries: int) -> Adjacency:
 @pytest.fixture
 def always(monkeypatch):
     """The kernels multiply, even where PyTorch would be as fast."""
-    monkeypatch.setattr(native.csr, "multiplies", lambda x, width: True)
+    monkeypatch.setattr(native.csr, "multiplies", lambda x: True)
     monkeypatch.setattr(native.dense, "takes_products", lambda *_: True)
     monkeypatch.setattr(native.dense, "LEAST_ROWS", 1)
 
@@ -126,7 +126,7 @@ def test_a_million_rows_keep_their_digits():
     ("mkl", "outruns", "most"), [(True, True, 512), (True, False, 128), (False, True, 128)]
 )
 def test_up_to_which_width_the_kernels_multiply(mkl, outruns, most, monkeypatch):
-    monkeypatch.setattr(native.dense, "has_vectors", lambda x: True)
+    monkeypatch.setattr(native.dense, "multiplies", lambda x: True)
     monkeypatch.setattr(native.dense, "call", lambda name: {"outruns_mkl": int(outruns)}[name])
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
     takes, x = native.takes_products, torch.ones(1)
@@ -150,7 +150,7 @@ def test_few_rows_are_left_to_pytorch(monkeypatch):
 
 @pytest.mark.usefixtures("build")
 def test_who_multiplies(monkeypatch):
-    """The kernel float32 rows of 16 and more, of int32 matrices; PyTorch all others."""
+    """The kernel float32 rows of int32 matrices; PyTorch all others."""
     called = []
     call = native.csr.call
     monkeypatch.setattr(
@@ -166,8 +166,9 @@ def test_who_multiplies(monkeypatch):
         return called[-1:]
 
     x = torch.randn(30, 16)
-    assert last(*a.csr, x) == taken
-    for other in (x[:, :15], x.double(), x.half()):
+    for width in (16, 9, 1):
+        assert last(*a.csr, x[:, :width]) == taken
+    for other in (x.double(), x.half()):
         assert "csr_matmul" not in last(*a.csr, other)
     assert "csr_matmul" not in last(rowptr.long(), col.long(), value, x)
     for backend, expected in (("auto", taken), ("torch", [])):
