@@ -47,16 +47,15 @@ def stored_rows(dataset: Any) -> GraphRows | None:
     told = getattr(dataset._data.stores[0], "_num_nodes", None)
     if not len(where) or (told is not None and (np.asarray(told)[where] != x.sizes).any()):
         return None
-    left_out = {}  # edges of several types are looked at one by one
     if (mask := store.get("train_mask")) is not None:
         if isinstance(mask, Tensor):
             mask = _rows(mask, dataset.slices["train_mask"], where, 0).values
         if has_labels_outside(mask, y and y.values):
-            left_out = {"train_mask": 0}
+            return None
     if weight is not None:
         weight = Rows(weight.sizes, weight.values.reshape(-1).float())
     y = None if y is None else Rows(y.sizes, as_targets(y.values))
-    return GraphRows(x, edges, weight, attr, y, left_out)
+    return GraphRows(x, edges, weight, attr, y, left_out={})
 
 
 def _store(dataset: Any) -> dict[str, Tensor] | None:

@@ -162,7 +162,7 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             _check_format(metadata, path)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: _own(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise InputError(
             f"{path} is not a packed dataset, or is truncated: pack it again"
@@ -175,6 +175,12 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
         return _assemble(cls, tensors, metadata)
     except (LookupError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise InputError(f"{path} is damaged ({error}): pack it again") from error
+
+
+def _own(values: Tensor) -> Tensor:
+    """The same, but if empty apart: it would begin where the file's next one does, of another
+    dtype, and `torch.save` would refuse both."""
+    return values if values.numel() else values.clone()
 
 
 def _check_format(metadata: dict[str, str], path: Path) -> None:
@@ -243,6 +249,8 @@ def _assemble(
             fields = (tensors[f"{name}.rowptr"], tensors[f"{name}.col"])
             csr = PackedCSR(*fields, tensors.get(f"{name}.weight"))
             _check_ptr(f"{name}.rowptr", csr.rowptr, csr.col.shape[0])
+            if csr.col.dim() != 1:
+                raise ValueError(f"{name}.col is no list of places")
             if csr.weight is not None and csr.weight.shape != csr.col.shape:
                 raise ValueError(f"{name}.weight does not fit its edges")
             if csr.col.dtype != torch.int32 or not _within_graphs(csr, ptr):

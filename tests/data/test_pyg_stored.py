@@ -129,7 +129,7 @@ def test_a_mask_is_looked_at_in_the_graphs_that_are_taken() -> None:
         warnings.simplefilter("error")
         part = InMemory(made)[[0, 4]]
         assert PackedGraphs.from_dataset(part, y_level="node", missing_labels=True).num_graphs == 2
-    with pytest.warns(UserWarning, match="has train_mask, which is left out"):
+    with pytest.warns(UserWarning, match="graph 1 has train_mask, which is left out"):
         PackedGraphs.from_dataset(InMemory(made)[2:], y_level="node", missing_labels=True)
 
 

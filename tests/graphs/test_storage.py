@@ -56,6 +56,15 @@ def test_few_values_are_saved_however_they_are_strided(tmp_path, nodes):
     assert torch.equal(PackedGraphs.load(tmp_path / "set.gfast").x, graphs.x)
 
 
+def test_what_was_loaded_without_edges_can_be_saved_by_torch(tmp_path):
+    x, batch = torch.randint(5, (4, 3)), torch.tensor([0, 0, 1, 1])
+    graphs = PackedGraphs.from_arrays(x, torch.empty(2, 0), batch, torch.randn(2, 1))
+    graphs.save(tmp_path / "set.gfast")
+    again = PackedGraphs.load(tmp_path / "set.gfast")
+    torch.save(again, tmp_path / "set.pt")  # refuses tensors of two dtypes in one memory
+    check_equal(again, graphs)
+
+
 def test_a_subset_saves_its_own_rows_only(tmp_path):
     graphs = Case().graphs
     graphs.save(tmp_path / "all.gfast")
@@ -195,6 +204,8 @@ def write_anew(path, tensors, metadata):
         ("adj.weight", lambda t: t[:1].clone(), "adj.weight does not fit its edges"),
         ("adj.col", lambda t: t.index_fill(0, torch.tensor(0), 1), "points outside its graph"),
         ("adj.col", lambda t: t.long(), "points outside its graph"),
+        ("adj.col", lambda t: t[:, None], "adj.col is no list"),
+        ("adj_t.col", lambda t: t[:, None], "adj_t.col is no list"),
         ("ptr", lambda t: t.flip(0), "ptr does not cover"),
         ("ptr", lambda t: t.int(), "ptr does not cover"),
         ("ptr", lambda t: t.clamp(min=1), "ptr does not cover"),
