@@ -62,7 +62,7 @@ INLINE vec kept(const norm *t, uvec columns, i64 row) {
 typedef struct {
     float mean, rstd, grad, dot;
 } row_stats;
-INLINE i64 stats_floats(i64 rows) { return rows * (i64)(sizeof(row_stats) / sizeof(float)); }
+INLINE i64 stats_floats(i64 rows) { return padded(rows * (i64)(sizeof(row_stats) / sizeof(float))); }
 
 /* In double, the squared deviations of numbers from their mean that float has no room for. */
 static double wide_squares(const float *y, i64 count, i64 step, double mean) {
