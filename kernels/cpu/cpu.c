@@ -106,7 +106,7 @@ static void layer_part(const void *args, i64 part) {
     const task *p = args;
     i64 own;
     float *memory = enter_part(p, part, &own);
-    for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
+    for (walk w = first_tile(p->g, sides_of(p->l), part); w.start < w.end; next_tile(&w)) {
         tile t = enter_tile(&w, memory);
         if (p->sums) backward_tile(p->l, &t, p->sums, part, memory + own);
         else forward_tile(p->l, &t, memory + own);

@@ -56,25 +56,33 @@ static i64 largest_tile(const graphs *g, i64 part) {
     return rows;
 }
 
+/* Which sides of the edges hops go by: bit 0, by target; bit 1, by source. Of a symmetric dataset they
+ * are one. */
+INLINE int goes_by(const graphs *g, int sides, int which) {
+    if (g->sides[1].rowptr == g->sides[0].rowptr) return sides && !which;
+    return sides >> which & 1;
+}
+
 /* Graphs are drawn from all over the dataset, and no hardware foresees where the next one lies: two
  * tiles ahead its row pointers are asked for, one tile ahead its edges. */
 INLINE void ask_for(const void *from, i64 bytes) {
     for (const char *p = from, *end = p + bytes + 63; p < end; p += 64) __builtin_prefetch(p);
 }
-static void ask_for_rows(const graphs *g, i64 b0, i64 b1) {
-    for (i64 b = b0; b < b1; b++)
-        for (int s = 0; s < 1 + (g->sides[1].rowptr != g->sides[0].rowptr); s++) {
+static void ask_for_rows(const graphs *g, int sides, i64 b0, i64 b1) {
+    for (int s = 0; s < 2; s++)
+        for (i64 b = b0; b < b1 && goes_by(g, sides, s); b++) {
             const side *e = g->sides + s;
             const i64 *rows = e->listed ? e->group : e->rowptr;
             if (rows) ask_for(rows + g->first[b], 8 * min64(g->ptr[b + 1] - g->ptr[b] + 1, 256));
         }
 }
-static void ask_for_edges(const graphs *g, i64 b0, i64 b1) {
-    for (i64 b = b0; b < b1; b++) {
+static void ask_for_edges(const graphs *g, int sides, i64 b0, i64 b1) {
+    for (i64 b = b0; b < b1 && sides; b++) {
         i64 first = g->first[b], rows = min64(g->ptr[b + 1] - g->ptr[b], 256);
         if (g->scale) ask_for(g->scale + first, 4 * rows);
-        for (int s = 0; s < 1 + (g->sides[1].rowptr != g->sides[0].rowptr); s++) {
+        for (int s = 0; s < 2; s++) {
             const side *e = g->sides + s;
+            if (!goes_by(g, sides, s)) continue;
             if (e->listed) {
                 i64 start = e->group ? e->group[first] : first;
                 i64 groups = e->group ? min64(e->group[first + rows] - start, 1024) : rows;
@@ -92,15 +100,16 @@ static void ask_for_edges(const graphs *g, i64 b0, i64 b1) {
 /* Where a walk over the tiles of a part is: graphs start to end now, those up to `next` after. */
 typedef struct {
     const graphs *g;
+    int sides; /* that its tiles list, see `goes_by` */
     i64 start, end, next, last;
 } walk;
 
-static walk first_tile(const graphs *g, i64 part) {
+static walk first_tile(const graphs *g, int sides, i64 part) {
     i64 b0 = g->part[part], last = g->part[part + 1];
-    if (b0 == last) return (walk){g, b0, b0, b0, b0};
+    if (b0 == last) return (walk){g, sides, b0, b0, b0, b0};
     i64 b1 = tile_end(g, b0, last), b2 = b1 < last ? tile_end(g, b1, last) : last;
-    ask_for_rows(g, b0, b2);
-    return (walk){g, b0, b1, b2, last};
+    ask_for_rows(g, sides, b0, b2);
+    return (walk){g, sides, b0, b1, b2, last};
 }
 static void next_tile(walk *w) {
     i64 after = w->next < w->last ? tile_end(w->g, w->next, w->last) : w->last;
@@ -145,15 +154,15 @@ static tile enter_tile(const walk *w, float *memory) {
     const graphs *g = w->g;
     tile t = {.g = g, .b0 = w->start, .b1 = w->end, .row0 = g->ptr[w->start]};
     t.rows = g->ptr[t.b1] - t.row0;
-    ask_for_edges(g, w->end, w->next);
-    if (w->next < w->last) ask_for_rows(g, w->next, tile_end(g, w->next, w->last));
-    for (i64 b = t.b0; b < t.b1 && g->scale; b++)
+    ask_for_edges(g, w->sides, w->end, w->next);
+    if (w->next < w->last) ask_for_rows(g, w->sides, w->next, tile_end(g, w->next, w->last));
+    for (i64 b = t.b0; b < t.b1 && g->scale && w->sides; b++)
         for (i64 i = 0, n = g->ptr[b + 1] - g->ptr[b]; i < n; i += VL)
             store(memory + g->ptr[b] - t.row0 + i, load_part(g->scale + g->first[b] + i, n - i));
     t.scale = g->scale ? memory : NULL;
-    int both = g->sides[1].rowptr != g->sides[0].rowptr;
-    for (int s = 0; s < 1 + both; s++) list_edges(&t, s);
-    if (!both) t.edges[1] = t.edges[0], t.ends[1] = t.ends[0];
+    for (int s = 0; s < 2; s++)
+        if (goes_by(g, w->sides, s)) list_edges(&t, s);
+    if (g->sides[1].rowptr == g->sides[0].rowptr) t.edges[1] = t.edges[0], t.ends[1] = t.ends[0];
     return t;
 }
 

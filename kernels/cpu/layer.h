@@ -288,6 +288,13 @@ static void backward_by_input(const layer *l, const tile *t, float *z, float *dw
     if (l->dvalue) add_products(l, t, z, u, ld);
 }
 
+/* What a layer's hops go by, as `goes_by` reads it. */
+static int sides_of(const layer *l) {
+    if (l->order <= 1) return 0;
+    if (!l->back) return 1;
+    return l->by_grad ? 2 : 3;
+}
+
 /* --- What a layer prepares and adds up -------------------------------------------------------- */
 
 /* The gradients of a pass: every part adds up its own, in rows of `dw` and `db`; the last row is the

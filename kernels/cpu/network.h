@@ -150,8 +150,10 @@ static void evaluate_part(const void *args, i64 part) {
     const evaluation *e = args;
     const network *n = e->n;
     i64 rows = largest_tile(e->g, part), widest = n->code ? n->layers[0].h_in : 0, work = 0;
+    int sides = 0;
     for (i64 k = 0; k < e->count; k++) {
         const layer *l = e->layers + k;
+        sides |= sides_of(l);
         i64 need = scratch_floats(l, e->g, rows);
         if (need > work) work = need;
         if (l->h_out > widest) widest = l->h_out;
@@ -160,7 +162,7 @@ static void evaluate_part(const void *args, i64 part) {
     float *memory = scratch(own + 2 * size + stats + work), *now = memory + own, *next = now + size;
     row_stats *of = (row_stats *)(next + size);
     float *z = next + size + stats;
-    for (walk w = first_tile(e->g, part); w.start < w.end; next_tile(&w)) {
+    for (walk w = first_tile(e->g, sides, part); w.start < w.end; next_tile(&w)) {
         tile t = enter_tile(&w, memory);
         ask_for_nodes(n, e->g, w.end, w.next);
         i64 ld = 0;
@@ -280,7 +282,7 @@ static void forward_part(const void *args, i64 part) {
     float *memory = scratch(pass_floats(p, rows)), *own = memory + tile_floats(rows);
     float *input = own + stats_floats(rows);
     row_stats *of = (row_stats *)own;
-    for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
+    for (walk w = first_tile(p->g, sides_of(&p->l), part); w.start < w.end; next_tile(&w)) {
         if (p->k == n->depth && n->weight) {
             i64 row0 = p->g->ptr[w.start], h = last_width(n);
             ask_for_nodes(n, p->g, w.end, w.next);
@@ -310,7 +312,7 @@ static void backward_part(const void *args, i64 part) {
     float *act = slope; /* as `passed` reads it */
     if (!before || before->f.kind == RELU) slope = NULL, act = input;
     double *sums = before ? p->sums + part * 2 * ld : NULL;
-    for (walk w = first_tile(p->g, part); w.start < w.end; next_tile(&w)) {
+    for (walk w = first_tile(p->g, sides_of(&p->l), part); w.start < w.end; next_tile(&w)) {
         if (p->k == n->depth && n->weight) {
             i64 row0 = p->g->ptr[w.start], height = p->g->ptr[w.end] - row0;
             ask_for_nodes(n, p->g, w.end, w.next);

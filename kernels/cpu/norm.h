@@ -62,6 +62,8 @@ INLINE vec kept(const norm *t, uvec columns, i64 row) {
 typedef struct {
     float mean, rstd, grad, dot;
 } row_stats;
+/* Whole vectors: what lies behind is read and written by them, and one that straddles two cache lines
+ * takes twice as long. */
 INLINE i64 stats_floats(i64 rows) { return padded(rows * (i64)(sizeof(row_stats) / sizeof(float))); }
 
 /* In double, the squared deviations of numbers from their mean that float has no room for. */
