@@ -1,9 +1,9 @@
 """The operators: what they mean and what they check.
 
 Whoever computes one is registered beside this module (`tiled.py`, `sparse.py`, …), with a fake and
-an autograd formula, so that `torch.compile` takes it whole. The CPU kernels, in
-`native/`, are called directly, and step aside while a compiler traces. The PyTorch path in
-`reference.py` serves every device; `dispatch.py` chooses, and the choice never changes the meaning.
+an autograd formula, so that `torch.compile` takes it whole. The CPU kernels, in `native/`, are
+called directly, and step aside while a compiler traces. The PyTorch path in `reference.py` serves
+every device; `dispatch.py` chooses, and the choice never changes the meaning.
 """
 
 from collections.abc import Callable

@@ -34,7 +34,7 @@ typedef struct {
 typedef struct {
     const graphs *g;
     i64 b0, b1, row0, rows; /* its graphs, the first of its rows in the batch, and their number */
-    float *scale;           /* [rows], or NULL */
+    float *scale;           /* [rows], or NULL: none, or there are no hops */
     uint32_t *edges[2];     /* where the rows lie that a row adds up, in bytes for each vector of a
                                row, GROUP at a time: missing ones name row `rows`; NULL: not listed */
     int32_t *ends[2];       /* [rows], each row's end in `edges`; NULL: GROUP a row */
@@ -156,10 +156,10 @@ static tile enter_tile(const walk *w, float *memory) {
     t.rows = g->ptr[t.b1] - t.row0;
     ask_for_edges(g, w->sides, w->end, w->next);
     if (w->next < w->last) ask_for_rows(g, w->sides, w->next, tile_end(g, w->next, w->last));
-    for (i64 b = t.b0; b < t.b1 && g->scale && w->sides; b++)
+    if (w->sides && g->scale) t.scale = memory;
+    for (i64 b = t.b0; b < t.b1 && t.scale; b++)
         for (i64 i = 0, n = g->ptr[b + 1] - g->ptr[b]; i < n; i += VL)
             store(memory + g->ptr[b] - t.row0 + i, load_part(g->scale + g->first[b] + i, n - i));
-    t.scale = g->scale ? memory : NULL;
     for (int s = 0; s < 2; s++)
         if (goes_by(g, w->sides, s)) list_edges(&t, s);
     if (g->sides[1].rowptr == g->sides[0].rowptr) t.edges[1] = t.edges[0], t.ends[1] = t.ends[0];
