@@ -17,7 +17,6 @@ typedef struct {
     float *y;                    /* [rows, width] */
 } csr_product;
 
-#define LINE 64   /* bytes of a cache line */
 #define AHEAD 16  /* entries between asking for a row and reading it */
 #define RUN 1024  /* entries that are summed apart, so that a row of a million keeps its digits */
 

@@ -56,17 +56,18 @@ static i64 largest_tile(const graphs *g, i64 part) {
     return rows;
 }
 
-/* Which sides of the edges hops go by: bit 0, by target; bit 1, by source. Of a symmetric dataset they
- * are one. */
+/* Of a symmetric dataset both sides are one. */
+INLINE int is_symmetric(const graphs *g) { return g->sides[1].rowptr == g->sides[0].rowptr; }
+
+/* Which sides of the edges hops go by: bit 0, by target; bit 1, by source. */
 INLINE int goes_by(const graphs *g, int sides, int which) {
-    if (g->sides[1].rowptr == g->sides[0].rowptr) return sides && !which;
-    return sides >> which & 1;
+    return is_symmetric(g) ? sides && !which : sides >> which & 1;
 }
 
 /* Graphs are drawn from all over the dataset, and no hardware foresees where the next one lies: two
  * tiles ahead its row pointers are asked for, one tile ahead its edges. */
 INLINE void ask_for(const void *from, i64 bytes) {
-    for (const char *p = from, *end = p + bytes + 63; p < end; p += 64) __builtin_prefetch(p);
+    for (const char *p = from, *end = p + bytes + LINE - 1; p < end; p += LINE) __builtin_prefetch(p);
 }
 static void ask_for_rows(const graphs *g, int sides, i64 b0, i64 b1) {
     for (int s = 0; s < 2; s++)
@@ -162,7 +163,7 @@ static tile enter_tile(const walk *w, float *memory) {
             store(memory + g->ptr[b] - t.row0 + i, load_part(g->scale + g->first[b] + i, n - i));
     for (int s = 0; s < 2; s++)
         if (goes_by(g, w->sides, s)) list_edges(&t, s);
-    if (g->sides[1].rowptr == g->sides[0].rowptr) t.edges[1] = t.edges[0], t.ends[1] = t.ends[0];
+    if (is_symmetric(g)) t.edges[1] = t.edges[0], t.ends[1] = t.ends[0];
     return t;
 }
 

@@ -17,7 +17,7 @@ static void *obtained(void *memory) {
 static void *cleared(i64 count, size_t size) { return obtained(calloc((size_t)(count + 1), size)); }
 
 static float *buffer(i64 floats) {
-    return obtained(aligned_alloc(64, (size_t)(4 * floats + 63) / 64 * 64 + 64));
+    return obtained(aligned_alloc(LINE, (size_t)(4 * floats + LINE - 1) / LINE * LINE + LINE));
 }
 
 /* Padding is computed with, though never read out: it must not hold denormals, which are slow. */

@@ -28,6 +28,7 @@
 #define ROWS_4(X) UP_TO_3(X, 4)
 #endif
 
+#define LINE 64 /* bytes of a cache line */
 #define INLINE static inline __attribute__((always_inline))
 #define EXPORT __attribute__((visibility("default")))
 
