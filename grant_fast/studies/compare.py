@@ -28,6 +28,7 @@ from ..training.folder import (
     check_free,
     check_whole,
     clear_folder,
+    has_weights,
     load_state,
     make_folder,
     prepare_folder,
@@ -205,11 +206,11 @@ def _clear(folders: Sequence[Path]) -> None:
 
 
 def _is_done(run_dir: Path, config: RunConfig, checksum: int, metric: str) -> bool:
-    """Whether the run is finished; one of other settings or other data is an error, if begun, and
-    so is one whose state is gone."""
+    """Whether the run is finished and has its weights, which going on with it would write anew; one
+    of other settings or other data is an error, if begun, and so is one whose state is gone."""
     check_whole(run_dir)
     state = load_state(run_dir, config, checksum, metric)
-    if state is None or not is_finished(run_dir):
+    if state is None or not is_finished(run_dir) or not has_weights(run_dir):
         return False
     return all(state["config"].get(name) == getattr(config, name) for name in LENGTH)
 

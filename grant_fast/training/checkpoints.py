@@ -16,7 +16,7 @@ from ..files import atomic_path
 
 FORMAT = "grant_fast checkpoint"
 VERSION = 1
-_REMEDY = "restore it, or remove the run's folder and train again"
+REMEDY = "restore it, or remove the run's folder and train again"
 _FOLDER = 0x10  # what marks a folder among a zip archive's attributes
 
 
@@ -32,12 +32,12 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         temporary.write_bytes(content.getvalue())
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, remedy: str = REMEDY) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote, to the CPU; no code in it is run (`weights_only=True`).
 
     Raises:
-        InputError: the file is missing, truncated, damaged, of another program or of a newer
-            version.
+        InputError: the file is missing, truncated, damaged, of another program (it then ends with
+            the remedy) or of a newer version.
     """
     try:
         with open(path, "rb") as file:
@@ -46,17 +46,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{member} is not what was written")
         state = torch.load(path, map_location="cpu", weights_only=True) if whole else None
     except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file; {_REMEDY}") from error
+        raise InputError(f"{path}: there is no such file; {remedy}") from error
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror or error}); {_REMEDY}"
-        ) from error
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
     except Exception as error:  # a damaged archive makes torch raise almost anything
-        raise InputError(f"{path}: damaged, or not a checkpoint; {_REMEDY}") from error
+        raise InputError(f"{path}: damaged, or not a checkpoint; {remedy}") from error
     if not whole:
-        raise InputError(f"{path}: truncated, or not a checkpoint; {_REMEDY}")
+        raise InputError(f"{path}: truncated, or not a checkpoint; {remedy}")
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise InputError(f"{path}: not a checkpoint of grant-fast; {_REMEDY}")
+        raise InputError(f"{path}: not a checkpoint of grant-fast; {remedy}")
     version = state.get("version")
     if version != VERSION:
         raise InputError(
@@ -88,7 +86,7 @@ def taken_from(path: Path) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         what = " ".join(str(error).split())
-        raise InputError(f"{path}: not what grant-fast writes ({what}); {_REMEDY}") from error
+        raise InputError(f"{path}: not what grant-fast writes ({what}); {REMEDY}") from error
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:

@@ -222,6 +222,14 @@ def save_state(run_dir: Path, state: dict[str, Any]) -> None:
     write_history(run_dir, state["history"])
 
 
+def has_weights(run_dir: Path) -> bool:
+    """Whether there are the best weights of a run, and can be read."""
+    try:
+        return bool(load_checkpoint(run_dir / BEST_FILE))
+    except InputError:
+        return False
+
+
 def load_state(
     run_dir: Path, config: RunConfig, checksum: int, metric: str
 ) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..tasks import Task, fits, measured
 from ..teaching.scoring import Ids, score_graphs
-from .checkpoints import check_shapes, load_checkpoint, load_weights, taken_from
+from .checkpoints import REMEDY, check_shapes, load_checkpoint, load_weights, taken_from
 from .config import MEMORY, RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
 from .model import ModelSpec, fitting, make_model, predictions, resolve_device
@@ -163,7 +163,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
     path = folder / (LAST_FILE if last else BEST_FILE)
     if not path.exists():
         raise InputError(_without_weights(folder, path.name, config))
-    state = load_checkpoint(path)
+    state = load_checkpoint(path, _remedy(folder, path.name, config))
     with taken_from(path):
         saved = RunConfig.from_dict(state["config"], origin=str(path))
         spec = ModelSpec.from_dict(state["spec"])
@@ -186,8 +186,15 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
 
 def _without_weights(folder: Path, name: str, config: RunConfig) -> str:
     if is_finished(folder):
-        return f"{folder / name} is missing: restore it, or train again with --overwrite"
+        return f"{folder / name} is missing: {_remedy(folder, name, config)}"
     return f"{folder} has no {name} yet: {continued(folder, config)}"
+
+
+def _remedy(folder: Path, name: str, config: RunConfig) -> str:
+    """What helps where weights cannot be read: best.pt is written anew from last.pt."""
+    if name == BEST_FILE and (folder / LAST_FILE).exists():
+        return f"{resuming(folder, config)} writes it anew"
+    return REMEDY
 
 
 def continued(folder: Path, config: RunConfig) -> str:

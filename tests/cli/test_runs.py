@@ -82,10 +82,25 @@ def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_pa
     words = ["predict", trained, tmp_path / "new.gfast", "-o", tmp_path / "out.csv"]
     (trained / "last.pt").unlink()
     before = sorted(trained.iterdir())
-    assert "last.pt is missing: restore it, or train again with" in fails(*words, "--last")
+    assert "last.pt is missing: restore it, or remove" in fails(*words, "--last")
     assert "without its last.pt: restore that" in fails("train", "--resume", "-o", trained)
     assert sorted(trained.iterdir()) == before
     assert run(*words).exit_code == 0
+
+
+def test_the_best_weights_are_written_anew_by_going_on_with_a_finished_run(trained, tmp_path):
+    run("pack", *SMALL[:3], "-o", tmp_path / "new.gfast")
+    best, out = trained / "best.pt", tmp_path / "out.csv"
+    words = ["predict", trained, tmp_path / "new.gfast", "-o", out]
+    assert run(*words).exit_code == 0
+    whole, predictions = best.read_bytes(), out.read_bytes()
+    for left in (None, whole[:500], b"PK"):
+        best.unlink() if left is None else best.write_bytes(left)
+        out.unlink()
+        assert f"grant-fast train --resume -o {trained} writes it anew" in fails(*words)
+        assert run("train", "--resume", "-o", trained).exit_code == 0
+        assert run(*words).exit_code == 0
+        assert out.read_bytes() == predictions
 
 
 def test_a_run_in_its_usual_folder_is_gone_on_with_by_its_own_settings(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from grant_fast.studies.compare import (
     with_controls,
 )
 from grant_fast.training.config import RunConfig
-from grant_fast.training.folder import read_config
+from grant_fast.training.folder import has_weights, read_config
 from grant_fast.training.observers import Observer
 from tests.rings import make_dataset
 
@@ -120,6 +120,16 @@ def test_a_run_that_begins_again_has_no_result_meanwhile(tmp_path, config):
         compare(*job, arms="full", seeds=1, resume=True, observer=Stop())
     after = compare(*job, arms="full", seeds=1, resume=True)
     assert [len(run.history) for run in after] == [len(run.history) for run in before]
+
+
+def test_a_finished_run_gets_back_its_best_weights(tmp_path, config):
+    job = {"arms": ["full"], "controls": (), "seeds": 1}
+    compare(make_dataset(), config(epochs=2), tmp_path, **job)
+    best = run_folder(tmp_path, "full", 0) / "best.pt"
+    best.write_bytes(best.read_bytes()[:500])
+    assert not has_weights(best.parent)
+    compare(make_dataset(), config(epochs=2), tmp_path, **job, resume=True)
+    assert has_weights(best.parent)
 
 
 def test_finished_runs_on_other_data_are_refused(tmp_path, config):
