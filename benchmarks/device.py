@@ -3,8 +3,8 @@
     python -m benchmarks.device --out DIR [--minutes N] [--hiv hiv.gfast]
 
 writes DIR/results.json, DIR/table.md and DIR/ratio.png, and results.json anew after every case, so
-that nothing is lost whatever happens. Every kernel is checked against float64 first; then the
-suite runs, the most important cases first. What does not fit into N minutes is dropped from the
+that nothing is lost whatever happens. On a GPU, every kernel is checked against float64 first; then
+the suite runs, the most important cases first. What does not fit into N minutes is dropped from the
 bottom of that list, and named. On a GPU, compute-sanitizer comes last where there is one. Data
 comes from the repository: shape twins where the real sets cannot be had, and the real molecules
 where a file of them is given.

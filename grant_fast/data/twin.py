@@ -1,9 +1,9 @@
 """Shape twins: random graphs with the sizes and degrees of a data set, for timing without it.
 
 A twin is *not* the data: its edges are drawn at random, its features and targets are noise. It has
-as many graphs, nodes of each degree, columns, and labels as the real set, so that a training step
-costs what it costs on the real set; a metric on it says nothing. Whoever shows one says so: its
-name begins with "shape twin of".
+as many graphs, columns and labels as the real set and, as far as the molecules at hand tell, graphs
+of its sizes and nodes of its degrees, so that a training step costs what it costs on the real set;
+a metric on it says nothing. Whoever shows one says so: its name begins with "shape twin of".
 """
 
 from dataclasses import dataclass

@@ -16,10 +16,10 @@ LEAST_ROWS = 512
 MOST, MOST_BESIDE_MKL = 128, 512
 
 
-def takes_products(x: Tensor, h_in: int, h_out: int) -> bool:
-    """Whether the kernels make rows of `h_out` from rows of `h_in` that are as X is, and back."""
+def takes_products(x: Tensor, rows: int, h_in: int, h_out: int) -> bool:
+    """Whether the kernels make so many rows of `h_out` from those of `h_in`, as X is, and back."""
     narrower = min(h_in, h_out)  # of a single column a vector would be wasted on it
-    if narrower < 2 or not multiplies(x):
+    if rows < LEAST_ROWS or narrower < 2 or not multiplies(x):
         return False
     return narrower <= MOST or (narrower <= MOST_BESIDE_MKL and outruns_blas())
 
@@ -32,7 +32,7 @@ def outruns_blas() -> bool:
 def mm(x: Tensor, weight: Tensor, add_to: Tensor | None = None) -> Tensor:
     """`reference.mm`, by the compiled kernel where that can and is faster."""
     (rows, h_in), h_out = x.shape, weight.shape[1]
-    if rows < LEAST_ROWS or not takes_products(x, h_in, h_out):
+    if not takes_products(x, rows, h_in, h_out):
         return reference.mm(x, weight, add_to)
     begun = None if add_to is None else add_to.contiguous()
     if begun is None or begun.dim() == 1:  # a bias is the same for all rows, and stays as it is
@@ -47,7 +47,7 @@ def mm(x: Tensor, weight: Tensor, add_to: Tensor | None = None) -> Tensor:
 def mm_columns(x: Tensor, y: Tensor, out: Tensor) -> None:
     """`reference.mm_columns`, by the compiled kernel where that can and is faster."""
     (rows, h_in), h_out = x.shape, y.shape[1]
-    if rows < LEAST_ROWS or not out.is_contiguous() or not takes_products(x, h_in, h_out):
+    if not out.is_contiguous() or not takes_products(x, rows, h_in, h_out):
         return reference.mm_columns(x, y, out)
     sizes, parts = (rows, h_in, h_out), parts_of(rows, 4 * h_in * h_out, LEAST_ROWS)
     call("matmul_columns", *sizes, parts, threads(), x.contiguous(), y.contiguous(), out)

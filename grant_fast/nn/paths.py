@@ -104,7 +104,7 @@ def _convolution(conv: FlexConv, adjacency: Adjacency) -> str:
     if who == "csr":
         return "Triton: products with BLAS, hops over CSR"
     if who != "tiles":
-        natively = native_products(_cast(conv.weight), conv.backend)
+        natively = native_products(_cast(conv.weight), adjacency.num_nodes, conv.backend)
         by_kernels = f" ({' and '.join(natively)} by the CPU kernels)" if natively else ""
         return f"PyTorch{by_kernels}: {why}"
     tiles = cast(BatchAdjacency, adjacency).batch.tiles

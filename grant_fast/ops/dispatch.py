@@ -130,14 +130,14 @@ def choose(
     return Choice("torch", reason or "the bias is not an ordinary float32 tensor")
 
 
-def native_products(weight: Tensor, backend: str | None) -> list[str]:
-    """What of a layer that PyTorch computes the compiled CPU kernels multiply: its hops, the other
-    products, both, or nothing."""
+def native_products(weight: Tensor, rows: int, backend: str | None) -> list[str]:
+    """What the compiled CPU kernels multiply of a layer of `rows` nodes that PyTorch computes: its
+    hops, the other products, both, or nothing."""
     if not allows_native(backend):
         return []
     h_in, h_out = weight.shape[1:]
     hops = ["hops"] if native.multiplies(weight) else []
-    return hops + (["products"] if native.takes_products(weight, h_in, h_out) else [])
+    return hops + (["products"] if native.takes_products(weight, rows, h_in, h_out) else [])
 
 
 def check_backend(backend: str | None, source: str = "backend") -> str | None:

@@ -1,9 +1,11 @@
 """Products with rows by the compiled CPU kernels, against PyTorch's in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from grant_fast import FlexConv, FlexGCN, PackedGraphs, native, ops
+from grant_fast import FlexConv, FlexGCN, PackedGraphs, explain, native, ops
 from grant_fast.adjacency import Adjacency
 from tests.cases import Case, to_dense
 from tests.native.checks import close
@@ -129,15 +131,15 @@ def test_up_to_which_width_the_kernels_multiply(mkl, outruns, most, monkeypatch)
     monkeypatch.setattr(native.dense, "multiplies", lambda x: True)
     monkeypatch.setattr(native.dense, "call", lambda name: {"outruns_mkl": int(outruns)}[name])
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    takes, x = native.takes_products, torch.ones(1)
-    assert takes(x, 2, 9000) and takes(x, most, 9000) and takes(x, 9000, most)
-    assert not takes(x, most + 1, most + 1)
-    assert not takes(x, 1, 64) and not takes(x, 64, 1)
+    takes = partial(native.takes_products, torch.ones(1), 512)
+    assert takes(2, 9000) and takes(most, 9000) and takes(9000, most)
+    assert not takes(most + 1, most + 1)
+    assert not takes(1, 64) and not takes(64, 1)
 
 
 def test_few_rows_are_left_to_pytorch(monkeypatch):
     called = []
-    monkeypatch.setattr(native.dense, "takes_products", lambda *_: True)
+    monkeypatch.setattr(native.dense, "multiplies", lambda x: True)
     monkeypatch.setattr(native.dense, "call", lambda name, *_: called.append(name))
     for rows, taken in ((511, []), (512, ["matmul", "matmul_columns"])):
         x, weight, out = torch.ones(rows, 3), torch.ones(3, 2), torch.zeros(2, 3)
@@ -146,6 +148,15 @@ def test_few_rows_are_left_to_pytorch(monkeypatch):
         assert (out == rows).all()
         native.PRODUCTS.mm_columns(x, x[:, :2], out.view(3, 2))
         assert called == taken
+
+
+@pytest.mark.skipif(not native.multiplies(torch.ones(1)), reason="the kernels need AVX to multiply")
+def test_explain_says_that_few_rows_are_left_to_pytorch():
+    model = FlexGCN(5, 8, 1, orders=[2, 2])
+    for nodes, by_kernels in ((511, "hops"), (512, "hops and products")):
+        x, batch = torch.randn(nodes, 5), torch.arange(nodes) % 2  # no runs, so no whole layers
+        line = explain(model, x, torch.arange(nodes).expand(2, -1), batch=batch)[0]
+        assert f"PyTorch ({by_kernels} by the CPU kernels): " in line
 
 
 @pytest.mark.usefixtures("build")
