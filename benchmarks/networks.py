@@ -19,6 +19,7 @@ from .gradients import exactly_in_training, in_training
 from .settings import PlainBatch, Setting, data_list, peer, peer_answer, peers, through
 from .work import Side, Work
 
+_TRIES = 30  # steps, of which two should be on batches that can be recorded
 _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches from
 
 
@@ -26,16 +27,18 @@ def step_work(setting: Setting) -> Work:
     """A training step, of shuffled batches put together within the timing: forward, backward and
     an Adam step. What is checked is the gradient of such a batch, in training mode. On a GPU ours
     is recorded besides, as the trainer records it."""
+    records = "triton" in setting.backends
+    checked = setting.recordable if records else setting.checked
 
     def answer(model: nn.Module) -> list[Tensor]:
-        batch = setting.graphs.batch(setting.checked)
+        batch = setting.graphs.batch(checked)
         mine = model is setting.model
         return in_training(model, batch if mine else PlainBatch.of(batch), setting.task)
 
     kind = partial(training, task=setting.task)
-    exact = partial(exactly_in_training, setting, setting.checked)
+    exact = partial(exactly_in_training, setting, checked)
     work = replace(_beside_pyg(setting, kind, answer, exact), tolerances=[GRADIENT_TOLERANCE])
-    if "triton" in setting.backends:
+    if records:
         work.sides["triton, CUDA graph"] = partial(recorded_step, setting)
     return work
 
@@ -46,7 +49,7 @@ def recorded_step(setting: Setting) -> Side:
     model = copy.deepcopy(setting.model)  # the other sides start from the same weights
     size = setting.batch_size
     room, checked = (room_for(model, graphs, ids, size) for _ in range(2))
-    if room is None or checked is None or not checked.fill(setting.checked):
+    if room is None or checked is None or not checked.fill(setting.recordable):
         raise ValueError("the network is not one for the kernels alone, and so not recorded")
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
     step: BatchRecorder[list[Tensor | None]] = BatchRecorder(graphs.device, room)
@@ -65,9 +68,11 @@ def recorded_step(setting: Setting) -> Side:
         optimizer.step()
 
     recorded = through("triton", run)
-    for _ in range(3):
+    for _ in range(_TRIES):
         recorded()
-    if not step.is_replaying:
+        if step.is_replaying:
+            break
+    else:
         raise RuntimeError("the device did not record the step")
     first = copy.deepcopy(setting.model)
     answer = through("triton", partial(in_training, first, checked, task))

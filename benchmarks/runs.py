@@ -39,7 +39,8 @@ def whole_run(
     recipe: str, arm: str, dataset: Dataset, device: torch.device, limit: float, layers: str
 ) -> dict[str, Any]:
     """All epochs of a recipe, or as many as `limit` seconds allow, in a process that has trained
-    this network before: a first run of few epochs compiles what this one starts.
+    this network before: first runs of few epochs compile what this one starts, one by the same arm
+    and one on all graphs, as there are kernels for sizes that few graphs have.
 
     Args:
         layers: who computes them: "torch", "triton" or "auto".
@@ -60,7 +61,9 @@ def whole_run(
         warnings.catch_warnings(record=True) as noticed,
     ):
         warnings.simplefilter("always")
-        Trainer(dataset, dataclasses.replace(config, epochs=3), Path(folder) / "first").fit()
+        for first in (arm, "full"):
+            few = dataclasses.replace(config, arm=first, epochs=3)
+            Trainer(dataset, few, Path(folder) / "first" / first).fit()
         trainer, watch = Trainer(dataset, config, Path(folder) / "run"), _Watch(limit)
         try:
             result = trainer.fit(watch)

@@ -69,8 +69,18 @@ class Setting:
     @property
     def checked(self) -> Tensor:
         """A batch of `ids` as those that are timed, drawn at random, the same every time."""
+        return self._drawn[: self.batch_size]
+
+    @property
+    def recordable(self) -> Tensor:
+        """Another, where the graphs can be kept as bits: of those that are, as a recording asks."""
+        drawn, bits = self._drawn, self.graphs.bits
+        return (drawn if bits is None else drawn[bits.fits[drawn]])[: self.batch_size]
+
+    @property
+    def _drawn(self) -> Tensor:
         order = torch.randperm(len(self.ids), generator=torch.Generator().manual_seed(0))
-        return self.ids[order[: self.batch_size]]
+        return self.ids[order]
 
     def exact(self) -> list[Tensor]:
         """Predictions for the checked graphs, in float64."""

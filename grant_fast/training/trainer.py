@@ -281,7 +281,8 @@ class Trainer:
         self._optimizer.zero_grad()
         seen, sums = self._sum(passes, visit)
         grads = self._gradients()
-        torch._foreach_div_([grad for grad in grads if grad is not None], sums[1])
+        given = [grad for grad in grads if grad is not None]
+        torch._foreach_div_(given, sums[1].to(given[0].dtype))  # of another, it is slow on a GPU
         return seen, sums, grads
 
     def _gradients(self) -> Gradients:

@@ -277,11 +277,11 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
     small = {"hidden_channels": (9,), "orders": (2, 2), "dropout": (0.0,)}
     setting = Setting.of("ogbg-molhiv", store, batch_size=4, **small)
     made = networks.recorded_step(setting)
-    exact = gradients.exactly_in_training(setting, setting.checked)
+    exact = gradients.exactly_in_training(setting, setting.recordable)
     assert relative_error(made.answer(), exact) < 1e-5
     for _ in range(3):
         made.run()
-    assert len(replayed) == 5  # three steps before, of which the first is not recorded
+    assert len(replayed) == 4  # two steps before, of which the first is not recorded
     with pytest.raises(ValueError, match="not recorded"):
         networks.recorded_step(Setting.of("gen-cls", store))
     monkeypatch.setattr(recording, "record", Mock(side_effect=RuntimeError("not permitted")))
@@ -290,6 +290,21 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
         pytest.raises(RuntimeError, match="did not record"),
     ):
         networks.recorded_step(setting)
+
+
+def test_steps_that_cannot_be_recorded_do_not_keep_others_from_being(store, monkeypatch):
+    setting = Setting.of("ogbg-molhiv", store, batch_size=4)
+    odd = setting.checked[:1]  # as a graph of more nodes than bits hold
+    fits = torch.ones(len(setting.graphs), dtype=torch.bool).index_fill(0, odd, False)
+    monkeypatch.setitem(vars(setting.graphs), "bits", setting.graphs.bits._replace(fits=fits))
+    assert len(setting.recordable) == 4 and not torch.isin(odd, setting.recordable)
+
+    good, bad = (setting.graphs.batch(ids) for ids in (setting.recordable, setting.checked))
+    batches = iter([good, bad, bad, bad, good, good])
+    monkeypatch.setattr(networks, "shuffled", lambda *_: batches)
+    graph = SimpleNamespace(replay=lambda: None)
+    monkeypatch.setattr(recording, "record", lambda work, device: (graph, work()))
+    networks.recorded_step(setting).run()
 
 
 def test_what_a_recorded_epoch_reads_and_writes_lives_as_long_as_it(monkeypatch):
