@@ -22,6 +22,7 @@ from grant_fast.training.config import RunConfig
 from grant_fast.training.folder import has_weights, read_config
 from grant_fast.training.observers import Observer
 from tests.rings import make_dataset
+from tests.training.runs import InterruptAt
 
 
 class Log(Observer):
@@ -87,11 +88,6 @@ def test_resuming_repeats_only_what_is_not_finished(tmp_path, config):
 
 
 def test_a_run_that_was_begun_goes_on_where_it_was(tmp_path, config):
-    class Stop(Observer):
-        def epoch_done(self, record):
-            if record.epoch == 2:
-                raise KeyboardInterrupt
-
     class Begun(Observer):
         def started(self, config, run_dir, epoch):
             begun.append(epoch)
@@ -100,16 +96,12 @@ def test_a_run_that_was_begun_goes_on_where_it_was(tmp_path, config):
     job = (make_dataset(), config(epochs=4), tmp_path)
     settings = {"arms": "full", "controls": (), "seeds": 1}
     with pytest.raises(KeyboardInterrupt):
-        compare(*job, **settings, observer=Stop())
+        compare(*job, **settings, observer=InterruptAt(2))
     compare(*job, **settings, resume=True, observer=Begun())
     assert begun == [2]
 
 
 def test_a_run_that_begins_again_has_no_result_meanwhile(tmp_path, config):
-    class Stop(Observer):
-        def epoch_done(self, record):
-            raise KeyboardInterrupt
-
     job = (make_dataset(), config(epochs=2), tmp_path)
     before = compare(*job, arms="full", seeds=1)
     (run_folder(tmp_path, "full", 0) / "last.pt").unlink()
@@ -117,7 +109,7 @@ def test_a_run_that_begins_again_has_no_result_meanwhile(tmp_path, config):
         compare(*job, arms="full", seeds=1, resume=True)
     (run_folder(tmp_path, "full", 0) / "result.json").write_text("{}")
     with pytest.raises(KeyboardInterrupt):
-        compare(*job, arms="full", seeds=1, resume=True, observer=Stop())
+        compare(*job, arms="full", seeds=1, resume=True, observer=InterruptAt(1))
     after = compare(*job, arms="full", seeds=1, resume=True)
     assert [len(run.history) for run in after] == [len(run.history) for run in before]
 
@@ -144,15 +136,11 @@ def test_finished_runs_on_other_data_are_refused(tmp_path, config):
 
 
 def test_starting_anew_forgets_every_old_result_at_once(tmp_path, config):
-    class Stop(Observer):
-        def epoch_done(self, record):
-            raise KeyboardInterrupt
-
     compare(make_dataset(), config(epochs=2), tmp_path, arms=["full", "grant-s"], seeds=2)
     (tmp_path / "grant-s" / "notes.txt").write_text("mine")
     for name in REPORT_FILES:
         (tmp_path / name).write_text("old")
-    job = {"arms": ["full"], "seeds": 1, "overwrite": True, "observer": Stop()}
+    job = {"arms": ["full"], "seeds": 1, "overwrite": True, "observer": InterruptAt(1)}
     with pytest.raises(KeyboardInterrupt):
         compare(make_dataset(), config(), tmp_path, **job)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}

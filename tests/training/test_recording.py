@@ -22,6 +22,10 @@ from tests.rings import make_dataset
 from tests.training.runs import InterruptAt, same, untimed
 
 
+def on_this_device(model):
+    return model.convs[0].weight.device
+
+
 @pytest.fixture(autouse=True)
 def by_torch(monkeypatch):
     """The compiled CPU kernels are no operators, so that a tape would not see them."""
@@ -44,9 +48,6 @@ def tapes(monkeypatch):
         return tape, result
 
     launch = tables.launch
-
-    def on_this_device(model):
-        return model.convs[0].weight.device
 
     monkeypatch.setattr(recording, "record", record)
     monkeypatch.setattr("grant_fast.training.trainer.recording_device", on_this_device)
@@ -343,9 +344,6 @@ def test_what_cannot_be_recorded_is_done_as_it_comes(
     def record(work, device):
         tried.append(work())  # and leaves gradients behind
         raise RuntimeError("operation not permitted when stream is capturing")
-
-    def on_this_device(model):
-        return model.convs[0].weight.device
 
     monkeypatch.setattr(recording, "record", record)
     monkeypatch.setattr("grant_fast.training.trainer.recording_device", on_this_device)
