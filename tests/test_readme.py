@@ -16,7 +16,7 @@ import torch
 from grant_fast.studies.report import Spread
 from grant_fast.teaching.picking import MODES
 from grant_fast.training.config import ARMS, INFOBATCH, ON_REQUEST
-from tests.cli.runs import SMILES, run
+from tests.cli.runs import SMILES, succeeds
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,8 +42,7 @@ def hiv(tmp_path, monkeypatch):
         writer.writerow(["smiles", "activity", "HIV_active"])
         writer.writerows([smiles, "CI", row % 2] for row, smiles in enumerate(SMILES * 3))
     assert TRAIN is not None
-    done = run(*shlex.split(TRAIN[1]), "--epochs", 2)
-    assert done.exit_code == 0, done.output
+    succeeds(*shlex.split(TRAIN[1]), "--epochs", 2)
 
 
 @pytest.fixture

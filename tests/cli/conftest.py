@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from tests.cli.runs import SIZE, SMALL, SMILES, run
+from tests.cli.runs import SIZE, SMALL, SMILES, succeeds
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,12 +30,12 @@ def molecules(tmp_path):
 @pytest.fixture
 def trained(tmp_path):
     """The folder of a short run."""
-    assert run("train", *SMALL, "--epochs", 2, "-o", tmp_path / "run").exit_code == 0
+    succeeds("train", *SMALL, "--epochs", 2, "-o", tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.fixture
 def of_molecules(molecules, tmp_path):
     """The folder of a short run on molecules."""
-    assert run("train", molecules, *SIZE, "-o", tmp_path / "run").exit_code == 0
+    succeeds("train", molecules, *SIZE, "-o", tmp_path / "run")
     return tmp_path / "run"

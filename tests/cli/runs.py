@@ -10,8 +10,9 @@ import grant_fast
 from grant_fast.cli import app
 
 SMALL = ["gen-reg", "--graphs", "20", "--batch-size", "4", "--device", "cpu"]
+QUICK = ["--split", "random", "--epochs", 1, "--device", "cpu"]
 #: To learn the size of the `molecules` fixture's, for an epoch.
-SIZE = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
+SIZE = ["--target", "size", *QUICK]
 SMILES = ["C", "CC", "CCO", "c1ccccc1", "CC(=O)O", "CCN", "c1ccncc1", "CCCl", "O", "CC#N"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(grant_fast.__file__).parents[1])}
 
@@ -24,6 +25,13 @@ def lines_of(path):
 
 def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def succeeds(*words):
+    """The result of a command that ends well."""
+    result = run(*words)
+    assert result.exit_code == 0, result.output
+    return result
 
 
 def fails(*words, code=1):

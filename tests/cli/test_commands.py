@@ -17,7 +17,7 @@ from grant_fast.data.load import load_dataset
 from grant_fast.training.checkpoints import load_checkpoint, save_checkpoint
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
-from tests.cli.runs import SIZE, SMALL, SMILES, fails, lines_of, run
+from tests.cli.runs import QUICK, SIZE, SMALL, SMILES, fails, lines_of, run, succeeds
 
 
 def test_train_leaves_a_whole_run_folder(trained):
@@ -30,19 +30,18 @@ def test_train_leaves_a_whole_run_folder(trained):
 
 def test_a_run_whose_data_have_moved_goes_on_where_they_are_named(tmp_path, molecules):
     out, moved = tmp_path / "run", tmp_path / "moved.csv"
-    words = ["--target", "size", "--split", "random", "--epochs", 2, "--device", "cpu"]
-    assert run("train", molecules, *words, "-o", out).exit_code == 0
+    succeeds("train", molecules, *SIZE, "-o", out)
     molecules.rename(moved)
     line = fails("train", "--resume", "-o", out)
     assert "there is no file" in line and f"is the source in {out / 'config.json'}" in line
     assert "give a SOURCE with --resume" in line
-    assert run("train", moved, "--resume", "-o", out).exit_code == 0
+    succeeds("train", moved, "--resume", "-o", out)
     config = (out / "config.json").read_text()  # as where that is ended before its first epoch
     (out / "config.json").write_text(config.replace(moved.name, "elsewhere.csv"))
-    assert run("predict", out, moved, "-o", tmp_path / "out.csv").exit_code == 0
+    succeeds("predict", out, moved, "-o", tmp_path / "out.csv")
     (out / "config.json").write_text(config)
-    assert run("train", "--resume", "-o", out).exit_code == 0  # it remembers
-    assert run("predict", out, moved, "-o", tmp_path / "out.csv").exit_code == 0
+    succeeds("train", "--resume", "-o", out)  # it remembers
+    succeeds("predict", out, moved, "-o", tmp_path / "out.csv")
     other = tmp_path / "other.csv"
     other.write_text(moved.read_text().replace("CCO,", "CCN,"))
     line = fails("train", other, "--resume", "-o", out)
@@ -57,8 +56,7 @@ def test_a_run_begins_with_what_is_learned_from_what(molecules, tmp_path):
 
     @cache
     def said(command, *words):
-        result = run(command, *words, *few, "-o", tmp_path / command)
-        assert result.exit_code == 0, result.output
+        result = succeeds(command, *words, *few, "-o", tmp_path / command)
         return result.stderr
 
     words = ["train", molecules, "--split", "random", "--target"]
@@ -152,10 +150,8 @@ def test_tiny_and_huge_values_keep_their_digits(tmp_path):
     table = tmp_path / "tiny.csv"
     lines = [f"{smiles},{row}e-30" for row, smiles in enumerate(SMILES * 2)]
     table.write_text("\n".join(["smiles,y", *lines]))
-    words = ["--split", "random", "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
-    assert re.search(
-        r"test mae: \d\.\d+e-\d\d, rmse \d\.\d+e-\d\d, r2 ", run("train", table, *words).stdout
-    )
+    said = run("train", table, *QUICK, "-o", tmp_path / "run").stdout
+    assert re.search(r"test mae: \d\.\d+e-\d\d, rmse \d\.\d+e-\d\d, r2 ", said)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +167,12 @@ def test_train_and_predict_on_a_csv_row_by_row(molecules, tmp_path, targets, col
     folder, out = tmp_path / "run", tmp_path / "out.csv"
     words = [word for name in targets for word in ("--target", name)]
     words += ["--split", "random", "--epochs", 2, "--device", "cpu", "-o", folder]
-    trained = run("train", molecules, *words)
-    assert trained.exit_code == 0, trained.output
+    trained = succeeds("train", molecules, *words)
     assert load_checkpoint(folder / "best.pt")["spec"]["task"]["kind"] == kind
 
     new = tmp_path / "new.csv"
     new.write_text("name,smiles\na,CCO\nb,nonsense\nc,c1ccccc1\n")
-    result = run("predict", folder, new, "-o", out)
-    assert result.exit_code == 0, result.output
+    result = succeeds("predict", folder, new, "-o", out)
     assert "1 unparsable SMILES left empty: row 3 'nonsense'" in result.stderr
     rows = rows_of(out)
     columns_predicted = [f"{name}_predicted" for name in columns]
@@ -212,8 +206,7 @@ def test_all_targets_name_once_which_columns_of_words_they_leave_out(molecules, 
     header, *rows = molecules.read_text().splitlines()
     words = [f"{header},id,who", *(f"{row},T{i},me" for i, row in enumerate(rows))]
     molecules.write_text("\n".join(words))
-    result = run("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
-    assert result.exit_code == 0, result.output
+    result = succeeds("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
     said = "left out of the targets, as some cells are no numbers, or all are empty: 'id', 'who'"
     assert result.stderr.count(said) == 1
     assert load_dataset(tmp_path / "m.gfast").task.names == ("size", "toxic", "sticky")
@@ -226,14 +219,14 @@ def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, 
     folder, packed, out = tmp_path / "run", tmp_path / "m.gfast", tmp_path / "out.csv"
     words = ["--target", "toxic,sticky", "--split", "random"]
     few = ["--epochs", 2, "--device", "cpu", "-o", folder]
-    assert run("train", molecules, *words, *few).exit_code == 0
+    succeeds("train", molecules, *words, *few)
 
     parts = {row["graph"]: row["part"] for row in rows_of(folder / "split.csv")}
     assert list(parts) == [str(row) for row in range(2, 32) if row != 4]
     tested = rows_of(folder / "test.csv")
     assert [row["graph"] for row in tested] == [g for g, part in parts.items() if part == "test"]
     assert rows_of(folder / "skipped.csv") == [{"row": "4", "text": "nonsense"}]
-    assert run("predict", folder, molecules, "-o", out).exit_code == 0
+    succeeds("predict", folder, molecules, "-o", out)
     predicted = rows_of(out)
     for row in tested:
         source = predicted[int(row["graph"]) - 2]
@@ -244,10 +237,10 @@ def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, 
             said = [float(line[f"{name}_predicted"]) for line in (row, source)]
             assert said[0] == pytest.approx(said[1], abs=1e-6)
 
-    assert run("pack", molecules, *words, "-o", packed).exit_code == 0
-    assert run("predict", folder, packed, "-o", out).exit_code == 0
+    succeeds("pack", molecules, *words, "-o", packed)
+    succeeds("predict", folder, packed, "-o", out)
     assert [row["graph"] for row in rows_of(out)] == list(parts)
-    assert run("train", packed, *few, "--overwrite").exit_code == 0  # a file without SMILES
+    succeeds("train", packed, *few, "--overwrite")  # a file without SMILES
     assert "smiles" not in rows_of(folder / "test.csv")[0]
     assert not (folder / "skipped.csv").exists()
 
@@ -260,7 +253,7 @@ def rows_of(path):
 def test_predictions_stand_behind_the_columns_of_the_source(of_molecules, tmp_path):
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text('size, smiles,note\r\n 7, CCO,"a, b"\r\n\r\n?,nonsense,\r\n')
-    assert run("predict", of_molecules, new, "-o", out).exit_code == 0
+    succeeds("predict", of_molecules, new, "-o", out)
     header, known, unknown = lines_of(out)
     assert header == ["size", " smiles", "note", "size_predicted"]
     assert known[:3] == [" 7", " CCO", "a, b"] and float(known[3])
@@ -271,9 +264,9 @@ def test_zipped_tables_are_read_and_written(molecules, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     zipped = tmp_path / "zipped.csv.gz"
     zipped.write_bytes(gzip.compress(molecules.read_bytes()))
-    assert run("train", zipped, *SIZE, "--arm", "full").exit_code == 0
+    succeeds("train", zipped, *SIZE, "--arm", "full")
     for name, unpack in (("a.csv", bytes), ("a.tsv", bytes), ("a.tsv.gz", gzip.decompress)):
-        assert run("predict", "runs/zipped-full", zipped, "-o", name).exit_code == 0
+        succeeds("predict", "runs/zipped-full", zipped, "-o", name)
         lines = csv.reader(
             unpack((tmp_path / name).read_bytes()).decode().splitlines(),
             delimiter="\t" if ".tsv" in name else ",",
@@ -301,11 +294,10 @@ def test_the_command_that_goes_on_replaces_nothing(monkeypatch):
 
 def test_a_run_that_has_nothing_to_go_on_from_says_that_it_begins_anew(tmp_path):
     words = ["train", *SMALL, "--epochs", 1, "-o", tmp_path / "run"]
-    assert run(*words).exit_code == 0
+    succeeds(*words)
     for name in ("last.pt", "result.json"):
         (tmp_path / "run" / name).unlink()
-    again = run("train", "--resume", "-o", tmp_path / "run")
-    assert again.exit_code == 0
+    again = succeeds("train", "--resume", "-o", tmp_path / "run")
     assert "run has no finished epoch to continue from: the run starts at epoch 1" in again.stderr
     assert "epoch 1" not in run("train", "--resume", "-o", tmp_path / "run").stderr
 
@@ -322,8 +314,7 @@ def test_molecules_in_test_and_in_training_are_counted(tmp_path):
 def test_predict_takes_a_smi_file_as_train_does(of_molecules, tmp_path):
     new, out = tmp_path / "new.smi", tmp_path / "out.csv"
     new.write_text("CCO ethyl alcohol\nnonsense\nC\n")
-    result = run("predict", of_molecules, new, "-o", out)
-    assert result.exit_code == 0, result.output
+    result = succeeds("predict", of_molecules, new, "-o", out)
     assert "1 unparsable SMILES left empty: row 2 'nonsense'" in result.stderr
     header, *rows = lines_of(out)
     assert header == ["smiles", "name", "size_predicted"]
@@ -333,10 +324,9 @@ def test_predict_takes_a_smi_file_as_train_does(of_molecules, tmp_path):
 
 def test_pack_train_and_predict_on_a_packed_file(tmp_path):
     packed, folder, out = tmp_path / "d.gfast", tmp_path / "run", tmp_path / "out.csv"
-    assert run("pack", "gen-cls", "--graphs", 12, "-o", packed).exit_code == 0
-    result = run("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder)
-    assert result.exit_code == 0, result.output
-    assert run("predict", folder, packed, "-o", out).exit_code == 0
+    succeeds("pack", "gen-cls", "--graphs", 12, "-o", packed)
+    succeeds("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder)
+    succeeds("predict", folder, packed, "-o", out)
     rows = rows_of(out)
     assert list(rows[0])[:4] == ["graph", "node", "class_predicted", "class_0"]
     for row in rows:
@@ -349,8 +339,7 @@ def test_pack_train_and_predict_on_a_packed_file(tmp_path):
 def test_orders_alone_bring_values_that_fit_them(molecules, tmp_path):
     for orders, rates in (("3,2", [0.27]), ("3", []), ("2,2,2", [0.27, 0.0])):
         out = tmp_path / orders
-        result = run("train", molecules, *SIZE, "--orders", orders, "--norm", "none", "-o", out)
-        assert result.exit_code == 0, result.output
+        succeeds("train", molecules, *SIZE, "--orders", orders, "--norm", "none", "-o", out)
         config = json.loads((out / "config.json").read_text())
         assert (config["hidden_channels"], config["dropout"]) == ([64], rates)
         assert config["norm"] == "none"

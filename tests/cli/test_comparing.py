@@ -9,14 +9,13 @@ import pytest
 from grant_fast.cli.messages import described_stay
 from grant_fast.training.config import RunConfig
 from grant_fast.training.predict import load_predictor
-from tests.cli.runs import SIZE, SMALL, fails, run
+from tests.cli.runs import SIZE, SMALL, fails, run, succeeds
 
 
 def test_compare_writes_table_numbers_and_picture(tmp_path):
     out = tmp_path / "all"
     words = ["compare", *SMALL, "--epochs", 3, "--seeds", 2, "-o", out]
-    result = run(*words)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words)
     assert f"picture: {out / 'curves.png'}" in result.stdout
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     table = json.loads((out / "results.json").read_text())
@@ -32,7 +31,7 @@ def test_compare_writes_table_numbers_and_picture(tmp_path):
     assert (out / "results.md").read_text().count("\n| ") >= len(arms)
     begun = (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns
     (out / "random" / "seed-0" / "result.json").unlink()
-    assert run(*words, "--resume").exit_code == 0
+    succeeds(*words, "--resume")
     assert (out / "grant-s" / "seed-1" / "result.json").stat().st_mtime_ns == begun
     assert (out / "random" / "seed-0" / "result.json").exists()
     line = fails(*words, "--resume", "--lr", 0.5)
@@ -63,10 +62,9 @@ def test_compare_says_which_arms_it_runs():
 def test_a_comparison_is_taken_up_by_its_folder_alone(tmp_path):
     out, few = tmp_path / "x", ["--arm", "grant-b", "--seeds", 2]
     words = [*SMALL, "--epochs", 1, "--lr", 0.5, "--seed", 3, *few, "-o", out]
-    assert run("compare", *words).exit_code == 0
+    succeeds("compare", *words)
     (out / "random" / "seed-4" / "result.json").unlink()
-    result = run("compare", "--resume", "-o", out)
-    assert result.exit_code == 0, result.output
+    result = succeeds("compare", "--resume", "-o", out)
     assert "Not shown" not in result.stdout
     assert (out / "random" / "seed-4" / "result.json").exists()
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(
@@ -92,14 +90,14 @@ def test_what_was_taken_up_names_a_command_that_makes_it_anew(molecules, tmp_pat
     settings += ["--orders", "3,2", "--dropout", 0.1, "--no-normalize", "--start-ratio", 0.5]
     settings += ["--interval", 1, "--seed", 4, "--lr", 2e-5, "--device", "cpu"]
     few = ["--arm", "random,grant-b", "--seeds", 1]
-    assert run("compare", molecules, *settings, *few, "-o", out).exit_code == 0
+    succeeds("compare", molecules, *settings, *few, "-o", out)
     molecules.rename(moved)
-    assert run("compare", moved, "--resume", "-o", out, "--seeds", 2).exit_code == 0
+    succeeds("compare", moved, "--resume", "-o", out, "--seeds", 2)
     (name, *words), config = comparison_in(out)
     assert name == "grant-fast" and words[:2] == ["compare", str(moved)]
     assert words[-6:] == ["--arm", "grant-b", "--seeds", "2", "-o", str(out)]
     monkeypatch.setattr("sys.argv", [name, *words[:-1], str(tmp_path / "anew")])
-    assert run(*words[:-1], tmp_path / "anew").exit_code == 0
+    succeeds(*words[:-1], tmp_path / "anew")
     again, same = comparison_in(tmp_path / "anew")
     assert same == config and again == [name, *words[:-1], str(tmp_path / "anew")]
     runs = [{p.relative_to(f) for p in f.glob("*/seed-*")} for f in (out, tmp_path / "anew")]
@@ -116,8 +114,8 @@ def test_what_was_taken_up_names_a_command_that_makes_it_anew(molecules, tmp_pat
 )
 def test_a_comparison_that_was_taken_up_names_its_arms(tmp_path, arms, named):
     words = ["compare", *SMALL, "--epochs", 1, "--seeds", 1, *arms, "-o", tmp_path]
-    assert run(*words).exit_code == 0
-    assert run("compare", "--resume", "-o", tmp_path).exit_code == 0
+    succeeds(*words)
+    succeeds("compare", "--resume", "-o", tmp_path)
     (_, *found), _ = comparison_in(tmp_path)
     device, size = ["--device", "cpu"], ["--batch-size", "4"]
     settings = ["--graphs", "20", "--epochs", "1", *size, *device]
@@ -126,8 +124,7 @@ def test_a_comparison_that_was_taken_up_names_its_arms(tmp_path, arms, named):
 
 def test_compare_always_brings_its_controls(tmp_path):
     words = ["--epochs", 1, "--seeds", 1, "--arm", "grant-b", "-o", tmp_path / "x"]
-    result = run("compare", *SMALL, *words)
-    assert result.exit_code == 0, result.output
+    result = succeeds("compare", *SMALL, *words)
     found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
     assert found == {"grant-b", "random", "full-equal-budget"}
     assert "with one seed, that may be mere chance" in result.stdout
@@ -136,7 +133,7 @@ def test_compare_always_brings_its_controls(tmp_path):
 def test_a_comparison_is_taken_up_with_data_that_have_moved(molecules, tmp_path):
     out, moved = tmp_path / "x", tmp_path / "moved.csv"
     few = ["--arm", "grant-s", "--seeds", 1]
-    assert run("compare", molecules, *SIZE, "--lr", 0.5, *few, "-o", out).exit_code == 0
+    succeeds("compare", molecules, *SIZE, "--lr", 0.5, *few, "-o", out)
     molecules.rename(moved)
     line = fails("compare", "--resume", "-o", out)
     assert f"{molecules} is the source in {out}: if the data have moved, give a SOURCE" in line
@@ -146,8 +143,7 @@ def test_a_comparison_is_taken_up_with_data_that_have_moved(molecules, tmp_path)
     assert "is the source in" not in line
     line = fails("compare", moved, "--resume", "-o", out, "--lr", 0.25)
     assert "the run was made with lr=0.5, not 0.25" in line
-    result = run("compare", moved, "--resume", "-o", out, "--seeds", 2)
-    assert result.exit_code == 0, result.output
+    result = succeeds("compare", moved, "--resume", "-o", out, "--seeds", 2)
     said = "".join(result.stderr.split())
     assert f"continues{out}:full-equal-budget,random,grant-s;2seedseach" in said
     for seed in (0, 1):
@@ -160,7 +156,7 @@ def test_seeds_are_counted_from_the_first(tmp_path):
     out = tmp_path / "x"
     words = ["compare", *SMALL, "--epochs", 1, "--arm", "full", "-o", out]
     for seed in (7, 9):
-        assert run(*words, "--seed", seed, "--seeds", 1, "--resume").exit_code == 0
+        succeeds(*words, "--seed", seed, "--seeds", 1, "--resume")
     assert "asked for: 9." in run("compare", "--resume", "-o", out).stdout
     assert not (out / "full" / "seed-8").exists()
     assert "asked for: 7, 9." in run(*words, "--seed", 3, "--seeds", 1, "--resume").stdout

@@ -5,12 +5,11 @@ from importlib.metadata import PackageNotFoundError
 
 import grant_fast
 from grant_fast.cli.doctor import _kernels, examine
-from tests.cli.runs import run
+from tests.cli.runs import run, succeeds
 
 
 def test_doctor_checks_this_machine():
-    result = run("doctor")
-    assert result.exit_code == 0
+    result = succeeds("doctor")
     assert re.search(rf"grant_fast +{re.escape(grant_fast.__version__)}\n", result.stdout)
     assert re.search(r"cpu kernels +(not )?compiled", result.stdout)
     assert "\nok FlexGCN on cpu" in result.stdout and "\nNO" not in result.stdout

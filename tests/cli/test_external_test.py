@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from grant_fast import PackedGraphs
-from tests.cli.runs import lines_of, run
+from tests.cli.runs import QUICK, SIZE, lines_of, run, succeeds
 
 
 @pytest.fixture
@@ -23,14 +23,13 @@ def table(molecules):
 def test_the_molecules_of_the_test_give_the_metrics_of_the_test(table, tmp_path, target):
     folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
     words = ["--target", target, "--split", "random", "--epochs", 3, "--device", "cpu"]
-    assert run("train", table, *words, "-o", folder).exit_code == 0
+    succeeds("train", table, *words, "-o", folder)
     result = json.loads((folder / "result.json").read_text())
     lines = table.read_text().splitlines()
     tested = [lines[int(row[0]) - 1] for row in lines_of(folder / "test.csv")[1:]]
     new.write_text("\n".join([lines[0], "nonsense" + "," * 4, *tested]) + "\n")
 
-    predicted = run("predict", folder, new, "-o", out)
-    assert predicted.exit_code == 0, predicted.output
+    predicted = succeeds("predict", folder, new, "-o", out)
     metrics = {result["metric"]: None, **result["test_metrics"]}
     said = ", ".join(f"{k} {v:.4g}" for k, v in metrics.items() if v is not None)
     lines = predicted.stdout.splitlines()
@@ -52,17 +51,17 @@ def test_a_packed_file_of_the_same_task_is_compared_as_its_table(table, tmp_path
     quick, out = ["--epochs", 1, "--device", "cpu"], tmp_path / "out.csv"
     runs = [tmp_path / "first", tmp_path / "second"]
     for seed, folder in enumerate(runs):
-        assert run("train", table, *words, *quick, "--seed", seed, "-o", folder).exit_code == 0
+        succeeds("train", table, *words, *quick, "--seed", seed, "-o", folder)
     packed, other = tmp_path / "kind.gfast", tmp_path / "size.gfast"
-    assert run("pack", table, *words, "-o", packed).exit_code == 0
-    assert run("pack", table, "--target", "size", "--split", "random", "-o", other).exit_code == 0
+    succeeds("pack", table, *words, "-o", packed)
+    succeeds("pack", table, "--target", "size", "--split", "random", "-o", other)
     of_table = run("predict", *runs, table, "-o", out).stdout
     assert "accuracy" in of_table and "30 molecules of molecules.csv with a label" in of_table
     of_packed = run("predict", *runs, packed, "-o", out).stdout
     assert of_packed == of_table.replace("molecules of molecules.csv", "graphs of kind.gfast")
     table.write_text(table.read_text().replace(",kind\n", ",species\n"))  # of the same classes
     same = ["--target", "species", "--split", "random", "-o", tmp_path / "species.gfast"]
-    assert run("pack", table, *same).exit_code == 0
+    succeeds("pack", table, *same)
     for unlike in (other, tmp_path / "species.gfast"):
         result = run("predict", *runs, unlike, "-o", out)
         assert result.stdout == f"predictions: {out}\n"
@@ -89,8 +88,7 @@ def test_labels_that_are_none_stop_no_prediction(of_molecules, tmp_path):
 
 
 def test_a_metric_that_cannot_be_measured_is_named(table, tmp_path):
-    words = ["--target", "toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", table, *words, "-o", tmp_path / "run").exit_code == 0
+    succeeds("train", table, "--target", "toxic", *QUICK, "-o", tmp_path / "run")
     (tmp_path / "new.csv").write_text("smiles,Toxic\nC,1\nCC,1\nnonsense,0\n")
     said = run("predict", tmp_path / "run", tmp_path / "new.csv", "-o", tmp_path / "out.csv").stdout
     assert said.startswith("roc_auc not measurable, accuracy ") and "(on 2 molecules of new" in said
@@ -99,8 +97,8 @@ def test_a_metric_that_cannot_be_measured_is_named(table, tmp_path):
 def test_a_run_is_judged_by_the_metric_that_chose_its_weights(tmp_path):
     """Which its data set may have named, as those that are generated do."""
     packed, folder, out = tmp_path / "d.gfast", tmp_path / "run", tmp_path / "out.csv"
-    assert run("pack", "gen-cls", "--graphs", 30, "-o", packed).exit_code == 0
-    assert run("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder).exit_code == 0
+    succeeds("pack", "gen-cls", "--graphs", 30, "-o", packed)
+    succeeds("train", packed, "--epochs", 1, "--device", "cpu", "-o", folder)
     said = run("predict", folder, packed, "-o", out).stdout
     assert said.startswith("roc_auc ") and " nodes of d.gfast with a label)" in said
 
@@ -110,8 +108,7 @@ def test_of_many_targets_only_the_mean_is_told(molecules, tmp_path):
     more = [f"y{n}" for n in range(30)]
     lines = [f"{row},{','.join(str((i * n) % 7) for n in range(30))}" for i, row in enumerate(rows)]
     molecules.write_text("\n".join([",".join([header, *more]), *lines]))
-    words = ["--target", ",".join(more), "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
+    succeeds("train", molecules, "--target", ",".join(more), *QUICK, "-o", tmp_path / "run")
     said = run("predict", tmp_path / "run", molecules, "-o", tmp_path / "out.csv").stdout
     assert (
         said.splitlines()[1] == "this r2 is the mean of 25 of 30 targets"
@@ -121,7 +118,7 @@ def test_of_many_targets_only_the_mean_is_told(molecules, tmp_path):
 def test_predictions_are_never_taken_for_labels(of_molecules, tmp_path):
     new, once, twice = (tmp_path / f"{name}.csv" for name in ("new", "once", "twice"))
     new.write_text("smiles\nC\nCC\n")
-    assert run("predict", of_molecules, new, "-o", once).exit_code == 0
+    succeeds("predict", of_molecules, new, "-o", once)
     result = run("predict", of_molecules, once, "-o", twice)
     assert result.stdout == f"predictions: {twice}\n"
     stays = "has size_predicted already, which stays: the new one is size_predicted_predicted"
@@ -141,11 +138,11 @@ def test_what_makes_a_comparison_doubtful_is_said(molecules, of_molecules, tmp_p
 
 def test_other_graphs_are_known_by_their_file(trained, tmp_path):
     numbers, out = tmp_path / "numbers.gfast", tmp_path / "out.csv"
-    assert run("pack", "gen-reg", "--graphs", 20, "-o", numbers).exit_code == 0
+    succeeds("pack", "gen-reg", "--graphs", 20, "-o", numbers)
     says = "is what the run learned from: the metrics are of training, too"
     assert says not in run("predict", trained, numbers, "-o", out).stderr
     quick = ["--epochs", 1, "--batch-size", 4, "--device", "cpu"]
-    assert run("train", numbers, *quick, "-o", tmp_path / "own").exit_code == 0
+    succeeds("train", numbers, *quick, "-o", tmp_path / "own")
     assert f"{numbers} {says}" in run("predict", tmp_path / "own", numbers, "-o", out).stderr
 
 
@@ -190,13 +187,12 @@ def test_molecules_that_the_run_learned_from_are_counted(molecules, of_molecules
             assert known in result.stderr and "unlike any" not in result.stdout
     split.unlink()
     assert silent in run("predict", *words).stderr
-    assert run("train", "--resume", "-o", of_molecules).exit_code == 0
+    succeeds("train", "--resume", "-o", of_molecules)
     assert known in run("predict", *words).stderr
 
 
 def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
-    words = ["--target", "size,toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
+    succeeds("train", molecules, "--target", "size,toxic", *QUICK, "-o", tmp_path / "run")
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     new.write_text("smiles,size,toxic\nC,1,?\nCC,2,?\nCCC,4,1\n")
     result = run("predict", tmp_path / "run", new, "-o", out)
@@ -211,13 +207,11 @@ def test_a_column_that_cannot_be_read_leaves_the_others(molecules, tmp_path):
 
 def test_metrics_on_next_to_nothing_say_so(table, tmp_path):
     folder, new, out = tmp_path / "run", tmp_path / "new.csv", tmp_path / "out.csv"
-    words = ["--target", "toxic", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", table, *words, "-o", folder).exit_code == 0
+    succeeds("train", table, "--target", "toxic", *QUICK, "-o", folder)
 
     def said(rows):
         new.write_text("\n".join(["smiles,toxic", *rows]) + "\n")
-        result = run("predict", folder, new, "-o", out)
-        assert result.exit_code == 0, result.output
+        result = succeeds("predict", folder, new, "-o", out)
         return [line for line in result.stderr.splitlines() if "says little" in line]
 
     unlike = [f"{'C' * n}[Si]CCO" for n in range(1, 31)]
@@ -234,8 +228,7 @@ def test_metrics_on_next_to_nothing_say_so(table, tmp_path):
 
 def test_what_a_run_learned_from_is_not_written_over(table, tmp_path):
     folder, new = tmp_path / "run", tmp_path / "new.csv"
-    words = ["--target", "size", "--split", "random", "--epochs", 1, "--device", "cpu"]
-    assert run("train", table, *words, "-o", folder).exit_code == 0
+    succeeds("train", table, *SIZE, "-o", folder)
     new.write_text("smiles\nCCO\n")
     before = table.read_bytes()
     result = run("predict", folder, new, "-o", table)

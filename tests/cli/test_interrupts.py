@@ -14,9 +14,13 @@ from grant_fast import cli
 from grant_fast.cli import terminal
 from grant_fast.training.checkpoints import load_checkpoint
 from grant_fast.training.records import read_run
-from tests.cli.runs import ENVIRONMENT, SMALL, run
+from tests.cli.runs import ENVIRONMENT, SMALL, run, succeeds
 
 NOTHING_YET = "interrupted before training began: run the command again"
+
+
+def interrupt(*_args, **_kwargs):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -44,8 +48,8 @@ def test_an_interrupted_process_leaves_a_run_that_resumes_to_the_same_result(tmp
     state = load_checkpoint(tmp_path / "broken" / "last.pt")
     assert state["totals"]["epoch"] == len(state["history"]) < 120
 
-    assert run("train", "--resume", "-o", tmp_path / "broken").exit_code == 0
-    assert run(*words, "-o", tmp_path / "whole").exit_code == 0
+    succeeds("train", "--resume", "-o", tmp_path / "broken")
+    succeeds(*words, "-o", tmp_path / "whole")
     resumed, whole = (load_checkpoint(tmp_path / name / "last.pt") for name in ("broken", "whole"))
     assert resumed["model"].keys() == whole["model"].keys()
     assert all(torch.equal(resumed["model"][k], whole["model"][k]) for k in whole["model"])
@@ -138,11 +142,8 @@ def test_an_interrupt_amid_the_start_of_a_thread_waits_for_its_end(ends):
     ("where", "begun"), [("trainer.build_model", False), ("trainer.Trainer._run_epoch", True)]
 )
 def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypatch, where, begun):
-    def interrupt(*_args, **_kwargs):
-        raise KeyboardInterrupt
-
     one, all_arms = tmp_path / "one", tmp_path / "all"
-    assert run("train", *SMALL, "--epochs", 1, "--lr", 0.5, "-o", one).exit_code == 0
+    succeeds("train", *SMALL, "--epochs", 1, "--lr", 0.5, "-o", one)
     monkeypatch.setattr(f"grant_fast.training.{where}", interrupt)
     monkeypatch.setattr("grant_fast.studies.compare._warm_up", lambda *_: None)
     for words in (
@@ -166,14 +167,11 @@ def test_an_interrupt_says_how_to_go_on_where_there_is_a_run(tmp_path, monkeypat
 def test_an_interrupt_while_data_are_read(tmp_path, monkeypatch, words):
     few = ["--graphs", 20, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "x"]
 
-    def interrupt(*_args, **_kwargs):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr(f"grant_fast.cli.commands.{words[0]}.load", interrupt)
         result = run(*words, *few)
     assert (result.exit_code, result.stderr.splitlines()) == (130, [NOTHING_YET])
-    assert run(*words, *few).exit_code == 0
+    succeeds(*words, *few)
     monkeypatch.setattr(f"grant_fast.cli.commands.{words[0]}.load", interrupt)
     result = run(*words, *few, "--resume")
     assert result.stderr.startswith("interrupted; continue with: grant-fast")
@@ -184,10 +182,7 @@ def test_what_an_interrupted_overwrite_has_not_touched_is_not_to_be_gone_on_with
     tmp_path, monkeypatch, words
 ):
     words = [*words, "--seeds", 1, "--device", "cpu", "-o", tmp_path]
-    assert run(*words, "--epochs", 1).exit_code == 0
-
-    def interrupt(*_args):
-        raise KeyboardInterrupt
+    succeeds(*words, "--epochs", 1)
 
     monkeypatch.setattr("grant_fast.studies.compare._warm_up", interrupt)
     result = run(*words, "--epochs", 2, "--overwrite")
@@ -197,9 +192,6 @@ def test_what_an_interrupted_overwrite_has_not_touched_is_not_to_be_gone_on_with
 
 
 def test_an_interrupt_amid_the_report_says_how_to_go_on(tmp_path, monkeypatch):
-    def interrupt(*_args, **_kwargs):
-        raise KeyboardInterrupt
-
     few = ["--graphs", 20, "--epochs", 1, "--seeds", 1, "--device", "cpu", "-o", tmp_path / "x"]
     with monkeypatch.context() as patch:
         patch.setattr("grant_fast.studies.curves.draw_curves", interrupt)
@@ -207,4 +199,4 @@ def test_an_interrupt_amid_the_report_says_how_to_go_on(tmp_path, monkeypatch):
             result = run(*words)
             assert result.exit_code == 130
             assert "continue with: grant-fast" in result.stderr
-    assert run("reproduce", "gen-reg", *few, "--resume").exit_code == 0
+    succeeds("reproduce", "gen-reg", *few, "--resume")

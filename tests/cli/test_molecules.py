@@ -7,9 +7,7 @@ import pytest
 import torch
 
 from grant_fast import InputError, PackedGraphs, load_dataset, load_predictor, train
-from tests.cli.runs import SIZE, SMILES, fails, lines_of, run
-
-QUICK = ["--split", "random", "--epochs", 1, "--device", "cpu"]
+from tests.cli.runs import QUICK, SIZE, SMILES, fails, lines_of, run, succeeds
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_elements_that_were_not_learned_are_named(of_molecules, tmp_path):
     told = "1 molecule has an element that no molecule in training had (Se in {} 4), so"
     result = run("predict", of_molecules, new, "-o", out)
     assert told.format("row") in result.stderr and lines_of(out)[3][-1]
-    assert run("pack", new, "--split", "random", "-o", packed).exit_code == 0
+    succeeds("pack", new, "--split", "random", "-o", packed)
     assert told.format("graph") in run("predict", of_molecules, packed, "-o", out).stderr
     new.write_text("smiles\nCCO\n")
     assert "element" not in run("predict", of_molecules, new, "-o", out).stderr
@@ -49,8 +47,7 @@ def test_elements_that_were_not_learned_are_named(of_molecules, tmp_path):
 
 def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "out.csv"
-    result = run("train", of_words, *QUICK, "-o", folder)
-    assert result.exit_code == 0, result.output
+    result = succeeds("train", of_words, *QUICK, "-o", folder)
     assert "skipped 2 rows without any label" in result.stderr
     assert "target effect, multiclass, 3 classes (active: " in result.stderr
     assert "roc_auc and ap are means over the classes, each against the others" in result.stdout
@@ -60,15 +57,15 @@ def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
     source = dict(enumerate(lines_of(of_words)[1:], 2))
     assert [row[1:3] for row in rows] == [source[int(row[0])] for row in rows]
 
-    assert run("predict", folder, of_words, "-o", out).exit_code == 0
+    succeeds("predict", folder, of_words, "-o", out)
     header, *rows = lines_of(out)
     assert header == ["smiles", "effect", "effect_predicted", *classes]
     for row in rows:
         shares = dict(zip(map(float, row[3:]), classes, strict=True))
         assert sum(shares) == pytest.approx(1, abs=1e-5) and row[2] == shares[max(shares)]
 
-    assert run("train", of_words, *QUICK, "--seed", 1, "-o", tmp_path / "other").exit_code == 0
-    assert run("predict", folder, tmp_path / "other", of_words, "-o", out).exit_code == 0
+    succeeds("train", of_words, *QUICK, "--seed", 1, "-o", tmp_path / "other")
+    succeeds("predict", folder, tmp_path / "other", of_words, "-o", out)
     header, *rows = lines_of(out)
     assert header[2:] == ["effect_predicted", *classes, *(f"{name}_std" for name in classes)]
     for row in rows:
@@ -78,18 +75,14 @@ def test_classes_in_words_are_learned_and_predicted_by_name(of_words, tmp_path):
 
 def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, tmp_path):
     packed, folder = tmp_path / "words.gfast", tmp_path / "runs"
-    assert run("pack", of_words, "-o", packed).exit_code == 0
+    succeeds("pack", of_words, "-o", packed)
     words = ["compare", packed, "--arm", "full", "--seeds", 1, *QUICK, "-o", folder]
-    result = run(*words)
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words)
     assert "multiclass, 3 classes (active: " in result.stderr
     out = tmp_path / "out.csv"
-    assert run("predict", folder / "full" / "seed-0", packed, "-o", out).exit_code == 0
+    succeeds("predict", folder / "full" / "seed-0", packed, "-o", out)
     assert lines_of(out)[0] == ["graph", "effect_predicted", "active", "in between", "inactive"]
-    assert (
-        run("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run").exit_code
-        == 0
-    )
+    succeeds("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run")
     assert lines_of(tmp_path / "run" / "test.csv")[0][1:4] == [
         "effect",
         "effect_predicted",
@@ -105,10 +98,7 @@ def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
     missing = int(data.split["test"][0])
     data.graphs.y[missing] = -100
     data.save(packed := tmp_path / "words.gfast")
-    assert (
-        run("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run").exit_code
-        == 0
-    )
+    succeeds("train", packed, "--epochs", 1, "--device", "cpu", "-o", tmp_path / "run")
     _, first, *rest = lines_of(tmp_path / "run" / "test.csv")
     assert first[:2] == [str(int(data.graphs.ids[missing])), ""]
     assert all(row[1] for row in rest)
@@ -118,8 +108,7 @@ def test_classes_may_be_any_whole_numbers(molecules, tmp_path):
     rows = molecules.read_text().splitlines()[1:]
     lines = [f"{row.split(',')[0]},{(-1, 2, 3, 3)[i % 4]}" for i, row in enumerate(rows)]
     molecules.write_text("smiles,grade\n" + "\n".join(lines))
-    result = run("train", molecules, "--task", "multiclass", *QUICK, "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    result = succeeds("train", molecules, "--task", "multiclass", *QUICK, "-o", tmp_path / "run")
     assert "target grade, multiclass, 3 classes (-1: " in result.stderr
     header, *rows = lines_of(tmp_path / "run" / "test.csv")
     assert header == ["graph", "smiles", "grade", "grade_predicted", "-1", "2", "3"]
@@ -171,8 +160,7 @@ def sdf(molecules, tmp_path):
 
 def test_an_sdf_is_learned_as_the_table_of_its_molecules(molecules, sdf, tmp_path):
     table = run("train", molecules, *SIZE, "-o", tmp_path / "of-table")
-    result = run("train", sdf, *SIZE, "-o", tmp_path / "of-sdf")
-    assert result.exit_code == 0, result.output
+    result = succeeds("train", sdf, *SIZE, "-o", tmp_path / "of-sdf")
     assert "1 unparsable structure skipped: row 31 'broken'" in result.stderr
     assert result.stdout.splitlines()[0] == table.stdout.splitlines()[0]
     assert lines_of(tmp_path / "of-sdf" / "skipped.csv") == [["row", "text"], ["31", "broken"]]
@@ -190,9 +178,8 @@ def test_an_sdf_is_predicted_with_its_fields_whatever_the_run_learned_from(
     text = molecules.read_text().replace("smiles,", "SMILES (canonical),", 1)
     molecules.write_text(text)
     words = ["--smiles-column", "SMILES (canonical)", *SIZE]
-    assert run("train", molecules, *words, "-o", tmp_path / "run").exit_code == 0
-    result = run("predict", tmp_path / "run", sdf, "-o", tmp_path / "out.csv")
-    assert result.exit_code == 0, result.output
+    succeeds("train", molecules, *words, "-o", tmp_path / "run")
+    result = succeeds("predict", tmp_path / "run", sdf, "-o", tmp_path / "out.csv")
     assert "1 unparsable structure left empty: row 31 'broken'" in result.stderr
     header, *rows = lines_of(tmp_path / "out.csv")
     assert header == ["smiles", "name", "size", "toxic", "sticky", "size_predicted"]
@@ -245,14 +232,14 @@ def test_an_sdf_without_a_structure_is_refused(of_molecules, tmp_path):
 def test_several_runs_predict_their_mean_and_how_far_they_disagree(molecules, tmp_path):
     runs = [tmp_path / f"run-{seed}" for seed in range(3)]
     for seed, folder in enumerate(runs):
-        assert run("train", molecules, *SIZE, "--seed", seed, "-o", folder).exit_code == 0
+        succeeds("train", molecules, *SIZE, "--seed", seed, "-o", folder)
     new, out = tmp_path / "new.smi", tmp_path / "out.csv"
     new.write_text("CCO\nnonsense\nc1ccccc1\n")
     single = []
     for folder in runs:
-        assert run("predict", folder, new, "-o", out).exit_code == 0
+        succeeds("predict", folder, new, "-o", out)
         single.append([float(row[1]) for row in lines_of(out)[1:] if row[1]])
-    assert run("predict", *runs, new, "-o", out).exit_code == 0
+    succeeds("predict", *runs, new, "-o", out)
     header, *rows = lines_of(out)
     assert header == ["smiles", "size_predicted", "size_std"] and rows[1] == ["nonsense", "", ""]
     for column, of in ((1, statistics.mean), (2, statistics.stdev)):
@@ -269,7 +256,7 @@ def test_runs_of_other_targets_have_no_mean(of_words, tmp_path):
     of_words.write_text(text + "\n")
     for target in ("one", "two"):
         words = ["--target", target, *QUICK, "-o", tmp_path / target]
-        assert run("train", of_words, *words).exit_code == 0
+        succeeds("train", of_words, *words)
     line = fails(
         "predict", tmp_path / "one", tmp_path / "two", of_words, "-o", tmp_path / "out.csv"
     )

@@ -9,7 +9,7 @@ import pytest
 from grant_fast.cli.messages import report_skipped
 from grant_fast.training.config import RunConfig
 from grant_fast.training.records import read_run
-from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run
+from tests.cli.runs import ENVIRONMENT, SIZE, SMALL, SMILES, fails, run, succeeds
 
 NONSENSE = [
     (["--epochs", "1.5"], "epochs=1.5 cannot be used: give a whole number of at least 1"),
@@ -99,8 +99,7 @@ def test_a_bad_table_is_one_line(tmp_path):
 def test_unparsable_smiles_are_counted_or_fatal(molecules, tmp_path):
     with open(molecules, "a") as file:
         file.write("C(,1,1,1\n")
-    result = run("train", molecules, *SIZE, "-o", tmp_path / "run")
-    assert result.exit_code == 0, result.output
+    result = succeeds("train", molecules, *SIZE, "-o", tmp_path / "run")
     assert "1 unparsable SMILES skipped: row 32 'C('" in result.stderr
     with open(molecules, "a") as file:
         file.write("C),1,1,1\n")
@@ -122,7 +121,7 @@ def test_a_structure_without_a_title_may_have_atoms(capsys):
 
 def test_truncated_and_foreign_packed_files_are_named(tmp_path):
     packed = tmp_path / "d.gfast"
-    assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
+    succeeds("pack", "gen-reg", "--graphs", 5, "-o", packed)
     content = packed.read_bytes()
     packed.write_bytes(content[: len(content) // 2])
     assert "d.gfast" in fails("train", packed, "-o", tmp_path / "run")
@@ -196,7 +195,7 @@ def test_a_column_without_any_molecule_is_named(of_molecules, tmp_path):
 
 def test_a_packed_file_has_no_smiles_to_name_or_to_be_strict_with(trained, tmp_path):
     packed = tmp_path / "d.gfast"
-    assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
+    succeeds("pack", "gen-reg", "--graphs", 5, "-o", packed)
     for words in (["--strict"], ["--smiles-column", "smiles"]):
         line = fails("predict", trained, packed, *words, "-o", tmp_path / "out.csv")
         assert "d.gfast holds no SMILES: leave out --smiles-column and --strict" in line
@@ -204,7 +203,7 @@ def test_a_packed_file_has_no_smiles_to_name_or_to_be_strict_with(trained, tmp_p
 
 def test_nothing_is_written_over_its_own_source(trained, molecules, tmp_path):
     packed, link = tmp_path / "d.gfast", tmp_path / "link.gfast"
-    assert run("pack", "gen-reg", "--graphs", 5, "-o", packed).exit_code == 0
+    succeeds("pack", "gen-reg", "--graphs", 5, "-o", packed)
     link.symlink_to(packed)
     before = {path: path.read_bytes() for path in (packed, molecules)}
     for out in (packed, link, trained / ".." / "d.gfast"):
@@ -229,7 +228,7 @@ def test_nothing_is_written_over_unasked(trained):
     )
     assert "exclude each other" in fails(*words, "-o", trained, "--resume", "--overwrite")
     assert (trained / "result.json").read_bytes() == before
-    assert run(*words, "-o", trained, "--overwrite").exit_code == 0
+    succeeds(*words, "-o", trained, "--overwrite")
     assert read_run(trained).result.epochs == 1
     assert "is a file" in fails(*words, "-o", trained / "result.json")
 
@@ -259,7 +258,7 @@ def test_what_is_not_a_runs_is_not_replaced(tmp_path, monkeypatch):
     assert all(path.read_text() == "mine" for path in tmp_path.iterdir())
     for name in ("test.csv", "config.json"):
         Path(name).unlink()
-    assert run("train", *words).exit_code == 0
+    succeeds("train", *words)
     assert Path("thesis.txt").read_text() == Path("results.json").read_text() == "mine"
 
 
@@ -277,7 +276,7 @@ def test_a_table_that_only_has_such_a_name_is_learned_from(molecules, tmp_path, 
     table.parent.mkdir()
     table.write_bytes(molecules.read_bytes())
     for more in ("--overwrite", "--resume"):
-        assert run("train", table, *SIZE, "-o", "data/..", more).exit_code == 0
+        succeeds("train", table, *SIZE, "-o", "data/..", more)
     assert table.read_bytes() == molecules.read_bytes()
 
 
@@ -396,7 +395,7 @@ def test_recipes_that_are_not_there_are_named(here):
 def test_resuming_asks_for_the_same_settings(trained):
     line = fails("train", "--resume", "-o", trained, "--epochs", 1)
     assert "the run was made with epochs=2, not 1" in line
-    assert run("train", "--resume", "-o", trained).exit_code == 0
+    succeeds("train", "--resume", "-o", trained)
 
 
 def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):

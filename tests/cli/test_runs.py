@@ -1,6 +1,5 @@
 """What a run's files say, whatever the table looks like and however the run came to its end."""
 
-import csv
 import json
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ from grant_fast.data.load import load_dataset
 from grant_fast.files import alone_in
 from grant_fast.training.records import read_run
 from grant_fast.training.run import train
-from tests.cli.runs import SMALL, fails, run
+from tests.cli.runs import SMALL, fails, lines_of, run, succeeds
 from tests.rings import make_dataset
 
 
@@ -25,30 +24,24 @@ def classes(molecules):
     return molecules
 
 
-def header_of(path):
-    with open(path, newline="") as file:
-        return next(csv.reader(file))
-
-
 def test_classes_are_called_after_their_target(classes, tmp_path):
     words = ["--task", "multiclass", "--split", "random"]
     packed, folder = tmp_path / "m.gfast", tmp_path / "run"
-    assert run("pack", classes, *words, "-o", packed).exit_code == 0
+    succeeds("pack", classes, *words, "-o", packed)
     assert load_dataset(packed).task.names == ("colour",)
     numbers = run("train", packed, "--task", "regression", "--epochs", 1, "-o", tmp_path / "other")
     assert "target colour, regression" in numbers.stderr
     answers = ["colour_predicted", *(f"colour_class_{i}" for i in range(3))]
     for source, settings in ((classes, words), (packed, [])):
         more = ["--epochs", 1, "--device", "cpu", "-o", folder, "--overwrite"]
-        result = run("train", source, *settings, *more)
-        assert result.exit_code == 0, result.output
+        result = succeeds("train", source, *settings, *more)
         assert "target colour, multiclass, 3 classes" in result.stderr
         names = ["smiles", "colour"] if source == classes else ["colour"]
-        assert header_of(folder / "test.csv") == ["graph", *names, *answers]
+        assert lines_of(folder / "test.csv")[0] == ["graph", *names, *answers]
         assert json.loads((folder / "result.json").read_text())["test_metrics_each"] == {}
         for new, own in ((classes, ["smiles", "colour"]), (packed, ["graph"])):
-            assert run("predict", folder, new, "-o", tmp_path / "out.csv").exit_code == 0
-            assert header_of(tmp_path / "out.csv") == [*own, *answers]
+            succeeds("predict", folder, new, "-o", tmp_path / "out.csv")
+            assert lines_of(tmp_path / "out.csv")[0] == [*own, *answers]
 
 
 def test_the_names_of_classes_are_no_targets(classes, tmp_path):
@@ -58,7 +51,7 @@ def test_the_names_of_classes_are_no_targets(classes, tmp_path):
     words = ["--epochs", 1, "--device", "cpu", "-o", tmp_path / "run"]
     result = run("train", tmp_path / "named.gfast", *words)
     assert "split), target colour, multiclass, 3 classes (low: " in result.stderr
-    assert header_of(tmp_path / "run" / "test.csv")[-4:] == [
+    assert lines_of(tmp_path / "run" / "test.csv")[0][-4:] == [
         *("colour_predicted", "low", "mid", "high")
     ]
 
@@ -73,8 +66,8 @@ def test_a_run_that_was_stopped_before_it_had_weights_is_to_be_gone_on_with(trai
         line = fails(*words, *last)
         assert f"has no {name} yet" in line
         assert f"grant-fast train --resume -o {trained} continues it" in line
-    assert run("train", "--resume", "-o", trained).exit_code == 0
-    assert run(*words).exit_code == 0
+    succeeds("train", "--resume", "-o", trained)
+    succeeds(*words)
 
 
 def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_path):
@@ -85,7 +78,7 @@ def test_a_finished_run_that_misses_weights_is_not_said_to_go_on(trained, tmp_pa
     assert "last.pt is missing: restore it, or remove" in fails(*words, "--last")
     assert "without its last.pt: restore that" in fails("train", "--resume", "-o", trained)
     assert sorted(trained.iterdir()) == before
-    assert run(*words).exit_code == 0
+    succeeds(*words)
 
 
 def test_the_best_weights_are_written_anew_by_going_on_with_a_finished_run(trained, tmp_path):
@@ -105,10 +98,9 @@ def test_the_best_weights_are_written_anew_by_going_on_with_a_finished_run(train
 
 def test_a_run_in_its_usual_folder_is_gone_on_with_by_its_own_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run("train", *SMALL, "--epochs", 2).exit_code == 0
+    succeeds("train", *SMALL, "--epochs", 2)
     (Path("runs") / "gen-reg-full" / "result.json").unlink()
-    result = run("train", "gen-reg", "--resume")
-    assert result.exit_code == 0, result.output
+    succeeds("train", "gen-reg", "--resume")
     assert read_run(Path("runs") / "gen-reg-full").result.epochs == 2
 
 
@@ -133,7 +125,7 @@ def test_what_another_process_is_writing_stays_as_it_is(trained, tmp_path):
         "-o",
         tmp_path / "all",
     ]
-    assert run(*words).exit_code == 0
+    succeeds(*words)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with alone_in(trained), alone_in(tmp_path / "all"):
         line = fails("train", *SMALL, "--epochs", 1, "-o", trained, "--overwrite")

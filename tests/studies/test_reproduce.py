@@ -15,7 +15,7 @@ from grant_fast.studies.reproduce import ARMS, BASELINES, _row, reproduce
 from grant_fast.training.console import ConsoleObserver
 from grant_fast.training.observers import Observers
 from grant_fast.training.records import read_run
-from tests.cli.runs import fails, run
+from tests.cli.runs import fails, run, succeeds
 from tests.rings import make_dataset
 from tests.studies.runs import make_run
 
@@ -26,8 +26,7 @@ SHORT = ["--graphs", 30, "--epochs", 2, "--device", "cpu"]
 def finished(tmp_path_factory):
     """The folder and the output of gen-cls, much shortened, with two seeds."""
     out = tmp_path_factory.mktemp("gen-cls") / "out"
-    result = run("reproduce", "gen-cls", *SHORT, "--seeds", 2, "-o", out)
-    assert result.exit_code == 0, result.output
+    result = succeeds("reproduce", "gen-cls", *SHORT, "--seeds", 2, "-o", out)
     return out, result.stdout
 
 
@@ -77,8 +76,7 @@ def test_it_resumes_and_is_never_written_over_unasked(finished):
     words = ["reproduce", "gen-cls", *SHORT, "--seeds", 2, "-o", out]
     assert "is not empty" in run(*words).stderr
     (out / "random" / "seed-1" / "result.json").unlink()
-    result = run(*words, "--resume")
-    assert result.exit_code == 0, result.output
+    result = succeeds(*words, "--resume")
     assert [line for line in result.stdout.splitlines() if " here " in line] != []
     assert "2 epochs instead of 500" in shown
 
@@ -88,8 +86,7 @@ def test_baselines_that_have_begun_are_gone_on_with(tmp_path):
     words += ["-o", tmp_path / "out"]
     rows = []
     for more in (["--baselines", "--seeds", 1], ["--resume", "--seeds", 2]):
-        result = run(*words, *more)
-        assert result.exit_code == 0, result.output
+        succeeds(*words, *more)
         found = json.loads((tmp_path / "out" / "results.json").read_text())["rows"]
         rows.append([(row["arm"], row["seconds"]["seeds"]) for row in found])
     assert rows == [[(name, seeds) for name in (*ARMS, *BASELINES)] for seeds in (1, 2)]
@@ -99,8 +96,7 @@ def test_what_else_is_in_a_baselines_folder_is_looked_at_before_anything_is_run(
     words = ["reproduce", "gen-reg", "--graphs", 20, "--epochs", 1, "--device", "cpu", "--seeds", 1]
     words += ["-o", tmp_path]
     for more in (["--baselines"], ["--overwrite"], ["--resume"], ["--resume", "--baselines"]):
-        result = run(*words, *more)
-        assert result.exit_code == 0, result.output
+        succeeds(*words, *more)
         (tmp_path / "gcn" / "notes.txt").write_text("mine")  # keeps the folder, and is in no way
     assert (tmp_path / "gcn" / "full" / "seed-0" / "result.json").exists()
     (tmp_path / "infobatch" / "infobatch" / "seed-0" / "config.json").unlink()
@@ -124,7 +120,7 @@ def test_starting_anew_forgets_the_baselines_too(tmp_path, config):
 def test_the_folders_seeds_are_gone_on_with(tmp_path):
     words = ["reproduce", "gen-reg", "--graphs", 20, "--epochs", 1, "--device", "cpu"]
     for more in (["--seeds", 1], ["--resume"]):
-        assert run(*words, "-o", tmp_path, *more).exit_code == 0
+        succeeds(*words, "-o", tmp_path, *more)
     assert [path.name for path in (tmp_path / "random").iterdir()] == ["seed-0"]
 
 
@@ -246,8 +242,7 @@ def test_data_of_ones_own_take_the_place_of_the_recipes(tmp_path):
     make_dataset("binary").save(packed)
     out = tmp_path / "out"
     words = ["--data", packed, "--epochs", 1, "--seeds", 1, "--device", "cpu", "-o", out]
-    result = run("reproduce", "ogbg-molhiv", *words)
-    assert result.exit_code == 0, result.output
+    result = succeeds("reproduce", "ogbg-molhiv", *words)
     assert "The data come from rings.gfast" in result.stdout
     assert (out / "results.md").read_text().startswith("# ogbg-molhiv: rings")
     wrong = run("reproduce", "QM9", *words, "--overwrite")
@@ -270,8 +265,7 @@ def test_unknown_recipes_and_numbers_out_of_range_are_one_line(tmp_path):
 def test_a_shape_twin_is_called_one_wherever_it_is_shown(tmp_path):
     out = tmp_path / "out"
     words = ["--data", "twin:ogbg-molpcba", "--graphs", 40, "--epochs", 1, "--seeds", 1]
-    result = run("reproduce", "ogbg-molpcba", *words, "--device", "cpu", "-o", out)
-    assert result.exit_code == 0, result.output
+    result = succeeds("reproduce", "ogbg-molpcba", *words, "--device", "cpu", "-o", out)
     for text in (result.stdout, (out / "results.md").read_text()):
         assert "shape twin of ogbg-molpcba (noise, for timing alone)" in " ".join(text.split())
         assert "SHAPE TWIN: noise in the shape of ogbg-molpcba" in text
