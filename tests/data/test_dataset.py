@@ -30,6 +30,7 @@ def test_features_of_bonds_are_kept_where_asked_for(table: Path) -> None:
     data = load_dataset(table, edge_attr=True, split="random", progress=False)
     theirs = PackedGraphs.from_smiles(SMILES, edge_attr=True)
     assert torch.equal(data.graphs.edge_attr, theirs.edge_attr)  # type: ignore[arg-type]
+    assert PackedGraphs.from_smiles(SMILES).edge_attr is None
     with pytest.raises(InputError, match="edge_attr=True is for files of molecules, not for"):
         load_dataset("gen-reg", edge_attr=True)
 

@@ -126,20 +126,6 @@ def test_integer_features_stay_integers() -> None:
     assert not packed.x.is_floating_point()
 
 
-def test_pyg_data_and_data_set() -> None:
-    data = pytest.importorskip("torch_geometric.data")
-    first = data.Data(
-        x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0.5])
-    )
-    second = data.Data(
-        x=torch.zeros(1, 1), edge_index=torch.empty(2, 0).long(), y=torch.tensor([1.5])
-    )
-    packed = from_dataset([first, second])
-    assert packed.batch.tolist() == [0, 0, 1]
-    assert packed.y is not None
-    assert packed.y.tolist() == [[0.5], [1.5]]
-
-
 def test_what_a_class_of_pygs_data_answers_itself_is_heeded() -> None:
     pyg = pytest.importorskip("torch_geometric.data")
 

@@ -74,9 +74,3 @@ def test_what_rdkit_treats_as_a_case_of_its_own_is_left_to_it(smiles) -> None:
     molecule = Chem.MolFromSmiles(smiles)
     right = by_rdkit(molecule)
     assert scaffolds.scaffold_of(molecule) == right != scaffolds._pruned(molecule)
-
-
-def test_what_has_no_ring_has_no_scaffold() -> None:
-    from rdkit import Chem
-
-    assert scaffolds.scaffold_of(Chem.MolFromSmiles("C" * 400)) == ""

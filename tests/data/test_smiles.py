@@ -29,11 +29,6 @@ pytest.importorskip("ogb")
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 
 
-def test_cardinalities_are_ogbs() -> None:
-    features = pytest.importorskip("ogb.utils.features")
-    assert list(ATOM_CARDINALITIES) == features.get_atom_feature_dims()
-
-
 def test_graphs_are_those_of_ogb() -> None:
     mol = pytest.importorskip("ogb.utils.mol")
     smiles = [ASPIRIN, "C", "[Na+].[Cl-]", "C/C=C/[C@H](Cl)Br", "*", "[H][H]", "F[P-](F)(F)(F)(F)F"]
@@ -135,14 +130,6 @@ def test_a_molecule_that_cannot_be_read_back_keeps_its_own_chirality() -> None:
         assert str(molecule.GetAtomWithIdx(1).GetChiralTag()) == "CHI_TETRAHEDRAL_CW"
 
 
-def test_packed_molecules_keep_the_features_of_bonds_where_asked_to() -> None:
-    bare = PackedGraphs.from_smiles(["CC=O", "C"])
-    graphs = PackedGraphs.from_smiles(["CC=O", "C"], edge_attr=True)
-    assert bare.edge_attr is None and graphs.edge_attr is not None
-    assert graphs.edge_attr[:, 0].tolist() == [0, 0, 1, 1]  # by target: C, C, C, O
-    assert torch.equal(bare.adj.col, graphs.adj.col)
-
-
 @pytest.mark.parametrize("wedge", ["wU", "wD"])
 def test_a_bond_that_ogb_has_no_word_for_has_no_stereo(wedge: str) -> None:
     twisted = "Cc1cccc(I)c1-c1c(C)cccc1Br"
@@ -150,12 +137,6 @@ def test_a_bond_that_ogb_has_no_word_for_has_no_stereo(wedge: str) -> None:
     assert failures == [] and graphs.edge_attr is not None
     flat, atropisomer = graphs.edge_attr.split(34)
     assert torch.equal(flat, atropisomer)
-
-
-def test_a_single_atom_is_a_graph_without_edges() -> None:
-    graphs, failures, _ = read_molecules(["C"])
-    assert failures == []
-    assert graphs.x.shape == (1, 9) and graphs.num_edges == 0
 
 
 def test_unparsable_smiles_are_reported_and_left_out(capfd: pytest.CaptureFixture[str]) -> None:
