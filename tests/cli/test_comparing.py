@@ -122,14 +122,6 @@ def test_a_comparison_that_was_taken_up_names_its_arms(tmp_path, arms, named):
     assert found == ["compare", "gen-reg", *settings, *named, "--seeds", "1", "-o", str(tmp_path)]
 
 
-def test_compare_always_brings_its_controls(tmp_path):
-    words = ["--epochs", 1, "--seeds", 1, "--arm", "grant-b", "-o", tmp_path / "x"]
-    result = succeeds("compare", *SMALL, *words)
-    found = {path.name for path in (tmp_path / "x").iterdir() if path.is_dir()}
-    assert found == {"grant-b", "random", "full-equal-budget"}
-    assert "with one seed, that may be mere chance" in result.stdout
-
-
 def test_a_comparison_is_taken_up_with_data_that_have_moved(molecules, tmp_path):
     out, moved = tmp_path / "x", tmp_path / "moved.csv"
     few = ["--arm", "grant-s", "--seeds", 1]

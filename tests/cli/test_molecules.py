@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grant_fast import InputError, PackedGraphs, load_dataset, load_predictor, train
+from grant_fast import PackedGraphs, load_dataset, train
 from tests.cli.runs import QUICK, SIZE, SMILES, fails, lines_of, run, succeeds
 
 
@@ -19,18 +19,6 @@ def of_words(tmp_path):
     rows = [f"{smiles},{kind}" for smiles, kind in zip(SMILES * 3, kinds, strict=True)]
     path.write_text("smiles,effect\n" + "\n".join(rows) + "\n")
     return path
-
-
-def test_molecules_as_pyg_numbers_atoms_are_refused(of_molecules):
-    from_smiles = pytest.importorskip("torch_geometric.utils").from_smiles
-    predict = load_predictor(of_molecules)
-    right = PackedGraphs.from_smiles(SMILES)
-    assert predict(right).shape == (len(SMILES), 1)
-    wrong = PackedGraphs.from_data_list([from_smiles(smiles) for smiles in SMILES])
-    with pytest.raises(
-        InputError, match=r"have the features of torch_geometric\.utils\.from_smiles"
-    ):
-        predict(wrong)
 
 
 def test_elements_that_were_not_learned_are_named(of_molecules, tmp_path):

@@ -2,7 +2,6 @@
 
 import copy
 import ctypes
-import pickle
 
 import pytest
 import torch
@@ -149,16 +148,6 @@ def test_not_a_number_stays_in_its_call(build):
     dirty.x.fill_(torch.nan)
     assert gradient(dirty, FlexConv(64, 64, order=3)).isnan().any()
     assert torch.equal(gradient(case, conv), want)
-
-
-def test_a_dataset_or_a_batch_in_use_can_be_copied():
-    case = Case()
-    model = FlexGCN(5, [8], 1, [2, 2])
-    batch = case.graphs.batch(slice(None))
-    out = model(batch)
-    for copied in (lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy):
-        assert torch.equal(model(copied(case.graphs).batch(slice(None))), out)
-        assert torch.equal(model(copied(batch)), out)
 
 
 def test_weights_that_do_not_lie_in_a_row():

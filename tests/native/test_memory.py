@@ -157,11 +157,6 @@ def test_features_that_want_a_gradient_get_it(backend, training):
     assert float(case.graphs.x.grad.abs().sum()) > 0
 
 
-def test_another_dtype_than_the_graphs_is_refused():
-    with pytest.raises(InputError, match=r"float32 but the weights .*float64"):
-        network().double()(Case().graphs.batch(slice(None)))
-
-
 @pytest.mark.parametrize("copied", [False, True])
 def test_rows_of_x_may_overlap(copied):
     line = torch.randn(11, requires_grad=True)

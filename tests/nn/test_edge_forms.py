@@ -41,21 +41,6 @@ def test_a_ready_matrix_is_taken_as_it_is_by_layers_and_networks():
         torch.testing.assert_close(model(case.x, ready), want)
 
 
-def test_torch_sparse_matrices_are_read_as_pyg_reads_them():
-    torch_sparse = pytest.importorskip("torch_sparse")
-    case = Case(sizes=(4, 1, 6))
-    source, target = case.edge_index
-    n = case.num_nodes
-    conv = FlexConv(5, 3)
-    matrix = torch_sparse.SparseTensor(
-        row=target, col=source, value=case.edge_weight, sparse_sizes=(n, n)
-    )
-    want = conv(case.x, case.edge_index, case.edge_weight)
-    torch.testing.assert_close(conv(case.x, matrix), want)
-    unweighted = torch_sparse.SparseTensor(row=target, col=source, sparse_sizes=(n, n))
-    torch.testing.assert_close(conv(case.x, unweighted), conv(case.x, case.edge_index))
-
-
 class Sparse:
     """What torch_sparse's `SparseTensor` has of what is asked of one."""
 
