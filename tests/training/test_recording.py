@@ -22,10 +22,6 @@ from tests.rings import make_dataset
 from tests.training.runs import InterruptAt, same, untimed
 
 
-def on_this_device(model):
-    return model.convs[0].weight.device
-
-
 @pytest.fixture(autouse=True)
 def by_torch(monkeypatch):
     """The compiled CPU kernels are no operators, so that a tape would not see them."""
@@ -50,7 +46,9 @@ def tapes(monkeypatch):
     launch = tables.launch
 
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr("grant_fast.training.trainer.recording_device", on_this_device)
+    monkeypatch.setattr(
+        "grant_fast.training.trainer.recording_device", lambda model: model.convs[0].weight.device
+    )
     return out
 
 
@@ -80,12 +78,23 @@ def test_a_recorded_run_equals_a_plain_one(tmp_path, config, request, kind, sett
     assert result.test_metric == expected.test_metric
 
 
-def test_an_interrupted_recorded_run_resumes_to_the_same_result(tmp_path, config, tapes):
-    settings = {"step_every": "epoch", "interval": 4, "norm": "batch_norm", "dropout": (0.3,)}
-    chosen = config(**settings, pass_size=1000, epochs=9)
+EPOCHS = {"step_every": "epoch", "interval": 4, "pass_size": 1000, "epochs": 9}
+BATCHES = {"interval": 1, "epochs": 3, "start_ratio": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings", "stops"),
+    [("torch", EPOCHS, (3, 6)), ("triton", BATCHES, (1,))],
+    ids=["epochs", "batches"],
+)
+def test_an_interrupted_recorded_run_resumes_to_the_same_result(
+    tmp_path, config, monkeypatch, tapes, backend, settings, stops
+):
+    monkeypatch.setenv("GRANT_FAST_BACKEND", backend)
+    chosen = config(norm="batch_norm", dropout=(0.3,), **settings)
     whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
     whole.fit()
-    for epoch in (3, 6):
+    for epoch in stops:
         broken = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
         with pytest.raises(KeyboardInterrupt):
             broken.fit(InterruptAt(epoch))
@@ -156,42 +165,6 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
     assert unrecorded._steps.room is not None and len(tapes) == 3
     assert same(unrecorded.model.state_dict(), recorded.model.state_dict())
     assert untimed(unrecorded.history) == untimed(recorded.history)
-
-
-def test_steps_that_cannot_be_recorded_are_done_as_they_come(
-    tmp_path, config, monkeypatch, request
-):
-    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    chosen = config(arm="full", epochs=2, **STEPS["binary"])
-    plain = Trainer(make_dataset("binary"), chosen, tmp_path / "plain")
-    plain.fit()
-    request.getfixturevalue("tapes")
-    record = recording.record
-
-    def in_vain(work, device):
-        record(work, device)
-        raise RuntimeError("not permitted")
-
-    monkeypatch.setattr(recording, "record", in_vain)
-    tried = Trainer(make_dataset("binary"), chosen, tmp_path / "tried")
-    with pytest.warns(UserWarning, match="not permitted"):
-        tried.fit()
-    for name, value in plain.model.state_dict().items():
-        torch.testing.assert_close(tried.model.state_dict()[name], value, msg=name)
-
-
-def test_interrupted_recorded_steps_resume_to_the_same_result(tmp_path, config, monkeypatch, tapes):
-    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    chosen = config(norm="batch_norm", dropout=(0.3,), interval=1, epochs=3, start_ratio=0.5)
-    whole = Trainer(make_dataset(), chosen, tmp_path / "whole")
-    whole.fit()
-    broken = Trainer(make_dataset(), chosen, tmp_path / "broken")
-    with pytest.raises(KeyboardInterrupt):
-        broken.fit(InterruptAt(1))
-    resumed = Trainer(make_dataset(), chosen, tmp_path / "broken", resume=True)
-    resumed.fit()
-    assert same(whole.model.state_dict(), resumed.model.state_dict())
-    assert untimed(whole.history) == untimed(resumed.history)
 
 
 def test_there_is_room_only_where_the_kernels_do_all_that_mixes_rows():
@@ -333,24 +306,23 @@ def test_nothing_that_autograd_made_outlives_a_step(
 
 @pytest.mark.parametrize(("step_every", "backend"), [("epoch", "torch"), ("batch", "triton")])
 def test_what_cannot_be_recorded_is_done_as_it_comes(
-    tmp_path, config, monkeypatch, step_every, backend
+    tmp_path, config, monkeypatch, request, step_every, backend
 ):
     monkeypatch.setenv("GRANT_FAST_BACKEND", backend)
     chosen = config(arm="full", epochs=2, batch_size=10, step_every=step_every)
     plain = Trainer(make_dataset(), chosen, tmp_path / "plain")
     plain.fit()
-    tried = []
+    tapes, record = request.getfixturevalue("tapes"), recording.record
 
-    def record(work, device):
-        tried.append(work())  # and leaves gradients behind
+    def in_vain(work, device):
+        record(work, device)  # which is undone, but for gradients that nobody filled
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr("grant_fast.training.trainer.recording_device", on_this_device)
+    monkeypatch.setattr(recording, "record", in_vain)
     trainer = Trainer(make_dataset(), chosen, tmp_path / "tried")
     says = r"could not record a step .* \(operation not permitted .* goes on without"
     with pytest.warns(UserWarning, match=says):
         trainer.fit()
-    assert len(tried) == 2  # steps and validation, each once
+    assert len(tapes) == 2  # steps and validation, each once
     for name, value in plain.model.state_dict().items():
         torch.testing.assert_close(trainer.model.state_dict()[name], value, msg=name)
