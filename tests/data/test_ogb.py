@@ -67,11 +67,8 @@ def test_raw_files_become_flat_tensors(molhiv: Path) -> None:
     assert graphs.x[:, 0].tolist() == [5, 7, 6, 5, 5, 5, 6]
     assert graphs.y is not None
     assert graphs.y.tolist() == [[0.0], [1.0], [0.0], [1.0]]
-    assert {part: p.tolist() for part, p in loaded.split.items()} == {
-        "train": [0, 1],
-        "valid": [3],
-        "test": [2],
-    }
+    split = {part: ids.tolist() for part, ids in loaded.split.items()}
+    assert split == {"train": [0, 1], "valid": [3], "test": [2]}
     assert loaded.metric == "roc_auc"
 
 
