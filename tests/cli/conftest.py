@@ -1,6 +1,7 @@
 """What the tests of the command line share."""
 
 import csv
+import shutil
 
 import pytest
 
@@ -27,11 +28,17 @@ def molecules(tmp_path):
     return path
 
 
+@pytest.fixture(scope="session")
+def short_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("short") / "run"
+    succeeds("train", *SMALL, "--epochs", 2, "-o", folder)
+    return folder
+
+
 @pytest.fixture
-def trained(tmp_path):
-    """The folder of a short run."""
-    succeeds("train", *SMALL, "--epochs", 2, "-o", tmp_path / "run")
-    return tmp_path / "run"
+def trained(short_run, tmp_path):
+    """The folder of a short run, a copy for the test alone."""
+    return shutil.copytree(short_run, tmp_path / "run")
 
 
 @pytest.fixture
