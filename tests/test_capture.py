@@ -31,10 +31,7 @@ def test_the_mode_refuses_what_a_graph_cannot_record():
     for wait in (x[0].item, x.nonzero, lambda: x[mask], x.unique, lambda: torch.equal(x, x)):
         with Recording(), pytest.raises(AssertionError, match="depends on values"):
             wait()
-    for copy in (
-        lambda: x.to("meta"),
-        lambda: torch.empty(3, device="meta").copy_(x),
-    ):
+    for copy in (lambda: x.to("meta"), lambda: torch.empty(3, device="meta").copy_(x)):
         with Recording(), pytest.raises(AssertionError, match="goes between"):
             copy()
 

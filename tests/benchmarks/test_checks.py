@@ -8,12 +8,7 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from benchmarks import (
-    awkward,
-    checks,
-    network_checks,
-    scoring_checks,
-)
+from benchmarks import awkward, checks, network_checks, scoring_checks
 from benchmarks.measure import WrongAnswer
 from grant_fast import InputError, PackedGraphs, Task, ops
 from grant_fast.batches import tiles

@@ -15,14 +15,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from benchmarks import (
-    data,
-    epochs,
-    gradients,
-    networks,
-    packing,
-    scores,
-)
+from benchmarks import data, epochs, gradients, networks, packing, scores
 from benchmarks.epochs import _recorded, epoch_work
 from benchmarks.layers import layer_work
 from benchmarks.measure import Bench, WrongAnswer, measure, relative_error

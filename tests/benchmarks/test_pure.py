@@ -102,11 +102,7 @@ def test_on_a_gpu_the_host_gets_no_time_for_free(monkeypatch):
     assert timing.seconds(done.run, device) == 3e-3
     wait = call.synchronize(device)
     before = [call.flusher.zero_(), wait, call.start.record(), call.run(), call.end.record()]
-    assert done.mock_calls == [
-        *before,
-        call.end.synchronize(),
-        call.start.elapsed_time(done.end),
-    ]
+    assert done.mock_calls == [*before, call.end.synchronize(), call.start.elapsed_time(done.end)]
 
 
 def test_an_error_is_one_line():

@@ -141,10 +141,7 @@ def test_the_command_names_the_package_that_it_lacks(tmp_path, monkeypatch, caps
 @pytest.mark.parametrize(
     ("only", "says"),
     [
-        (
-            "layers/",
-            "--only 'layers/' is in no case's name: names begin with their group, one of ",
-        ),
+        ("layers/", "--only 'layers/' is in no case's name: names begin with their group, one of "),
         ("layer(", "--only 'layer(' is no regular expression: "),
     ],
 )

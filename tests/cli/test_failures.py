@@ -49,8 +49,7 @@ def test_a_missing_folder_for_temporary_files_is_not_taken_for_a_deleted_one(mon
 
 
 @pytest.mark.parametrize(
-    ("function", "file"),
-    [("pathlib.Path.write_bytes", "last.pt"), ("os.fsync", "config.json")],
+    ("function", "file"), [("pathlib.Path.write_bytes", "last.pt"), ("os.fsync", "config.json")]
 )
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(
     tmp_path, full_disk, function, file

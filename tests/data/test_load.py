@@ -251,10 +251,7 @@ class TestGenerated:
 class TestOGB:
     @pytest.fixture(autouse=True)
     def folder(
-        self,
-        tmp_path: Path,
-        write_ogb_folder: Callable[..., Path],
-        monkeypatch: pytest.MonkeyPatch,
+        self, tmp_path: Path, write_ogb_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pytest.importorskip("pandas")
         monkeypatch.chdir(tmp_path)  # OGB's folder is `dataset` where one stands

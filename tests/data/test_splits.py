@@ -32,8 +32,7 @@ def sizes(split: dict[str, torch.Tensor]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    ("n", "expected"),
-    [(3, (1, 1, 1)), (10, (8, 1, 1)), (63, (50, 6, 7)), (1000, (800, 100, 100))],
+    ("n", "expected"), [(3, (1, 1, 1)), (10, (8, 1, 1)), (63, (50, 6, 7)), (1000, (800, 100, 100))]
 )
 def test_random_split_covers_everything_once(n: int, expected: tuple[int, ...]) -> None:
     split = random_split(n, seed=5)

@@ -66,10 +66,7 @@ def test_a_dataset_without_edges_has_bits_and_one_that_they_could_not_hold_has_n
     assert PackedGraphs.from_arrays(torch.ones(2, 1), twice, [0, 0]).bits is None
 
 
-@given(
-    st.lists(st.integers(1, 32), max_size=200),
-    st.sampled_from([1, 2, 8]),
-)
+@given(st.lists(st.integers(1, 32), max_size=200), st.sampled_from([1, 2, 8]))
 def test_every_graph_gets_one_place_and_no_tile_overflows(sizes, slots):
     n = np.array(sizes, dtype=np.int64)
     order, tile = tiles.pack(n, 32, slots)

@@ -185,10 +185,7 @@ def test_what_it_does_not_take():
     adjacency = case.graphs.batch(slice(None)).adjacency(True)
     assert isinstance(adjacency, BatchAdjacency)
     assert native.takes(case.x, adjacency)
-    for x, reason in (
-        (case.x.double(), "float64"),
-        (case.x.to("meta"), "meta"),
-    ):
+    for x, reason in ((case.x.double(), "float64"), (case.x.to("meta"), "meta")):
         assert reason in native.why_not(x, adjacency)
     assert "float64" in native.why_not(case.x, case.double().batch([1]).adjacency(True))
     assert "no GraphBatch" in native.why_not(case.x, adjacency.transpose())

@@ -5,11 +5,7 @@ import warnings
 import pytest
 import torch
 
-from grant_fast import (
-    FlexConv,
-    FlexGCN,
-    InputError,
-)
+from grant_fast import FlexConv, FlexGCN, InputError
 from grant_fast.adjacency import Adjacency
 from tests.cases import Case
 

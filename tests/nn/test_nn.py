@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grant_fast import (
-    FlexConv,
-    FlexGCN,
-    InputError,
-    PackedGraphs,
-    explain,
-)
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, explain
 from grant_fast.reference import dense_flex_conv
 from tests.cases import Case
 

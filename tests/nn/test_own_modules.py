@@ -7,11 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from grant_fast import (
-    AtomEncoder,
-    FlexGCN,
-    PackedGraphs,
-)
+from grant_fast import AtomEncoder, FlexGCN, PackedGraphs
 from grant_fast.nn.modules import BatchNorm
 from tests.cases import Case
 

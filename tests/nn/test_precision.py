@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from grant_fast import (
-    FlexConv,
-    FlexGCN,
-    InputError,
-    PackedGraphs,
-)
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs
 from tests.cases import Case
 
 
@@ -66,8 +61,7 @@ def test_a_network_in_float64_wants_the_propagation_matrix_as_exact():
 
 
 @pytest.mark.parametrize(
-    ("of_graphs", "of_weights"),
-    [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)],
+    ("of_graphs", "of_weights"), [(torch.float32, torch.float64), (torch.bfloat16, torch.float32)]
 )
 def test_a_layer_wants_the_propagation_matrix_as_exact_as_its_weights(of_graphs, of_weights):
     batch = Case(weighted=False).graphs.to(dtype=of_graphs).batch([2, 0])

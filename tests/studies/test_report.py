@@ -30,13 +30,7 @@ from grant_fast.studies.report import (
     write_report,
 )
 from grant_fast.training import config
-from grant_fast.training.records import (
-    Run,
-    is_finished,
-    read_run,
-    write_history,
-    write_result,
-)
+from grant_fast.training.records import Run, is_finished, read_run, write_history, write_result
 from tests.studies.runs import make_run, make_runs
 
 ARMS = ["full", "full-equal-budget", "random", "grant-b"]

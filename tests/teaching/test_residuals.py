@@ -103,9 +103,7 @@ def test_scores_computed_by_hand() -> None:
     torch.testing.assert_close(two, torch.tensor([0.5**0.5]))
     # errors 3 and 4 and one missing: ‖·‖₂ = 5 over 2 labelled
     several = graph_residuals(
-        torch.zeros(1, 3),
-        torch.tensor([[3.0, NAN, -4.0]]),
-        Task("regression", num_outputs=3),
+        torch.zeros(1, 3), torch.tensor([[3.0, NAN, -4.0]]), Task("regression", num_outputs=3)
     )
     assert several.tolist() == [2.5]
     # one label of 0 and one of 1 at logit 0: (½, −½) over 2

@@ -105,8 +105,7 @@ def test_resuming_on_other_data_is_refused(tmp_path, config, part):
     owner = dataset.graphs.adj if part == "col" else dataset.graphs
     getattr(owner, part)[-1] += 1
     with pytest.raises(
-        InputError,
-        match=r"last\.pt: the run was made on other data, .* of them, than gen-reg",
+        InputError, match=r"last\.pt: the run was made on other data, .* of them, than gen-reg"
     ):
         Trainer(dataset, config(epochs=2), tmp_path, resume=True)
 
