@@ -80,8 +80,6 @@ def test_classes_keep_their_names_where_they_are_packed_and_compared(of_words, t
 
 def test_a_missing_class_among_named_ones_is_an_empty_cell(of_words, tmp_path):
     # A packed file may hold graphs without a label, which a table's reading leaves out.
-    from grant_fast import load_dataset
-
     data = load_dataset(of_words, split="random", progress=False)
     missing = int(data.split["test"][0])
     data.graphs.y[missing] = -100

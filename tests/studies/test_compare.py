@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
 from grant_fast.errors import InputError
 from grant_fast.files import alone_in
@@ -190,17 +189,6 @@ def test_what_another_process_finished_meanwhile_is_not_replaced_unasked(
     with pytest.raises(InputError, match=r"is not empty: .*overwrite=True"):
         compare(*job, arms=["full"], controls=(), seeds=1)
     assert done == [(tmp_path / "full" / "seed-0" / "result.json").stat().st_mtime_ns]
-
-
-def test_the_same_comparison_gives_the_same_weights_twice(tmp_path, config):
-    for name in ("one", "two"):
-        compare(make_dataset(), config(dropout=(0.2,)), tmp_path / name, arms=["grant-b"], seeds=1)
-    for arm in ("grant-b", "random", "full-equal-budget"):
-        one, two = (
-            torch.load(run_folder(tmp_path / name, arm, 0) / "last.pt", weights_only=True)["model"]
-            for name in ("one", "two")
-        )
-        assert all(torch.equal(one[key], two[key]) for key in one)
 
 
 def test_unknown_arms_and_no_seeds_are_refused(tmp_path, config):

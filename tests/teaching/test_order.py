@@ -36,11 +36,6 @@ def test_batches_are_full_but_the_last(size: int, batch_size: int, sizes: list[i
     assert [len(part) for part in arrange(torch.arange(size), batch_size)] == sizes
 
 
-def test_dealing_is_random_and_anew_each_epoch() -> None:
-    assert not deal(64, 8, 0, 0).equal(deal(64, 8, 0, 1))
-    assert not deal(64, 8, 0, 0).equal(torch.arange(64) // 8)
-
-
 def test_neither_seeds_nor_streams_nor_epochs_repeat_each_other() -> None:
     grid = itertools.product(range(6), (ORDER, DEALING), range(6))
     assert len({tuple(permutation(30, *where).tolist()) for where in grid}) == 6 * 2 * 6

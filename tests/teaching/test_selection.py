@@ -96,12 +96,6 @@ def test_rounding_does_not_break_a_tie_of_means() -> None:
     ]
 
 
-def test_a_short_last_batch_gives_its_share() -> None:
-    scores = torch.arange(10.0)
-    batches = torch.arange(10) // 4  # 4, 4 and 2 graphs
-    assert select_graphs(scores, 5, "graph", batches=batches).tolist() == [2, 3, 6, 7, 9]
-
-
 @pytest.mark.parametrize("mode", ["global", "graph", "batch"])
 def test_a_nan_score_is_an_error_that_names_the_graph(mode) -> None:
     scores = torch.tensor([0.0, 1.0, math.nan, math.nan])
