@@ -37,7 +37,9 @@ def test_every_schedule_starts_at_its_start_and_never_falls(schedule: str, start
     assert ratios[-1] <= 1
 
 
-@pytest.mark.parametrize(("epochs", "start"), [(250, 0.05), (600, 0.1), (1000, 0.05), (30, 0.4)])
+@pytest.mark.parametrize(
+    ("epochs", "start"), [(250, 0.05), (600, 0.1), (1000, 0.05), (30, 0.4), (12, 0.01), (3, 0.1)]
+)
 def test_the_curriculum_selects_at_first_always_and_then_ever_more_rarely(
     epochs: int, start: float
 ) -> None:
@@ -54,21 +56,10 @@ def test_a_decimal_startup_is_as_long_as_written() -> None:
     assert selection_epochs(100, 0.29)[28:31] == (28, 29, 29 + 5 + 13)  # 0.29 * 100 is below 29
 
 
-def test_the_first_epoch_is_a_selection_even_without_a_startup() -> None:
-    assert selection_epochs(3, 0.1) == (0,)
-    assert selection_epochs(12, 0.01) == (0, 5)
-
-
 @pytest.mark.parametrize(("epochs", "share"), [(50, 0.66), (300, 0.96)])
 def test_the_last_share_is_what_the_sampler_s_help_says(epochs: int, share: float) -> None:
     assert round(Curriculum(epochs).ratio(epochs - 1), 2) == share
     assert f"{share} in" in (GraNTSampler.__doc__ or "")
-
-
-def test_a_fixed_interval() -> None:
-    assert selection_epochs(10, 0.1, 4) == (0, 4, 8)
-    assert selection_epochs(3, 0.1, 1) == (0, 1, 2)
-    assert selection_epochs(3, 0.1, 99) == (0,)
 
 
 @pytest.mark.parametrize(
