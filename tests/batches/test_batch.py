@@ -57,6 +57,12 @@ def test_a_copied_batch_is_changed_where_the_batch_was(ids, how):
         model(twin(batch))
 
 
+def test_a_shallow_copy_shares_what_was_gathered():
+    batch = Case().graphs.batch([2, 1])
+    for name in ("x", "edge_index", "ptr"):
+        assert getattr(batch, name) is getattr(copy.copy(batch), name)
+
+
 @pytest.mark.parametrize("name", ["ptr", "sizes", "batch", "positions"])
 @pytest.mark.parametrize("ids", [[1, 2], [2, 1]])
 def test_tables_of_a_batch_are_read_only(ids, name):
