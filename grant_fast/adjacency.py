@@ -39,9 +39,12 @@ class Adjacency:
         num_cols: int,
         transposed: CSRTensors | None = None,
     ) -> None:
-        if rowptr.dtype != col.dtype:  # whoever multiplies reads both as one of them
-            raise InputError(f"rowptr is {rowptr.dtype} but col is {col.dtype}: make both the same")
         self.csr: CSRTensors = (rowptr, col, value)
+        for rows, cols, _ in (self.csr, transposed or self.csr):
+            if rows.dtype != cols.dtype:  # whoever multiplies reads both as one of them
+                raise InputError(
+                    f"rowptr is {rows.dtype} but col is {cols.dtype}: make both the same"
+                )
         self.num_cols = num_cols
         self._transposed = transposed
 

@@ -21,7 +21,7 @@ def spmm(
 ) -> Tensor:
     """`reference.spmm`, by the compiled kernel where that can and is faster."""
     rows, width = rowptr.shape[0] - 1, x.shape[1]
-    if not rows or rowptr.dtype != torch.int32 or not multiplies(x):
+    if not rows or not rowptr.dtype == col.dtype == torch.int32 or not multiplies(x):
         return reference.spmm(rowptr, col, value, x, add_to)
     out = x.new_empty(rows, width) if add_to is None else add_to.contiguous()
     given = (t.contiguous() for t in (rowptr, col, value.to(x.dtype), x))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..batches.edges import BatchAdjacency
 from ..gradients import apply, once_differentiable, one_at_a_time
-from .loading import aside, call, padded, pointer, threads
+from .loading import aside, by_rows, call, padded, pointer, threads
 from .structure import split
 
 #: The activations of kernels/cpu/activations.h, in its order; and what those with one call `alpha`.
@@ -219,7 +219,7 @@ class _Train(torch.autograd.Function):
         struct, parts = split(net.adjacency, 1)
         network = net.struct(_training_layers(net, tensors, kept, seed), x, out=out)
         call("network_forward", struct, parts, threads(), ctypes.byref(network))
-        ctx.save_for_backward(aside(x), kept, *tensors)
+        ctx.save_for_backward(x.detach(), kept, *tensors)
         ctx.net, ctx.seed = net, seed
         return out
 
@@ -228,16 +228,20 @@ class _Train(torch.autograd.Function):
     @one_at_a_time
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, kept, *tensors = ctx.saved_tensors
+        x = by_rows(x)  # a hook of saved tensors may have copied overlapping rows
         grads = [None if t is None else torch.empty_like(t) for t in tensors]
-        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        dx = x.new_empty(x.shape) if ctx.needs_input_grad[1] else None
         layers = _training_layers(ctx.net, tensors, kept, ctx.seed)
         for k, layer in enumerate(layers):
             pointers = map(pointer, grads[4 * k : 4 * k + 4])
             layer.dw, layer.db, layer.dgamma, layer.dbeta = pointers
         largest = max(layer.weight.numel() for layer in ctx.net.layers)
         struct, parts = split(ctx.net.adjacency, 4 * largest)
-        widest = max(layers[0].h_in, *(layer.h_out for layer in layers[: ctx.net.depth]))
-        to, back = x.new_empty(2, padded(ctx.net.adjacency.num_nodes * widest + padded(1)))
+        widths = [layer.h_out for layer in layers[: ctx.net.depth]]
+        if dx is not None and ctx.net.code is not None:  # of each node first, then of each kind
+            widths.append(layers[0].h_in)
+        rows = ctx.net.adjacency.num_nodes
+        to, back = x.new_empty(2, padded(rows * max(widths) + padded(1)))
         given = {"dx": dx, "grad": grad.resolve_neg().contiguous(), "to": to, "from": back}
         network = ctx.net.struct(layers, x, **given)
         call("network_backward", struct, parts, threads(), ctypes.byref(network))

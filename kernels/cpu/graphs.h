@@ -297,11 +297,11 @@ static void hop(const tile *t, int transposed, const hop_rows *h) {
     }
 }
 
-/* Rows of whole vectors times scale, in place or not. */
-static void scale_rows(const tile *t, const float *from, i64 from_ld, float *to, i64 ld, i64 width) {
+/* Rows of whole vectors times scale, one after another. */
+static void scale_rows(const tile *t, const float *from, i64 from_ld, float *to, i64 width) {
     for (i64 i = 0; i < t->rows; i++)
         for (i64 n = 0; n < width; n += VL)
-            store(to + i * ld + n, load(from + i * from_ld + n) * (t->scale ? t->scale[i] : 1.0f));
+            store(to + i * width + n, load(from + i * from_ld + n) * (t->scale ? t->scale[i] : 1.0f));
 }
 
 /* Clock cycles of a hop of one vector, roughly, in a dataset of so many edges a node. */

@@ -88,14 +88,15 @@ INLINE i64 run_end(const layer *l, const tile *t, i64 b) { return l->packed ? b 
 
 /* Floats of `order` blocks of a row, for a tile of so many rows, and a row more that hops may write
  * to. And of all scratch: such blocks at the width at which the layer hops, and two to hop between;
- * the way back that keeps two such sums has both, of either width, and a third. */
+ * the way back that keeps two such sums has both, and dY. */
 static i64 blocks_floats(i64 order, i64 width, i64 rows) {
     return (rows + 1) * order * padded(width) + VL;
 }
 static i64 scratch_floats(const layer *l, const graphs *g, i64 rows) {
-    i64 h_in = l->h_in, h_out = l->h_out, widest = h_in > h_out ? h_in : h_out;
+    i64 h_in = l->h_in, h_out = l->h_out;
     if (l->back && !l->by_grad)
-        return 2 * blocks_floats(l->order, widest, rows) + 3 * blocks_floats(1, widest, rows);
+        return 2 * blocks_floats(l->order, h_in, rows) + 2 * blocks_floats(1, h_in, rows) +
+               blocks_floats(1, h_out, rows);
     int on_x = !l->back && !l->kind && propagates_first(l->order, h_in, h_out, hop_cycles(g->degree));
     i64 width = on_x ? h_in : h_out;
     return blocks_floats(l->order, width, rows) + 2 * blocks_floats(1, width, rows);
@@ -110,7 +111,7 @@ static void propagate(const layer *l, const tile *t, float *z, float *pair) {
               t->g->ptr[end] - t->g->ptr[b]);
     }
     float *now = pair, *next = pair + blocks_floats(1, l->h_in, t->rows);
-    if (l->order > 1) scale_rows(t, z, ld, now, in, in);
+    if (l->order > 1) scale_rows(t, z, ld, now, in);
     for (i64 k = 1; k < l->order; k++) {
         hop_rows h = {.from = now, .width = in, .to = z + k * in, .to_ld = ld, .tail = VL,
                       .next = k + 1 < l->order ? next : NULL};
@@ -127,7 +128,7 @@ static void horner(const tile *t, int transposed, i64 order, float *u, i64 ld, i
                    float *to, i64 to_ld, i64 relu, int keep) {
     i64 step = padded(width);
     float *now = pair, *next = pair + blocks_floats(1, width, t->rows);
-    scale_rows(t, u + (order - 1) * width, ld, now, step, step);
+    scale_rows(t, u + (order - 1) * width, ld, now, step);
     for (i64 k = order - 2; k >= !to; k--) {
         hop_rows h = {.from = now, .width = step, .init = u + k * width, .init_ld = ld,
                       .tail = width - (step - VL), .relu = relu};
@@ -264,10 +265,10 @@ static void add_products(const layer *l, const tile *t, const float *z, const fl
 
 /* Z_k = A^k X again, dW_k = Z_k^T dY; dX by Horner's rule over dY [W_0^T, W_1^T, ...]. */
 static void backward_by_input(const layer *l, const tile *t, float *z, float *dw, float *db) {
-    i64 in = padded(l->h_in), out = padded(l->h_out), widest = in > out ? in : out;
-    float *u = z + blocks_floats(l->order, widest, t->rows);
-    float *pair = u + blocks_floats(l->order, widest, t->rows);
-    float *grad = pair + 2 * blocks_floats(1, widest, t->rows);
+    i64 in = padded(l->h_in), out = padded(l->h_out);
+    float *u = z + blocks_floats(l->order, l->h_in, t->rows);
+    float *pair = u + blocks_floats(l->order, l->h_in, t->rows);
+    float *grad = pair + 2 * blocks_floats(1, l->h_in, t->rows);
     take_grad(l, t, grad, out, NULL, db);
     propagate(l, t, z, pair);
     for (i64 k = 0; k < l->order; k++) {

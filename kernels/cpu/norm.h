@@ -3,7 +3,7 @@
  *
  * A batch norm is scale * y + shift with numbers of each column, known once all nodes were seen. A
  * layer norm is scale * (y - mean) / deviation + shift with those of each row, found again whenever
- * the row is read: `rows_of`. */
+ * the row is read: `find_rows`. */
 #pragma once
 #include "activations.h"
 #include "threads.h"
@@ -27,7 +27,7 @@ typedef struct {
 /* 1 / sqrt(x) without the C library's: two steps of Newton's method from a float's. */
 static double inverse_sqrt(double x) {
     if (x > 1e300) return 0; /* an infinite variance */
-    double down = x > 1e30 ? 0x1p-100 : 1; /* a float ends at 3e38 */
+    double down = x > 1e30 ? 0x1p-100 : x < 1e-30 ? 0x1p100 : 1; /* a float ends at 3e38 */
     double r = 1.0 / (double)__builtin_sqrtf((float)(x * down * down));
     for (int i = 0; i < 2; i++) r = r * (1.5 - 0.5 * x * down * down * r * r);
     return r * down;

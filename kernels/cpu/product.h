@@ -80,9 +80,9 @@ static const struct {
 /* `rows` rows and `width` columns of a product, in blocks of nearly equal size: a small block left
  * over would wait for its few sums. */
 static void multiply(const product *p, i64 rows, i64 width) {
-    i64 vectors = (width + VL - 1) / VL, strips = (vectors + 3) / 4;
+    i64 all = vectors(width), strips = (all + 3) / 4;
     for (i64 strip = 0, first = 0; strip < strips; strip++) {
-        i64 take = (vectors - first + strips - strip - 1) / (strips - strip), n = first * VL;
+        i64 take = (all - first + strips - strip - 1) / (strips - strip), n = first * VL;
         i64 tail = min64(width - n - (take - 1) * VL, VL), most = BLOCK[take - 1].most;
         for (i64 m = 0, blocks = (rows + most - 1) / most; blocks; blocks--) {
             i64 height = (rows - m + blocks - 1) / blocks;

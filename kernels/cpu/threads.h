@@ -20,7 +20,7 @@ static float *buffer(i64 floats) {
     return obtained(aligned_alloc(LINE, (size_t)(4 * floats + LINE - 1) / LINE * LINE + LINE));
 }
 
-/* Padding is computed with, though never read out: it must not hold denormals, which are slow. */
+/* Padding is computed with, though never read out: it starts without denormals, which are slow. */
 static float *zeros(i64 floats) {
     float *p = buffer(floats);
     memset(p, 0, sizeof(float) * (size_t)floats);
@@ -46,6 +46,7 @@ typedef struct {
 } kept_block;
 static _Thread_local kept_block *kept_memory; /* [USES] */
 static pthread_key_t kept_key;
+static int has_key;
 static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
 
 static void free_kept(void *memory) {
@@ -53,13 +54,13 @@ static void free_kept(void *memory) {
     for (int use = 0; use < USES; use++) free(blocks[use].at);
     free(blocks);
 }
-static void make_key(void) { pthread_key_create(&kept_key, free_kept); }
+static void make_key(void) { has_key = !pthread_key_create(&kept_key, free_kept); }
 
 static void *memory_of(int use, i64 floats) {
     if (!kept_memory) {
         pthread_once(&kept_once, make_key);
         kept_memory = cleared(USES, sizeof(kept_block));
-        pthread_setspecific(kept_key, kept_memory);
+        if (has_key) pthread_setspecific(kept_key, kept_memory);
     }
     if (floats > kept_memory[use].size) {
         free(kept_memory[use].at);

@@ -38,8 +38,8 @@ typedef int32_t ivec __attribute__((vector_size(4 * VL)));
 typedef uint32_t uvec __attribute__((vector_size(4 * VL)));
 
 INLINE i64 min64(i64 a, i64 b) { return a < b ? a : b; }
-INLINE i64 padded(i64 width) { return (width + VL - 1) / VL * VL; }
 INLINE i64 vectors(i64 width) { return (width + VL - 1) / VL; }
+INLINE i64 padded(i64 width) { return vectors(width) * VL; }
 INLINE vec zero(void) { return (vec){0}; }
 INLINE vec load(const float *p) { return *(const vec *)p; }
 INLINE void store(float *p, vec v) { *(vec *)p = v; }

@@ -410,3 +410,18 @@ def test_what_computes_a_batch_of_large_graphs_does_not_depend_on_the_one_before
             model(graphs.batch([0, 1]))  # most threads would wait
         assert len(taken) == 1
         taken.clear()
+
+
+def test_hops_kept_for_a_higher_order_are_read_where_they_lie():
+    graphs = Case().graphs
+    kept = []
+    for order in (4, 2):
+        model = FlexGCN(5, [64], 1, [order, 2])
+        batch = graphs.batch(slice(None))
+        assert one_pass.plan(model, batch)[1] == "hops"
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+            out = model(batch)
+        x = graphs.hops(order, True)
+        assert any(t.data_ptr() == x.data_ptr() and t.shape == x.shape for t in kept)
+        out.sum().backward()
+        close(out, in_double(model)(Case().double().batch(slice(None))))

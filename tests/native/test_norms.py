@@ -69,6 +69,14 @@ def test_eps(build, kind):
     close(native.evaluate(net, y), exact.eval()(y.double()).relu())
 
 
+@pytest.mark.parametrize("eps", [1e-30, 1e-50, 1e-60])
+def test_an_eps_that_float_has_no_room_for(build, eps):
+    norm, y = nn.BatchNorm1d(20, eps=eps), torch.randn(64, 20)
+    y[:, 3] = 1.0
+    net = identity_network(nodes(64), 20, norm=norm)
+    torch.testing.assert_close(native.train(net, y), copy.deepcopy(norm)(y).relu())
+
+
 @pytest.mark.parametrize("sizes", [(70, 0, 0), (70, 0), (0, 70, 64, 0)])
 def test_a_last_tile_of_empty_graphs_adds_nothing_to_the_moments(build, sizes):
     case, model = Case(sizes=sizes), FlexGCN(5, [8], 2, [2, 2], norm="batch_norm")

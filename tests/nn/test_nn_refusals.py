@@ -365,6 +365,9 @@ def test_a_matrix_has_indices_of_one_dtype():
     rowptr, col = torch.tensor([0, 1, 2], dtype=torch.int32), torch.tensor([1, 0])
     with pytest.raises(InputError, match=r"rowptr is torch.int32 but col is torch.int64: make"):
         Adjacency(rowptr, col, torch.ones(2), 2)
+    both = (rowptr, col.int(), torch.ones(2))
+    with pytest.raises(InputError, match=r"rowptr is torch.int32 but col is torch.int64: make"):
+        Adjacency(*both, 2, (rowptr, col, torch.ones(2)))
 
 
 def test_a_transpose_has_the_other_sides_and_a_root_of_nothing_a_finite_gradient():
