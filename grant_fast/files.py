@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -164,9 +165,12 @@ def atomic_write_csv(
         if Path(path).suffix.lower() == ".gz":
             file = files.enter_context(gzip.GzipFile("", "wb", fileobj=file, mtime=0))
         text = files.enter_context(io.TextIOWrapper(file, encoding="utf-8", newline=""))
-        writer = csv.writer(text, delimiter="\t" if tabs else ",", lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
+        style: dict[str, Any] = {"delimiter": "\t" if tabs else ",", "lineterminator": "\n"}
+        usual, quoting = csv.writer(text, **style), csv.writer(text, **style, quoting=csv.QUOTE_ALL)
+        for cells in map(list, chain([header], rows)):
+            # Of itself Python (before 3.13) lets a carriage return end the row.
+            broken = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (quoting if broken else usual).writerow(cells)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
@@ -267,14 +271,18 @@ def read_text(path: Path) -> str:
             raise InputError(f"{path} is {what}: {remedy}")
     try:
         encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
-        return content.decode(encoding)
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = len(re.findall(rb"\r\n?|\n", content[: error.start])) + 1
         name = encoding.upper().removesuffix("-SIG")
         raise InputError(
             f"{path} line {line} is not {name} text: save it in UTF-8 (a spreadsheet program "
             "offers that as CSV UTF-8)"
         ) from error
+    if "\0" in text:
+        line = len(re.findall(r"\r\n?|\n", text[: text.index("\0")])) + 1
+        raise InputError(f"{path} line {line} holds binary data: save it as text in UTF-8")
+    return text
 
 
 def check_local(name: str) -> None:

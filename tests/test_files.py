@@ -227,6 +227,14 @@ def test_a_csv_is_written_row_by_row_and_whole_or_not_at_all(tmp_path, name):
     assert path.read_bytes() == whole and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_carriage_return_in_a_cell_ends_no_row(tmp_path):
+    rows = [["a\rb", "1"], ["x,y", "2"], ["c\r\nd", 'a "b"'], ["plain", "3"]]
+    atomic_write_csv(tmp_path / "t.csv", ["n\r", "text"], rows)
+    with open(tmp_path / "t.csv", newline="") as file:
+        assert list(csv.reader(file)) == [["n\r", "text"], *rows]
+    assert (tmp_path / "t.csv").read_bytes().endswith(b"\nplain,3\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
 def test_on_a_drive_whose_locks_shut_out_all_other_handles_files_are_written(tmp_path, monkeypatch):
     """As on Windows' shares, mounted by Linux; nothing says there which files are abandoned."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, typed
+from ..errors import InputError, short, typed
 from ..tasks import Task
 from .infer import class_numbers
 from .sheet import Sheet, listed
@@ -287,7 +287,8 @@ def _no_number(sheet: Sheet, column: int, wrong: list[int]) -> str:
         problem += f", as decimals take {mark} and thousands nothing"
     others = list(dict.fromkeys(cells[at] for at in wrong))
     such = f" (of {len(wrong):,} such cells: {listed(others, 5)})" if len(wrong) > 1 else ""
+    where = f"{sheet.path} row {sheet.body[wrong[0]][0]}, column {sheet.names[column]!r}"
     return (
-        f"{sheet.path} row {sheet.body[wrong[0]][0]}, column {sheet.names[column]!r}: {text!r} is "
-        f"{problem}; correct the cell, or empty it if the value is missing{such}"
+        f"{where}: {short(text)!r} is {problem}; correct the cell, or empty it if the value is "
+        f"missing{such}"
     )

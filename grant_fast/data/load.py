@@ -23,7 +23,7 @@ from .dataset import (
     read_packed,
 )
 from .infer import make_task
-from .molecules import Reading, Split, from_smi, from_table
+from .molecules import Reading, Split, from_smi, from_table, left_out
 from .ogb import SETS, load_ogb
 from .published import Published
 from .pyg_sets import PYG_SETS, load_pyg
@@ -110,7 +110,10 @@ def load_dataset(
     _check_arguments(task, split, split_column, num_graphs, seed, workers)
     seed = int(seed)
     if target is not None and not isinstance(target, str):
-        target = list(target)
+        target = list(target) if isinstance(target, Iterable) else [target]
+    for column in (smiles_column, split_column, *([] if isinstance(target, str) else target or [])):
+        if not isinstance(column, str | None):
+            raise InputError(f"the column {column!r} is no name: give a string")
     if isinstance(source, PackedGraphs):
         if smiles_column is not None or target or split_column is not None or split == "scaffold":
             raise InputError(_NO_TABLE)
@@ -250,7 +253,8 @@ def _check_arguments(
         )
     if num_graphs is not None:
         whole_number("num_graphs", num_graphs, least=FEWEST)
-    whole_number("seed", seed, least=0)
+    if whole_number("seed", seed, least=0) >= 1 << 63:
+        raise InputError(f"seed={seed}: give a number below 2^63")
     if workers is not None:
         whole_number("workers", workers)
 
@@ -332,19 +336,21 @@ def _with_split(
 
     `column` is what the split was read from; `whole` says that it has no more rows to take.
     """
+    others = left_out(dataset.unlabelled + len(dataset.skipped))
     if split == "random" or not dataset.split:
-        parts = random_split(dataset.graphs.num_graphs, seed=seed)
+        try:
+            parts = random_split(dataset.graphs.num_graphs, seed=seed)
+        except InputError as error:
+            raise InputError(f"{dataset.name}: {error}{others}") from error
         return replace(dataset, split=parts, splitting="random")
     for part, positions in dataset.split.items():
         if len(positions) == 0:
-            left_out = dataset.unlabelled + len(dataset.skipped)
-            others = f" ({left_out} without a label or a valid SMILES are left out)"
             mark = f"mark some rows {part!r} in the column {column!r}"
             more = mark if whole else "take more of them"
             instead = " instead of that column" if column is not None else ""
             raise InputError(
                 f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}"
-                f"{others if left_out else ''}: {more}, or use "
+                f"{others}: {more}, or use "
                 f'split="random" (--split random){instead}'
             )
     return dataset

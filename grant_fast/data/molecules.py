@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import InputError, few
+from ..errors import InputError, few, short
 from ..files import unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Kind
@@ -55,9 +55,15 @@ def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[
     return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
 
 
+def left_out(count: int) -> str:
+    """That so many rows of a table are no graphs of the data set, for a message."""
+    return f" ({count} without a label or a valid SMILES are left out)" if count else ""
+
+
 def not_valid(source: str | os.PathLike[str], failed: Sequence[Failure], remedy: str) -> str:
     """That the first of the molecules that cannot be read is none, how many are, and a remedy."""
     (row, text), place = failed[0], "line" if table_kind(source) == ".smi" else "row"
+    text = short(text)
     what = f"is not a valid {molecules_in(source)} ({len(failed)} such in the file)"
     return f"{source} {place} {row}: {text!r} {what}: {remedy}"
 
@@ -108,7 +114,11 @@ def from_table(
         found = np.array(table.parts)
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
     elif by_scaffold:
-        parts = split_by_scaffold(scaffolds)
+        try:
+            parts = split_by_scaffold(scaffolds)
+        except InputError as error:
+            others = left_out(unlabelled + len(skipped))
+            raise InputError(f"{path}: {error}{others}") from error
     graphs.y = y
     return Dataset(
         name=unzipped_name(path).stem,

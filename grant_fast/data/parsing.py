@@ -114,6 +114,17 @@ def _tag_canonically(chem: Any, molecule: Any) -> None:
         molecule.GetAtomWithIdx(place).SetChiralTag(atom.GetChiralTag())
 
 
+def _is_one(chem: Any, text: str) -> bool:
+    """Whether a text is one SMILES, perhaps with a name or an extension behind a space: RDKit reads
+    what is before a space, and says nothing of the other lines, molecules or parts of one."""
+    if "\n" in text.strip():
+        return False
+    rest = text.split(maxsplit=1)[1:]
+    if not rest or rest[0].startswith("|"):
+        return True
+    return chem.MolFromSmiles("".join(text.split())) is None
+
+
 def read_chunk(
     edge_attr: bool, also: Callable[[Any], Any] | None, first_row: int, smiles: Sequence[str]
 ) -> Chunk:
@@ -137,8 +148,7 @@ def read_chunk(
     found: list[Any] = []
     with rd_base.BlockLogs():  # RDKit explains each failure on stderr; ours are reported by row
         for row, text in enumerate(smiles, first_row):
-            # RDKit would read the first line of several and say nothing of the others.
-            molecule = None if "\n" in text.strip() else chem.MolFromSmiles(text)
+            molecule = chem.MolFromSmiles(text) if _is_one(chem, text) else None
             if molecule is None or molecule.GetNumAtoms() == 0:
                 failures.append((row, text))
                 continue

@@ -15,10 +15,13 @@ def scaffold_of(molecule: Any) -> str:
     # RDKit prunes a chain atom by atom, for minutes where it is long.
     if not molecule.GetRingInfo().NumRings():
         return ""
-    if molecule.GetNumAtoms() > _MOST_ATOMS and _is_usual(molecule):
-        return _pruned(molecule)
     murcko = require("rdkit.Chem.Scaffolds.MurckoScaffold", "smiles")
-    return murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=False)
+    try:
+        if molecule.GetNumAtoms() > _MOST_ATOMS and _is_usual(molecule):
+            return _pruned(molecule)
+        return murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=False)
+    except ValueError:  # without its metal, an aromatic atom is given a hydrogen too many
+        return require("rdkit.Chem", "smiles").MolToSmiles(molecule, isomericSmiles=False)
 
 
 def _is_usual(molecule: Any) -> bool:

@@ -3,8 +3,10 @@
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Container, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,7 +41,7 @@ Record = tuple[int, list[str]]
 class Sheet(NamedTuple):
     """A file as it was read: what stands between its cells (of an SDF, as if a comma did), the
     columns' names as they are written and as they are typed (see `one_line`), the records below
-    them, numbered, and whether decimals take commas: some cell shows it, and none shows a point."""
+    them, numbered, and whether some column shows decimals with a comma, some with a point."""
 
     path: Path
     mark: str
@@ -47,6 +49,7 @@ class Sheet(NamedTuple):
     names: list[str]
     body: list[Record]
     commas: bool = False
+    points: bool = False
 
     def position(self, column: str, option: str, besides: Container[int] = ()) -> int:
         """Where the column of a name is; InputError where there is none, or more than one, which
@@ -92,6 +95,8 @@ class Sheet(NamedTuple):
         if any(map(_has_point, found)):
             return None
         marks = "." if self._takes_commas(found) else ","
+        if self.commas and self.points and not any(map(_has_comma, found)):
+            marks = ".,"
         # A spreadsheet that shows thousands as 1.234 shows what is below as it is.
         digits = [len(c.lstrip("+-")) for c in found if _WHOLE.fullmatch(c)]
         if self.mark != "," and digits and max(digits) <= 3:
@@ -107,7 +112,7 @@ class Sheet(NamedTuple):
         """Whether decimals take commas in a column of these cells."""
         if self.mark == "," or any(map(_has_point, found)):
             return False
-        return self.commas or any(map(_has_comma, found))
+        return (self.commas and not self.points) or any(map(_has_comma, found))
 
     def _cells(self, at: int) -> list[str]:
         return [_plain(cells[at]) for _, cells in self.body]
@@ -133,9 +138,10 @@ def _plain(cell: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text with single spaces, and none around it: a spreadsheet's names may have line breaks and
-    no-break spaces, which nobody types."""
-    return " ".join(text.split())
+    """A text with single spaces, and none around it, and letters composed: a spreadsheet's names
+    may have line breaks and no-break spaces, which nobody types, and accents of their own."""
+    text = " ".join(text.split())
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def listed(names: Sequence[str], limit: int = 20) -> str:
@@ -159,9 +165,6 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
             or has only a header.
     """
     text = read_text(path)
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError(f"{path} line {line} holds binary data: save it as a CSV file in UTF-8")
     if _STRUCTURE.match(text):
         raise InputError(f"{path} holds structures, as an SDF does: name it *.sdf")
     said = _SEP.match(text)
@@ -175,10 +178,21 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     (_, header), *body = records
     if not body:
         raise InputError(f"{path} has a header but no rows: add molecules below it")
-    cells = [cell for _, cells in body for cell in cells] if mark != "," else []
-    commas = any(_has_comma(_plain(cell)) for cell in cells if "," in cell)
-    commas = commas and not any(_has_point(cell.strip()) for cell in cells if "." in cell)
-    return Sheet(path, mark, header, list(map(one_line, header)), body, commas)
+    return Sheet(path, mark, header, list(map(one_line, header)), body, *_decimals(mark, body))
+
+
+def _decimals(mark: str, body: list[Record]) -> tuple[bool, bool]:
+    """Whether some column shows decimals with a comma, and some cell one with a point. A column
+    with other things between commas, as a list, says nothing of them."""
+    commas = points = False
+    if mark != ",":
+        for column in zip_longest(*(cells for _, cells in body), fillvalue=""):
+            found = [_plain(cell) for cell in column if "," in cell or "." in cell]
+            between = [cell for cell in found if "," in cell]
+            numbers = all(map(_DECIMAL_COMMA.fullmatch, between))
+            commas |= numbers and any(map(_has_comma, between))
+            points |= any(map(_has_point, found))
+    return commas, points
 
 
 def _records(path: Path, text: str, mark: str, spaced: bool) -> list[Record]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import InputError, typed
+from ..errors import InputError, short, typed
 from ..files import read_text, unzipped_name
 from .labels import classes_of, is_of_classes, is_of_numbers, numbers_of
 from .parsing import Failure
@@ -142,9 +142,9 @@ def read_table(
 
     Cells that are empty or say nan, na, n/a, #n/a, null or none (any case) are missing targets.
     Between tabs or semicolons -0,77 is -0.77: a cell that cannot be thousands says that decimals
-    take commas in its column, and in all columns if no cell surely takes a point. True and false
-    (any case) are 1 and 0. A single target of words, each of which occurs twice or more on average,
-    holds classes.
+    take commas in its column, and (unless there are other things between the column's commas) in
+    all columns if no cell surely takes a point. True and false (any case) are 1 and 0. A single
+    target of words, each of which occurs twice or more on average, holds classes.
 
     Raises:
         InputError: the file is missing, empty, not UTF-8 text or has only a header; a column is
@@ -255,7 +255,7 @@ def _parts(sheet: Sheet, at: int) -> list[str]:
     for row, cells in sheet.body:
         text = cells[at].strip()
         if text.lower() not in _PARTS:
-            problem = f"{text!r} is not a part of a split" if text else "the cell is empty"
+            problem = f"{short(text)!r} is not a part of a split" if text else "the cell is empty"
             remedy = "write train, valid or test" + ("" if text else ", or delete the row")
             where = f"{sheet.path} row {row}, column {sheet.names[at]!r}"
             raise InputError(f"{where}: {problem}: {remedy}")

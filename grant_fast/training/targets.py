@@ -14,10 +14,22 @@ from ..tasks import Task, fits, measured
 
 
 def with_targets(graphs: PackedGraphs, encode: Callable[[Tensor], Tensor]) -> PackedGraphs:
-    """The same graphs, caches included, with their targets encoded; they must have some."""
+    """The same graphs, caches included, with their targets encoded; they must have some.
+
+    Raises:
+        InputError: a target is so far from those that the scale was made of that it has no number.
+    """
     assert graphs.y is not None
-    out = copy.copy(graphs)
-    out.y = encode(graphs.y)
+    out, y = copy.copy(graphs), encode(graphs.y)
+    if (lost := y.isinf()).any():
+        row, column = lost.nonzero()[0].tolist()
+        of = f"graph with id {graphs.ids[row]}" if graphs.y_level == "graph" else f"node {row}"
+        raise InputError(
+            f"the target {graphs.y[row, column]:g} of the {of} is too far from those of the "
+            "training graphs to be put on their scale: correct it, or leave the targets as they "
+            "are with standardize=False (--no-standardize)"
+        )
+    out.y = y
     return out
 
 

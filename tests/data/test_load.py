@@ -379,3 +379,24 @@ def test_names_and_a_seed_may_be_numpys(tmp_path) -> None:
     assert found.targets == ("a", "b")
     want = load_dataset(path, target=["a", "b"], seed=1, **options)
     assert torch.equal(found.split["test"], want.split["test"])
+
+
+def test_too_few_graphs_are_said_of_their_file_with_what_was_left_out(tmp_path) -> None:
+    pytest.importorskip("rdkit")
+    path = tmp_path / "two.csv"
+    path.write_text("smiles,y\nC,1\nCC,2\nCCC,\nCO,\n")
+    for split, says in (("random", "two"), (None, r"two\.csv")):
+        with pytest.raises(InputError, match=rf"{says}: 2 graphs cannot be .* \(2 without a label"):
+            load_dataset(path, split=split)
+    path.write_text("smiles,y\nC,1\nCC,2\nCCC,3\n")
+    with pytest.raises(InputError, match=r"two\.csv: the scaffold split leaves train empty"):
+        load_dataset(path)
+
+
+def test_arguments_of_another_type_are_named(tmp_path) -> None:
+    (path := tmp_path / "t.csv").write_text("smiles,y\nC,1\nCC,2\nCCC,3\n")
+    for wrong in ({"target": 5}, {"target": [5]}, {"split_column": ["y"]}, {"smiles_column": 0}):
+        with pytest.raises(InputError, match=r"the column .* is no name: give a string"):
+            load_dataset(path, **wrong)
+    with pytest.raises(InputError, match=r"give a number below 2\^63"):
+        load_dataset(path, seed=1 << 70)

@@ -74,3 +74,12 @@ def test_what_rdkit_treats_as_a_case_of_its_own_is_left_to_it(smiles) -> None:
     molecule = Chem.MolFromSmiles(smiles)
     right = by_rdkit(molecule)
     assert scaffolds.scaffold_of(molecule) == right != scaffolds._pruned(molecule)
+
+
+@pytest.mark.parametrize("chain", ["", "C" * 100])
+@pytest.mark.parametrize("ring", ["[Cu]o1cccc1", "C1=CC=CO1->[Cu]", "[Fe]n12cccc1cccc2"])
+def test_what_rdkit_cannot_prune_is_a_scaffold_of_its_own(ring, chain) -> None:
+    from rdkit import Chem
+
+    molecule = Chem.MolFromSmiles(f"{ring}.{chain}" if chain else ring)
+    assert scaffolds.scaffold_of(molecule) == Chem.MolToSmiles(molecule)

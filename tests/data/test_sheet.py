@@ -174,3 +174,31 @@ def test_a_line_that_tells_a_spreadsheet_the_mark_is_no_row(csv_file, mark):
     assert columns(table) == [[1.0]]
     with pytest.raises(InputError, match=r"row 3, column 'y': 'x' is not a number"):
         read_table(csv_file(f"sep={mark}\nsmiles{mark}y\nC{mark}1\nO{mark}x\n"))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["smiles\ty\tsites", "C\t12\t3,4,6", "CC\t1,234\t5,7"],  # a list shows no decimals
+        ["smiles;y;logP;version", "C;1.975;12,3;1.2", "CC;2.591;3,1;3"],  # two ways in one file
+        ["smiles;y;logP;z", "C;1,234;0,5;\u22120.5", "CC;7;3,1;3"],
+    ],
+)
+def test_other_columns_do_not_make_thousands_decimals(csv_file, rows) -> None:
+    with pytest.raises(InputError, match=r"column 'y': '\d[.,]\d{3}' may mean \d[.,]\d{3}0 or \d"):
+        read_table(csv_file("\n".join(rows)), target="y")
+
+
+def test_accents_may_be_letters_of_their_own(csv_file) -> None:
+    composed, apart = "température", "tempe\u0301rature"
+    for name, asked in ((composed, apart), (apart, composed)):
+        table = read_table(csv_file(f"smiles,{name}\nC,1\n"), target=asked)
+        assert table.target_names == (composed,)
+
+
+def test_lines_are_counted_however_they_end(csv_file) -> None:
+    for end in ("\r", "\n", "\r\n"):
+        for cell, says in ((b"\xb5", "is not UTF-8 text"), (b"\0", "holds binary data")):
+            text = end.join(["smiles,y", "C,1", "CC,2", "C?C,3"]).encode().replace(b"?", cell)
+            with pytest.raises(InputError, match=f"line 4 {says}"):
+                read_table(csv_file(text), target="y")

@@ -149,6 +149,19 @@ def test_unparsable_smiles_are_reported_and_left_out(capfd: pytest.CaptureFixtur
     assert captured.err == ""  # RDKit's own complaints are silenced
 
 
+def test_what_stands_behind_a_space_is_a_name_or_not_a_part_of_the_molecule() -> None:
+    apart = ["C C O", "C C ( = O ) O", "CCO CCCCC", "CC\tO"]
+    names = ["CC ethane", "CC 1", "CC |(0,0,;1,0,)|", "CC O'Neill"]
+    graphs, failures, _ = read_molecules([*apart, *names])
+    assert failures == list(enumerate(apart))
+    assert graphs.ptr.diff().tolist() == [2] * len(names)
+
+
+def test_bonds_of_any_kind_do_not_look_like_pygs_numbers() -> None:
+    for smiles in ("C~C", "CC~C~CC"):
+        assert not reading.are_pyg_features(PackedGraphs.from_smiles([smiles]).x)
+
+
 @pytest.mark.parametrize("smiles", [[], ["C1"]])
 def test_nothing_parsable_gives_no_graphs(smiles: list[str]) -> None:
     graphs, failures, _ = read_molecules(smiles)

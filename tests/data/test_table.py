@@ -129,7 +129,7 @@ def test_take_keeps_rows_together(csv_file) -> None:
             "line 3 is not UTF-8 text: save it in UTF-8 .a spreadsheet",
         ),
         (b"smiles,y\nC\0,1\n", "line 2 holds binary data"),
-        ("smiles,y\nC,1\n".encode("utf-16-le"), "line 1 holds .*: save it as a CSV file in UTF-8"),
+        ("smiles,y\nC,1\n".encode("utf-16-le"), "line 1 holds .*: save it as text in UTF-8"),
         (b"\xff\xfea", "line 1 is not UTF-16 text"),
         (b"\x89PNG\r\n\x1a\n\0\0", "line 1 is not UTF-8 text"),
         (b"PKa,smiles\n\xb5,C\n", "line 2 is not UTF-8 text"),

@@ -1,9 +1,17 @@
 """Targets on the learner's scale, and back."""
 
+import pytest
 import torch
 
+from grant_fast import InputError
 from grant_fast.tasks import Task
-from grant_fast.training.targets import Scaling, constant_prediction, constant_targets
+from grant_fast.training.targets import (
+    Scaling,
+    constant_prediction,
+    constant_targets,
+    with_targets,
+)
+from tests.rings import make_dataset
 
 
 def test_names_of_classes_are_not_taken_for_names_of_targets():
@@ -31,3 +39,12 @@ def test_a_guess_at_classes_counts_one_more_of_each():
     y = torch.tensor([0, 0, 2, -100])
     shares = constant_prediction(y, Task("multiclass", num_outputs=4)).softmax(0)
     torch.testing.assert_close(shares, torch.tensor([3.0, 1, 2, 1]) / 7)
+
+
+def test_a_target_that_the_scale_has_no_number_for_is_named():
+    graphs, scaling = make_dataset().graphs, Scaling((0.0,), (1e-20,))
+    graphs.y[4] = 1e20
+    graphs.ids = graphs.ids + 2
+    says = r"the target 1e\+20 of the graph with id 6 is too far .* standardize=False"
+    with pytest.raises(InputError, match=says):
+        with_targets(graphs, scaling.encode)
