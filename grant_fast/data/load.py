@@ -350,7 +350,6 @@ def _with_split(
             instead = " instead of that column" if column is not None else ""
             raise InputError(
                 f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}"
-                f"{others}: {more}, or use "
-                f'split="random" (--split random){instead}'
+                f'{others}: {more}, or use split="random" (--split random){instead}'
             )
     return dataset

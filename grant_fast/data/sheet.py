@@ -187,11 +187,10 @@ def _decimals(mark: str, body: list[Record]) -> tuple[bool, bool]:
     commas = points = False
     if mark != ",":
         for column in zip_longest(*(cells for _, cells in body), fillvalue=""):
-            found = [_plain(cell) for cell in column if "," in cell or "." in cell]
-            between = [cell for cell in found if "," in cell]
+            between = [_plain(cell) for cell in column if "," in cell]
             numbers = all(map(_DECIMAL_COMMA.fullmatch, between))
-            commas |= numbers and any(map(_has_comma, between))
-            points |= any(map(_has_point, found))
+            commas = commas or (numbers and any(map(_has_comma, between)))
+            points = points or any(_has_point(_plain(cell)) for cell in column if "." in cell)
     return commas, points
 
 
