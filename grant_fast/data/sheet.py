@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -178,15 +177,17 @@ def read_sheet(path: Path, smiles_column: str) -> Sheet:
     (_, header), *body = records
     if not body:
         raise InputError(f"{path} has a header but no rows: add molecules below it")
-    return Sheet(path, mark, header, list(map(one_line, header)), body, *_decimals(mark, body))
+    names, shown = list(map(one_line, header)), _decimals(mark, len(header), body)
+    return Sheet(path, mark, header, names, body, *shown)
 
 
-def _decimals(mark: str, body: list[Record]) -> tuple[bool, bool]:
-    """Whether some column shows decimals with a comma, and some cell one with a point. A column
+def _decimals(mark: str, width: int, body: list[Record]) -> tuple[bool, bool]:
+    """Whether one of `width` columns shows decimals with a comma, a cell one with a point. A column
     with other things between commas, as a list, says nothing of them."""
     commas = points = False
     if mark != ",":
-        for column in zip_longest(*(cells for _, cells in body), fillvalue=""):
+        for at in range(width):
+            column = [cells[at] for _, cells in body if at < len(cells)]
             between = [_plain(cell) for cell in column if "," in cell]
             numbers = all(map(_DECIMAL_COMMA.fullmatch, between))
             commas = commas or (numbers and any(map(_has_comma, between)))
