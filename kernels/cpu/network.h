@@ -32,7 +32,8 @@ typedef struct {
     i64 order, nodes;
     float *out;              /* [B, order * h], or [n, h] */
     const float *grad;       /* of out */
-    float *to, *from;        /* for the backward pass: [n, widest layer], VL more */
+    float *to, *from;        /* for the backward pass: [n, widest hidden output, and with dx and code
+                                also the first input], VL more */
     const i64 *label;        /* [N], or NULL: `out` is then [B], what class_score says of each graph */
     double *seconds;         /* of each of its passes over the graphs in turn, or NULL */
 } network;

@@ -38,7 +38,8 @@ typedef struct {
 } job;
 
 /* Memory of the thread, kept between calls: asking for it anew would have the system clear its
- * pages. One block for each use. The system frees it with the thread, which may be the user's. */
+ * pages. One block for each use. The system frees it with the thread, which may be the user's, if
+ * the process had a key left to say so. */
 enum { SCRATCH, EDGES, EDGES_TRANSPOSED, USES };
 typedef struct {
     float *at;
