@@ -14,7 +14,7 @@ from torch import Tensor
 from grant_fast.devices import has_hopper_units
 
 #: The modules that launch the kernels that train and score.
-LAUNCHERS = ("csr", "kinds", "layer", "norm", "readout", "score", "tail", "wide")
+LAUNCHERS = ("csr", "kinds", "layer", "norm", "readout", "score", "tail", "weights", "wide")
 #: Of a kernel's constants, what a table says.
 _SIZES = ("ORDER", "H_IN", "H_OUT", "WIDTH", "WIDTHS", "PLANES", "TRANSPOSE", "RELU_IN", "CODED")
 

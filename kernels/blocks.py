@@ -240,7 +240,6 @@ def convolve(
 
     What is not finite makes NaN of a column of the whole graph.
     """
-    SPLIT: tl.constexpr = 0 if ORDER == 1 else PARTS
     p_weight += (ORDER - 1) * H_IN * H_OUT
     b_y = zeros(PLANES, BO)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
@@ -255,7 +254,7 @@ def convolve(
             for j in tl.static_range(PLANES):
                 tl.debug_barrier()  # else the compiler mixes the blocks: registers spill
                 b_x = input_block(p_x, p_code, p_mask, node, size, j, c, H_IN, BI, CODED, RELU_IN)
-                b_next = b_next + (add_split_product(b_y[j], b_x, b_w, SPLIT, SPLIT, PRECISION),)
+                b_next = b_next + (add_split_product(b_y[j], b_x, b_w, PARTS, PARTS, PRECISION),)
             b_y = b_next
         p_weight -= H_IN * H_OUT
     return b_y

@@ -23,6 +23,7 @@ from . import (
     select,
     tables,
     tail,
+    weights,
     wide,
 )
 
@@ -86,7 +87,7 @@ class Layer(NamedTuple):
 
     @property
     def parts(self) -> int:
-        """As `launch.parts` says on NVIDIA; elsewhere the kernels do not ask."""
+        """As `launch.parts` says on NVIDIA; elsewhere, where it says 0, the kernels do not ask."""
         return 1 if self.dtype == "bf16" else 3 if self.dtype == "fp32" and not self.tf32 else 2
 
     def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
@@ -122,8 +123,12 @@ LAYERS = (
     Layer(3, 63, 33, tf32=True),
 )
 
-#: The same of dW over tiles, whose kernel keeps a sum for each order: with the most orders.
-SUMMED_LAYERS = tuple(layer._replace(order=5) if layer.order > 1 else layer for layer in LAYERS)
+#: The same of dW over tiles, whose kernel keeps a sum for each order: with the most orders, and with
+#: the most for which it takes 32 inputs at a time.
+SUMMED_LAYERS = (
+    *LAYERS,
+    *(layer._replace(order=5, representative=False) for layer in LAYERS if layer.order > 1),
+)
 
 #: The same of larger graphs, by how many planes of bits they have. With several planes a program
 #: does the same for each: there the layers that take the most registers stand for all.
@@ -160,19 +165,20 @@ def _convolutions(layers: Iterable[Layer], shape: _Shape) -> Iterator[Configurat
         order, h_in, h_out, full = *sizes[:3], not sizes.plain
         forward = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "BIAS": full, "RELU": full}
         forward |= {"TRANSPOSE": False, "RELU_IN": False}
-        yield sizes.configuration("Y", forward | shape(h_in, h_out))
+        whole = {"PARTS": 0} if order == 1 else {}
+        yield sizes.configuration("Y", forward | whole | shape(h_in, h_out))
         if sizes.place:
             continue
         backward = {"ORDER": order, "H_IN": h_out, "H_OUT": h_in, "BIAS": False, "RELU": False}
         backward |= {"TRANSPOSE": True, "RELU_IN": full}
-        yield sizes.configuration("dX", backward | shape(h_out, h_in))
+        yield sizes.configuration("dX", backward | whole | shape(h_out, h_in))
 
 
 def _weight_gradients(layers: Iterable[Layer], shape: _Shape) -> Iterator[Configuration]:
     for sizes in layers:
         order, h_in, h_out = sizes[:3]
         gradient = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "RELU": not sizes.plain}
-        yield sizes.configuration("dW", gradient | shape(h_in, h_out))
+        yield sizes.configuration("dW", gradient | shape(h_in, h_out, order))
 
 
 def _block_convolutions(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Configuration]:
@@ -185,9 +191,16 @@ def _block_convolutions(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Confi
 
 def _block_weight_gradients(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Configuration]:
     for planes, hopper in PLANES:
-        shape = partial(layer.block_grad_shape, planes=planes, hopper=hopper)
+        shape = partial(_block_grad_shape, planes, hopper)
         for row in _of(planes, hopper, _weight_gradients(layers[planes], shape)):
             yield _one_of_many(row, planes < 3)
+
+
+def _block_grad_shape(
+    planes: int, hopper: bool, h_in: int, h_out: int, order: int
+) -> dict[str, int]:
+    """Of any order."""
+    return layer.block_grad_shape(h_in, h_out, planes, hopper)
 
 
 def of_layers(
@@ -198,7 +211,7 @@ def of_layers(
     return {
         "flex_conv_tiles": (*_convolutions(layers, layer.tile_shape),),
         "weight_grad_tiles": (
-            *_weight_gradients(summed, lambda h_in, h_out: layer.tile_grad_shape(h_out)),
+            *_weight_gradients(summed, layer.tile_grad_shape),
         ),
         "flex_conv_blocks": (*_block_convolutions(by_planes),),
         "weight_grad_blocks": (*_block_weight_gradients(by_planes),),
@@ -323,6 +336,15 @@ _NETWORKS = (
 )
 
 
+def _splits() -> Iterator[Configuration]:
+    for h_in, h_out, dtype in ((9, 27, "fp32"), (27, 18, "fp32"), (27, 9, "bf16"), (32, 64, "fp16")):
+        sizes = Layer(3, h_in, h_out, dtype)
+        constants = {"ORDER": 3, "H_IN": h_in, "H_OUT": h_out, "PARTS": sizes.parts}
+        constants |= layer.columns_shape(h_in, h_out)
+        words = f"κ=3 {h_in}→{h_out} {dtype}"
+        yield Configuration(words, constants, dtype, (h_in, dtype) == (27, "fp32"))
+
+
 def _networks() -> Iterator[Configuration]:
     rows = [
         *product(_NETWORKS, (True,), (False,)),
@@ -333,6 +355,7 @@ def _networks() -> Iterator[Configuration]:
         constants: dict[str, Any] = {**score.constants(widths, orders), "POOL": pool, "MEAN": True}
         constants |= {"NORMALIZE": True, "CODED": pool, "CLASSES": not pool, "SIGMOID": pool}
         constants |= {"RAW": False, "PREDICT": True, "ROWS": TILE, "GRAPHS": score.GRAPHS}
+        constants["PARTS"] = 2 if tf32 else 3
         words = f"{'→'.join(map(str, widths))} {'pooled' if pool else 'nodes'}"
         usual = pool and widths[0] == 9 and not tf32
         yield Configuration(words + " TF32" * tf32, constants, "fp32", usual, tf32)
@@ -372,6 +395,7 @@ def _choice(*, trailing: bool = False, bins: bool = False) -> Iterator[Configura
         yield Configuration(name, sizes | {"TRAILING": which}, "fp32", which)
 
 
+_PARTS = {"p_parts": "*bf16"}
 _TILE_ROWS = {
     **dict.fromkeys(("p_word", "p_row", "p_node", "p_code"), "*i32"),
     **dict.fromkeys(("p_scale", "p_partial"), "*fp32"),  # whatever the features are
@@ -394,7 +418,7 @@ _KINDS = {"p_kind": "*i32", "p_partial": "*fp32"}
 _NORM = dict.fromkeys(("p_partial", "p_stats", "p_weight", "p_bias", "p_sums"), "*fp32")
 _NORM |= {"p_count": "*i64"}
 
-_NETWORK_TYPES = {"p_count": "*i32"}
+_NETWORK_TYPES = {"p_count": "*i32"} | _PARTS
 _TAIL_TYPES = {
     **dict.fromkeys(("p_weight", "p_bias", "p_pool", "p_y", "p_score"), "*fp32"),
     **dict.fromkeys(("p_row", "p_graph", "p_ptr"), "*i64"),
@@ -402,9 +426,10 @@ _TAIL_TYPES = {
 }
 
 _LAYER = {"p_code": "CODED", "p_mask": "RELU_IN", "p_bias": "BIAS"}
+_SPLIT = {"p_parts": "PARTS"}
 _WEIGHTS = {"p_code": "CODED", "p_y": "RELU"}
 _BIAS, _SCALE = {"p_bias": "BIAS"}, {"p_scale": "NORMALIZE"}
-_NETWORK = {"p_code": "CODED", "p_pool": "POOL", "p_pred": "PREDICT"}
+_NETWORK = {"p_code": "CODED", "p_pool": "POOL", "p_pred": "PREDICT"} | _SPLIT
 _TAIL = dict.fromkeys(("p_weight", "p_bias", "p_pool"), "POOL")
 
 _OF_LAYERS = of_layers(LAYERS, SUMMED_LAYERS, BLOCK_LAYERS)
@@ -414,11 +439,12 @@ KERNELS = {
     kernel.name: kernel
     for kernel in (
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
+        Kernel(weights.split_weight, (*_splits(),), _PARTS),
         Kernel(
             fused.flex_conv_tiles,
             _OF_LAYERS["flex_conv_tiles"],
-            _TILE_ROWS,
-            optional=_LAYER,
+            _TILE_ROWS | _PARTS,
+            optional=_LAYER | _SPLIT,
         ),
         Kernel(
             fused.weight_grad_tiles,

@@ -27,10 +27,11 @@ of a tile (its word, its scale, where it is in the batch), some 14 a node:
     dX (ReLU)       8 h_out + 4 h_in + t          (8 h_out + t) ⌈h_in/BO⌉ + 4 h_in
     dW, db (ReLU)   4 h_in + 8 h_out + t          4 h_in O + 8 h_out I + t I O
 
-Forward and dX load W besides, 4 κ h_in h_out bytes a tile: at 64→64 and κ = 5 that is 82 kB, three
-quarters of all that is loaded. Device memory serves W once, and what is in the middle column; the
-second-level cache serves the rest, W always, and blocks of columns after the first as long as the
-batch's X (dY and Y) fits in it: they run when all tiles have had the first.
+Forward and dX load W besides, for each tile; on NVIDIA in parts (`weights.py`), 6 bytes a weight of
+float32, elsewhere 4: at 64→64 and κ = 5 that is 123 kB or 82 kB, three quarters of all that is
+loaded. Device memory serves W once, and what is in the middle column; the second-level cache serves
+the rest, W always, and blocks of columns after the first as long as the batch's X (dY and Y) fits
+in it: they run when all tiles have had the first.
 
 A first layer reads X where the dataset holds it: the same 4 h_in, and 4 for each row of a tile that
 say where, and no copy in the batch's order, which would cost 8 h_in + 8 more. Embedded kinds of
@@ -62,6 +63,7 @@ from .tile import (
     store_block,
     store_sums,
 )
+from .weights import load_parts
 
 
 @triton.jit
@@ -131,31 +133,41 @@ def split_all(b_x, BLOCKS: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def horner(
-    b_x, b_a, b_scale, p_weight, i_col,
+    b_x, b_a, b_scale, p_weight, p_parts, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
     BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr, NORMALIZE: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Block i_col of Σ_k Â^k X W_k of one tile, on its side: [BO, ROWS].
 
-    b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `split`). What is not
-    finite makes NaN of a column of the whole tile.
+    b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `split`), whose W is in
+    p_parts (`weights.py`). 0 parts: as of `add_split_product`. What is not finite makes NaN of a
+    column of the whole tile.
     """
-    WHOLE: tl.constexpr = ORDER == 1 or PRECISION == "ieee"
+    WHOLE: tl.constexpr = PARTS == 0 or PRECISION == "ieee"
     LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
-    x = b_x if WHOLE else split_all(b_x, (H_IN + BI - 1) // BI, PARTS)
+    INPUTS: tl.constexpr = (H_IN + BI - 1) // BI
+    PART: tl.constexpr = PARTS * BI * BO
     p_weight += (ORDER - 1) * H_IN * H_OUT
+    x = b_x
+    if not WHOLE:
+        x = split_all(b_x, INPUTS, PARTS)
+        p_parts += (i_col * ORDER + ORDER - 1) * INPUTS * PART
     b_y = tl.zeros([BO, ROWS], tl.float32)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
             b_y = hop(b_y, b_a, b_scale, NORMALIZE, PRECISION)
-        for c in tl.static_range(0, H_IN, BI):
-            b_w = tl.trans(load_weight(p_weight, c // BI, i_col, H_IN, H_OUT, BI, BO))
+        for c in tl.static_range(INPUTS):
             if WHOLE:
-                b_y = tl.dot(b_w, x[c // BI], b_y, input_precision=PRECISION)
+                b_w = tl.trans(load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO))
+                b_y = tl.dot(b_w, x[c], b_y, input_precision=PRECISION)
             else:
-                b_y = add_product(b_y, split(b_w, PARTS), x[c // BI], PARTS, PARTS, LIMIT)
-        p_weight -= H_IN * H_OUT
+                w = load_parts(p_parts + c * PART, BI, BO, PARTS)
+                b_y = add_product(b_y, w, x[c], PARTS, PARTS, LIMIT)
+        if WHOLE:
+            p_weight -= H_IN * H_OUT
+        else:
+            p_parts -= INPUTS * PART
     return b_y
 
 
@@ -185,6 +197,7 @@ def flex_conv_tiles(
     p_code,  # [num_nodes] int32, the kind of each node (CODED)
     p_mask,  # [n, H_IN]: the input counts only where this is positive (RELU_IN)
     p_weight,  # [ORDER, H_IN, H_OUT]
+    p_parts,  # the same `weights.in_parts` (PARTS)
     p_bias,  # [H_OUT]
     p_y,  # [n, H_OUT]
     p_word,  # [tiles · ROWS] int32, and the three below as well: see `TileRows`
@@ -216,7 +229,7 @@ def flex_conv_tiles(
     for c in tl.static_range(0, H_IN, BI):
         b_x = b_x + (tl.trans(load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI)),)
     b_y = horner(
-        b_x, b_a, b_scale, p_weight, i_col,
+        b_x, b_a, b_scale, p_weight, p_parts, i_col,
         ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION,
     )  # fmt: skip
     if ORDER > 1:

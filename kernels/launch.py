@@ -72,12 +72,11 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
     doctor --compile` shows that no configuration of the table spills, `python -m
     tests.kernels.spills` which others do.
     """
-    h_in, h_out = constants.get("H_IN", 0), constants.get("H_OUT", 0)
     if kernel == "flex_conv_tiles":
+        h_in = constants["H_IN"]
         if h_in > 32 and h_in % 4:  # rows that do not begin at 16 bytes need an address each
             return 255
-        widens = constants["RELU_IN"] and h_out > h_in and constants["ORDER"] > 1
-        return 128 if widens else None
+        return 128 if constants["ORDER"] > 1 else None
     if kernel in ("horner_blocks", "powers_blocks"):
         return None if hopper else 255
     return REGISTERS.get(kernel)
@@ -96,7 +95,10 @@ def precision(dtype: torch.dtype, device: torch.device) -> str:
 
 
 def parts(dtype: torch.dtype, precision: str) -> int:
-    """Of how many bfloat16s `tile.split` makes a number of X or W for a product so precise."""
+    """Of how many bfloat16s `tile.split` makes a number of X or W for a product so precise; 0 of
+    none, where matrix units take float32."""
+    if precision == "ieee":
+        return 0
     if dtype == torch.bfloat16:
         return 1
     return 3 if precision == "tf32x3" else 2

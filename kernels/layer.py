@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..batches.tiles import TILE
 from ..devices import has_hopper_units
-from . import blocks, fused
+from . import blocks, fused, weights
 from .launch import cdiv, launch, parts, precision
 
 #: Programs that compute the weights' gradient of tiles, or that share graphs of as many planes:
@@ -78,9 +78,11 @@ def block_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[str, i
     return shape
 
 
-def tile_grad_shape(h_out: int) -> dict[str, int]:
-    # κ blocks of dW stay in registers all along: 16 inputs at a time leave room for the rest.
-    return {"BI": 16, "BO": column_block(h_out), "ROWS": TILE}
+def tile_grad_shape(h_in: int, h_out: int, order: int) -> dict[str, int]:
+    # κ blocks of dW stay in registers all along. Of up to three, two warps have room for 32 inputs
+    # at a time, which halves the hops; of more, or in one warp, 16 leave room for the rest.
+    inputs = column_block(h_in) if order <= 3 and h_out > 16 else 16
+    return {"BI": inputs, "BO": column_block(h_out), "ROWS": TILE}
 
 
 def block_grad_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[str, int]:
@@ -140,11 +142,16 @@ def _convolve(
     constants = _constants(x, code, weight.shape, graphs, dataset_x)
     constants |= {"TRANSPOSE": transpose, "RELU_IN": mask is not None}
     constants |= {"BIAS": bias is not None, "RELU": relu}
+    if len(weight) == 1:  # no hop mixes rows: what is not finite stays where it is, but in parts
+        constants["PARTS"] = 0
     if graphs.num_tiles:
-        shape = tile_shape(h_in, h_out)
+        shape, in_parts = tile_shape(h_in, h_out), None
+        if count := constants["PARTS"]:
+            in_parts = weights.in_parts(weight, shape, count)
         launch(
-            fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])), *layer,
-            *graphs.small, written=(out,), **constants, **shape,
+            fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])),
+            x, code, mask, weight, in_parts, bias, out, *graphs.small,
+            written=(out,), **constants, **shape,
         )  # fmt: skip
     for planes, num_graphs, tables in graphs.larger:
         shape = block_shape(h_in, h_out, planes, has_hopper_units(x.device))
@@ -171,7 +178,7 @@ def weight_grad(
     then added in their order.
     """
     h_in, h_out = x.shape[1], dy.shape[1]
-    shape = tile_grad_shape(h_out)
+    shape = tile_grad_shape(h_in, h_out, order)
     blocks_of_dw = cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"])
     tiles_each = max(1, cdiv(graphs.num_tiles, cdiv(PROGRAMS, math.prod(blocks_of_dw))))
     shares = cdiv(graphs.num_tiles, tiles_each)

@@ -11,7 +11,8 @@ which `select.py` picks:
 The layers are `fused.py`'s, Horner's rule on a block-diagonal A from bits. BatchNorm is folded into
 W and b; X is read through the kinds of atoms where there are such, so a molecule's features are 4
 bytes a node and a table that stays in the cache. All weights lie in one flat array, layer after
-layer, W [κ, h_in, h_out] and then b [h_out]; every program reads them all, from the cache.
+layer, W [κ, h_in, h_out] and then b [h_out], and in another as `weights.py` has them; every program
+reads them all, from the cache.
 
 The score of a graph is ‖∂L/∂f‖₂ over its number of measured labels (`residuals.graph_residuals`);
 without pooling it is that of its nodes together.
@@ -26,16 +27,18 @@ who refuses NaN in any case, looks again with the operators that name the right 
 """
 
 # mypy: ignore-errors
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from ..batches.tiles import TILE
-from . import layer
+from . import layer, weights
 from .fused import horner
-from .launch import launch, precision
+from .launch import launch, parts, precision
 from .select import add_leading
 from .tables import tile_slots
 from .tile import add_sources, finish, load_block, load_weight, sources, spread_bits, store_block
@@ -93,20 +96,19 @@ def load_all(p, o_row, m_row, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def convolve(
-    b_x, b_a, b_scale, p_weight,
+    b_x, b_a, b_scale, p_weight, p_parts,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
     BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr,
-    NORMALIZE: tl.constexpr, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    NORMALIZE: tl.constexpr, RELU: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A layer, blocks of X in and blocks of act(Σ_k Â^k X W_k + b) out."""
-    PARTS: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
     x = ()
     for c in tl.static_range(0, H_IN, BI):
         x = x + (tl.trans(b_x[c // BI]),)
     blocks = ()
     for j in tl.static_range(0, H_OUT, BO):
         b_y = horner(
-            x, b_a, b_scale, p_weight, j // BO,
+            x, b_a, b_scale, p_weight, p_parts, j // BO,
             ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION,
         )  # fmt: skip
         p_bias = p_weight + ORDER * H_IN * H_OUT
@@ -144,6 +146,7 @@ def score_tiles(
     p_x,  # [*, WIDTHS[0]]: rows of the dataset, or (CODED) its kinds
     p_code,  # [num_nodes] int32, the kind of each node
     p_weight,  # flat: W and b of every layer
+    p_parts,  # the same W `weights.in_parts` (PARTS): those of a layer after another
     p_pool,  # [κ of the last layer, num_nodes]: p_k = ρÂ^k
     p_y,  # [G, T] or [num_nodes, T] float32, classes too
     p_score,  # [G] float32
@@ -159,6 +162,7 @@ def score_tiles(
     ORDERS: tl.constexpr,  # κ of every layer
     BLOCKS: tl.constexpr,  # columns that a block of each of WIDTHS takes
     STARTS: tl.constexpr,  # where each layer's weights begin
+    PART_SIZES: tl.constexpr,  # how many numbers each of a layer's parts is
     POOL: tl.constexpr,
     MEAN: tl.constexpr,
     NORMALIZE: tl.constexpr,
@@ -169,6 +173,7 @@ def score_tiles(
     PREDICT: tl.constexpr,
     ROWS: tl.constexpr,
     GRAPHS: tl.constexpr,
+    PARTS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """The loop over layers is unrolled: a network of another shape is another kernel."""
@@ -184,10 +189,12 @@ def score_tiles(
     b_x = load_all(p_x, o_x, m_row, WIDTHS[0], BLOCKS[0])
     for i in tl.static_range(LAST):
         b_x = convolve(
-            b_x, b_a, b_scale, p_weight + STARTS[i],
+            b_x, b_a, b_scale, p_weight + STARTS[i], p_parts,
             ORDERS[i], WIDTHS[i], WIDTHS[i + 1], BLOCKS[i], BLOCKS[i + 1],
-            ROWS, NORMALIZE, True, PRECISION,
+            ROWS, NORMALIZE, True, PARTS, PRECISION,
         )  # fmt: skip
+        if PARTS > 0:
+            p_parts += PART_SIZES[i] * PARTS
     # The last block takes all of f: errors are reduced along a row.
     if POOL:
         b_f = read_out(
@@ -198,9 +205,9 @@ def score_tiles(
         o_out, m_out = b_graph, m_graph
     else:
         b_f = convolve(
-            b_x, b_a, b_scale, p_weight + STARTS[LAST],
+            b_x, b_a, b_scale, p_weight + STARTS[LAST], p_parts,
             ORDERS[LAST], WIDTHS[LAST], WIDTHS[LAST + 1], BLOCKS[LAST], BLOCKS[LAST + 1],
-            ROWS, NORMALIZE, False, PRECISION,
+            ROWS, NORMALIZE, False, PARTS, PRECISION,
         )[0]  # fmt: skip
         o_out, m_out = o_node, m_row
     if PREDICT:
@@ -252,15 +259,34 @@ def constants(widths: tuple[int, ...], orders: tuple[int, ...]) -> dict[str, tup
     blocks = [layer.column_block(width) for width in widths]
     if widths[-1] > 32:
         blocks[-1] = 64
-    starts = [0]
-    for order, h_in, h_out in zip(orders, widths, widths[1:], strict=False):
+    starts, sizes = [0], []
+    for i, (order, h_in, h_out) in enumerate(zip(orders, widths, widths[1:], strict=False)):
         starts.append(starts[-1] + (order * h_in + 1) * h_out)
+        sizes.append(weights.size(order, h_in, h_out, _shape(blocks, i), 1))
     return {
         "WIDTHS": widths,
         "ORDERS": orders,
         "BLOCKS": tuple(blocks),
         "STARTS": tuple(starts[:-1]),
+        "PART_SIZES": tuple(sizes),
     }
+
+
+def _shape(blocks: Sequence[int], i: int) -> dict[str, int]:
+    """The blocks of layer i's weights."""
+    return {"BI": blocks[i], "BO": blocks[i + 1]}
+
+
+def _in_parts(weight: Tensor, sizes: dict[str, tuple[int, ...]], count: int) -> Tensor:
+    """W of every layer but its bias, one after another, each `weights.in_parts`."""
+    widths, orders, ends = sizes["WIDTHS"], sizes["ORDERS"], (*sizes["STARTS"][1:], len(weight))
+    lengths = [size * count for size in sizes["PART_SIZES"]]
+    out = weight.new_empty(sum(lengths), dtype=torch.bfloat16)
+    for i, part in enumerate(out.split(lengths)):
+        w = weight[sizes["STARTS"][i] : ends[i] - widths[i + 1]]
+        w = w.view(orders[i], widths[i], widths[i + 1])
+        weights.in_parts(w, _shape(sizes["BLOCKS"], i), count, part)
+    return out
 
 
 def score(
@@ -291,15 +317,18 @@ def score(
     num_tiles = tile.shape[0] - 1
     if num_tiles == 0:
         return
+    exact, sizes = precision(scores.dtype, scores.device), constants(network.widths, network.orders)
+    count = parts(scores.dtype, exact)
+    in_parts = _in_parts(network.weight, sizes, count) if count else None
     launch(
         score_tiles, (num_tiles,),
-        data.x, data.code, network.weight, data.pool, data.y, scores, counts, pred,
+        data.x, data.code, network.weight, in_parts, data.pool, data.y, scores, counts, pred,
         data.ptr, data.bits, data.scale, tile, graph, data.bits.shape[1],
         written=(scores, counts) if pred is None else (scores, counts, pred),
-        **constants(network.widths, network.orders),
+        **sizes,
         POOL=network.pool is not None, MEAN=network.pool == "mean",
         NORMALIZE=network.normalize, CODED=data.code is not None,
         CLASSES=classes, SIGMOID=sigmoid, RAW=raw,
         PREDICT=pred is not None, ROWS=TILE, GRAPHS=GRAPHS,
-        PRECISION=precision(scores.dtype, scores.device),
+        PARTS=count, PRECISION=exact,
     )  # fmt: skip

@@ -150,12 +150,16 @@ def spread_words(b_word, PRECISION: tl.constexpr):
 
 @triton.jit
 def split(b, PARTS: tl.constexpr):
-    """float32 as a sum of bfloat16s, the largest first: of three parts, exactly (8 bits each)."""
+    """float32 as a sum of bfloat16s, the largest first: of three parts, exactly (8 bits each).
+
+    Each is the upper half of what is left, as it stands: no conversion, whose result would be the
+    same.
+    """
     parts = ()
     for _ in tl.static_range(PARTS):
-        b_part = (b.to(tl.int32, bitcast=True) & -0x10000).to(tl.float32, bitcast=True)
-        parts = parts + (b_part.to(tl.bfloat16),)
-        b -= b_part
+        b_bits = b.to(tl.int32, bitcast=True)
+        parts = parts + ((b_bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True),)
+        b -= (b_bits & -0x10000).to(tl.float32, bitcast=True)
     return parts
 
 

@@ -105,7 +105,8 @@ def test_the_checks_run_every_kernel_and_find_it_right(monkeypatch):
     monkeypatch.setattr(awkward, "SIZES", (0, 1, 17, 40))
     for check in KERNELS:
         assert max(checks.run(check, CPU).values()) <= check.tolerance
-    assert launched == set(configurations.KERNELS)
+    interpreted = set() if emulator.TARGET else {"split_weight"}  # for NVIDIA's matrix units alone
+    assert launched == set(configurations.KERNELS) - interpreted
     kinds = {(type(check), check.backend) for check in checks.checks()}
     assert kinds >= {(type(check), check.backend) for check in KERNELS}
 

@@ -170,7 +170,7 @@ def test_every_way_changes_what_is_there(way):
         return
     sizes = {
         "layer.tile_shape": (27, 18),
-        "layer.tile_grad_shape": (27,),
+        "layer.tile_grad_shape": (27, 18, 3),
         "layer.block_shape": (27, 18, 2, True),
         "layer.block_grad_shape": (27, 18, 2, True),
         "wide.tile_shape": (27,),

@@ -70,17 +70,17 @@ def test_input_gradient_reads_dy_and_y_once_and_writes_dx_once(traffic):
     assert seen.total() == n * (8 * 18 + 4 * 27) + weights + table_bytes(packed)
 
 
-def test_weight_gradient_reads_what_it_states(traffic):
+@pytest.mark.parametrize(("order", "input_blocks"), [(3, 1), (4, 2)])  # of 32, of 16
+def test_weight_gradient_reads_what_it_states(order, input_blocks, traffic):
     graphs, packed = packed_graphs(SMALL, 27)
     n = graphs.num_nodes
     dy, y = torch.randn(n, 18), torch.randn(n, 18)
     seen = traffic()
-    layer.weight_grad(graphs.x, dy, y, 3, packed, dataset_x=False)
-    input_blocks = 2  # ⌈27 / 16⌉
+    layer.weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
     assert seen.of(graphs.x) == 4 * 27 * n
     assert seen.of(dy) == seen.of(y) == input_blocks * 4 * 18 * n
     assert seen.of(packed.word) == input_blocks * table_bytes(packed) / 3
-    sums = 4 * (3 * 27 + 1) * 18 * packed.num_tiles  # a tile a program
+    sums = 4 * (order * 27 + 1) * 18 * packed.num_tiles  # a tile a program
     stated = n * (4 * 27 + input_blocks * 8 * 18) + input_blocks * table_bytes(packed)
     assert seen.total() == stated + sums
 
@@ -90,16 +90,16 @@ def test_each_block_of_the_weight_gradient_reads_the_bits_again(traffic):
     n, dy, y = graphs.num_nodes, *torch.randn(2, graphs.num_nodes, 64)
     seen = traffic()
     layer.weight_grad(graphs.x, dy, y, 2, packed, dataset_x=False)
-    blocks = 4 * 2
+    blocks = 2 * 2
     assert seen.of(packed.word) == blocks * table_bytes(packed) / 3
     sums = 4 * (2 * 64 + 1) * 64 * packed.num_tiles
-    stated = n * (2 * 4 * 64 + 4 * 8 * 64) + blocks * table_bytes(packed)
+    stated = n * (2 * 4 * 64 + 2 * 8 * 64) + blocks * table_bytes(packed)
     assert seen.total() == stated + sums
 
 
 def test_where_the_weight_gradient_has_many_blocks_tiles_are_fewer_shares(traffic, monkeypatch):
     graphs, packed = packed_graphs(SMALL, 64)
-    dy, blocks = torch.randn(graphs.num_nodes, 64), 4 * 2
+    dy, blocks = torch.randn(graphs.num_nodes, 64), 2 * 2
     seen = traffic()
     want = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
     each = seen.total()
@@ -147,7 +147,7 @@ def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
     assert seen.total() == seen.of(code) + seen.of(kinds) + seen.of(out) + around
     seen = traffic()
     layer.weight_grad(kinds, torch.randn(n, 40), None, 2, packed, dataset_x=True, code=code)
-    assert seen.of(code) == 2 * blocks * 4 * n  # and two blocks of 16 inputs
+    assert seen.of(code) == blocks * 4 * n
 
 
 #: Larger graphs, and how many planes of bits they have.

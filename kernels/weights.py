@@ -1,0 +1,79 @@
+"""Weights as the tiles' products take them: in blocks on their sides, each split into bfloat16s.
+
+All tiles multiply with the same weights. Split beforehand (`tile.split`), these cost a tile neither
+arithmetic nor masks, and their addresses are a number each:
+
+    W [κ, h_in, h_out] ─► [O, κ, I] blocks, each of PARTS [BO, BI]
+
+Bytes for O blocks of columns and I of inputs: reads 4 κ h_in h_out, writes 2 PARTS κ O BO I BI.
+"""
+
+# mypy: ignore-errors
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .launch import cdiv, launch
+from .tile import load_weight, split
+
+
+@triton.jit
+def split_weight(
+    p_weight,  # [ORDER, H_IN, H_OUT]
+    p_parts,  # [O, ORDER, I, PARTS, BO, BI] bfloat16
+    ORDER: tl.constexpr,
+    H_IN: tl.constexpr,
+    H_OUT: tl.constexpr,
+    BI: tl.constexpr,
+    BO: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    i_col, k, i_in = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    b_w = load_weight(p_weight + k * H_IN * H_OUT, i_in, i_col, H_IN, H_OUT, BI, BO)
+    parts = split(tl.trans(b_w), PARTS)
+    i = (i_col * ORDER + k) * tl.num_programs(2) + i_in
+    for t in tl.static_range(PARTS):
+        tl.store(p_parts + (i * PARTS + t) * (BO * BI) + part_offsets(BI, BO), parts[t])
+
+
+@triton.jit
+def part_offsets(BI: tl.constexpr, BO: tl.constexpr):
+    return tl.arange(0, BO)[:, None] * BI + tl.arange(0, BI)[None, :]
+
+
+@triton.jit
+def load_parts(p_parts, BI: tl.constexpr, BO: tl.constexpr, PARTS: tl.constexpr):
+    """A block's parts, the largest first."""
+    parts = ()
+    for t in tl.static_range(PARTS):
+        parts = parts + (tl.load(p_parts + t * (BO * BI) + part_offsets(BI, BO)),)
+    return parts
+
+
+def blocks(order: int, h_in: int, h_out: int, shape: dict[str, int]) -> tuple[int, int, int]:
+    """How many there are: of columns, of orders, of inputs."""
+    return cdiv(h_out, shape["BO"]), order, cdiv(h_in, shape["BI"])
+
+
+def size(order: int, h_in: int, h_out: int, shape: dict[str, int], parts: int) -> int:
+    """How many bfloat16s."""
+    return math.prod(blocks(order, h_in, h_out, shape)) * parts * shape["BO"] * shape["BI"]
+
+
+def in_parts(
+    weight: Tensor, shape: dict[str, int], parts: int, out: Tensor | None = None
+) -> Tensor:
+    """W [κ, h_in, h_out], contiguous, in `parts` parts of blocks BI by BO: flat bfloat16, or `out`,
+    which is of that `size`."""
+    sizes = tuple(weight.shape)
+    if out is None:
+        out = weight.new_empty(size(*sizes, shape, parts), dtype=torch.bfloat16)
+    constants = dict(zip(("ORDER", "H_IN", "H_OUT"), sizes, strict=True))
+    launch(
+        split_weight, blocks(*sizes, shape), weight, out,
+        written=(out,), PARTS=parts, BI=shape["BI"], BO=shape["BO"], **constants,
+    )  # fmt: skip
+    return out
