@@ -123,8 +123,8 @@ LAYERS = (
     Layer(3, 63, 33, tf32=True),
 )
 
-#: The same of dW over tiles, whose kernel keeps a sum for each order: with the most orders, and with
-#: the most for which it takes 32 inputs at a time.
+#: The same of dW over tiles, whose kernel keeps a sum for each order: with the most orders, and
+#: with the most of which it takes 32 inputs at a time.
 SUMMED_LAYERS = (
     *LAYERS,
     *(layer._replace(order=5, representative=False) for layer in LAYERS if layer.order > 1),
@@ -210,9 +210,7 @@ def of_layers(
     all three of larger graphs."""
     return {
         "flex_conv_tiles": (*_convolutions(layers, layer.tile_shape),),
-        "weight_grad_tiles": (
-            *_weight_gradients(summed, layer.tile_grad_shape),
-        ),
+        "weight_grad_tiles": (*_weight_gradients(summed, layer.tile_grad_shape),),
         "flex_conv_blocks": (*_block_convolutions(by_planes),),
         "weight_grad_blocks": (*_block_weight_gradients(by_planes),),
     }
@@ -336,15 +334,6 @@ _NETWORKS = (
 )
 
 
-def _splits() -> Iterator[Configuration]:
-    for h_in, h_out, dtype in ((9, 27, "fp32"), (27, 18, "fp32"), (27, 9, "bf16"), (32, 64, "fp16")):
-        sizes = Layer(3, h_in, h_out, dtype)
-        constants = {"ORDER": 3, "H_IN": h_in, "H_OUT": h_out, "PARTS": sizes.parts}
-        constants |= layer.columns_shape(h_in, h_out)
-        words = f"κ=3 {h_in}→{h_out} {dtype}"
-        yield Configuration(words, constants, dtype, (h_in, dtype) == (27, "fp32"))
-
-
 def _networks() -> Iterator[Configuration]:
     rows = [
         *product(_NETWORKS, (True,), (False,)),
@@ -373,6 +362,16 @@ def _tails() -> Iterator[Configuration]:
         constants |= {"CLASSES": not pool, "SIGMOID": pool}
         words = f"κ={order} {h_in}→{h_out} {dtype} {'pooled' if pool else 'nodes'}"
         yield Configuration(words, constants, dtype, (h_in, dtype, pool) == (300, "fp32", True))
+
+
+def _splits() -> Iterator[Configuration]:
+    sizes = ((9, 27, "fp32"), (27, 18, "fp32"), (27, 9, "bf16"), (32, 64, "fp16"))
+    for h_in, h_out, dtype in sizes:
+        parts = Layer(3, h_in, h_out, dtype).parts
+        constants = {"ORDER": 3, "H_IN": h_in, "H_OUT": h_out, "PARTS": parts}
+        constants |= layer.columns_shape(h_in, h_out)
+        words = f"κ=3 {h_in}→{h_out} {dtype}"
+        yield Configuration(words, constants, dtype, (h_in, dtype) == (27, "fp32"))
 
 
 def _layout() -> Iterator[Configuration]:

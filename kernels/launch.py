@@ -1,7 +1,8 @@
 """How the kernels are compiled and started: what all launchers share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -141,6 +142,37 @@ def launch(
     constants |= options(kernel.fn.__name__, constants, hip=hip, hopper=hopper)
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         kernel[grid](*operands, **constants)
+
+
+def side_by_side(device: torch.device, work: Sequence[Callable[[], None]]) -> None:
+    """Do pieces of work, of which none reads or writes what another one writes.
+
+    While a CUDA graph is recorded, each has a stream of its own, so that a replay starts them all
+    at once: the few large graphs of a batch, which cannot fill the device, are computed beside the
+    many small ones. What is not recorded comes one after another: there, Python takes longer to
+    start a kernel than the device to run it.
+
+    Args:
+        work: at most four pieces, which keep none of the memory that they allocate.
+    """
+    if len(work) < 2 or device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        for each in work:
+            each()
+        return
+    *others, last = work
+    stream, beside = torch.cuda.current_stream(device), _streams(device)[: len(others)]
+    for other, each in zip(beside, others, strict=True):
+        other.wait_stream(stream)
+        with torch.cuda.stream(other):
+            each()
+    last()
+    for other in beside:
+        stream.wait_stream(other)
+
+
+@cache
+def _streams(device: torch.device) -> list[torch.cuda.Stream]:
+    return [torch.cuda.Stream(device) for _ in range(3)]
 
 
 def _aligned(operand: Any, written: tuple[Tensor, ...]) -> Any:

@@ -5,7 +5,8 @@ nodes or edges: a new batch compiles nothing.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from ..batches.tiles import TILE
 from ..devices import has_hopper_units
 from . import blocks, fused, weights
-from .launch import cdiv, launch, parts, precision
+from .launch import cdiv, launch, parts, precision, side_by_side
 
 #: Programs that compute the weights' gradient of tiles, or that share graphs of as many planes:
 #: about four a multiprocessor.
@@ -144,21 +145,24 @@ def _convolve(
     constants |= {"BIAS": bias is not None, "RELU": relu}
     if len(weight) == 1:  # no hop mixes rows: what is not finite stays where it is, but in parts
         constants["PARTS"] = 0
+    work = list[Callable[[], None]]()
+    for planes, num_graphs, tables in graphs.larger:
+        shape = block_shape(h_in, h_out, planes, has_hopper_units(x.device))
+        start = partial(
+            launch, blocks.flex_conv_blocks, (num_graphs, cdiv(h_out, shape["BO"])), *layer,
+            *tables, written=(out,), **constants, **shape,
+        )  # fmt: skip
+        work.append(start)
     if graphs.num_tiles:
-        shape, in_parts = tile_shape(h_in, h_out), None
-        if count := constants["PARTS"]:
-            in_parts = weights.in_parts(weight, shape, count)
-        launch(
-            fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])),
+        shape, count = tile_shape(h_in, h_out), constants["PARTS"]
+        in_parts = weights.in_parts(weight, shape, count) if count else None
+        start = partial(
+            launch, fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])),
             x, code, mask, weight, in_parts, bias, out, *graphs.small,
             written=(out,), **constants, **shape,
         )  # fmt: skip
-    for planes, num_graphs, tables in graphs.larger:
-        shape = block_shape(h_in, h_out, planes, has_hopper_units(x.device))
-        launch(
-            blocks.flex_conv_blocks, (num_graphs, cdiv(h_out, shape["BO"])), *layer, *tables,
-            written=(out,), **constants, **shape,
-        )  # fmt: skip
+        work.append(start)
+    side_by_side(x.device, work)
     return out
 
 
@@ -184,25 +188,28 @@ def weight_grad(
     shares = cdiv(graphs.num_tiles, tiles_each)
     programs = shares + sum(min(PROGRAMS, many) for _, many, _ in graphs.larger)
     size = (programs, order * h_in + 1, h_out)
-    partial = x.new_empty(size, dtype=torch.float32)
+    sums = x.new_empty(size, dtype=torch.float32)
     constants = _constants(x, code, (order, h_in, h_out), graphs, dataset_x)
     constants["RELU"] = y is not None
-    if graphs.num_tiles:
-        launch(
-            fused.weight_grad_tiles, (shares, *blocks_of_dw), x, code, dy, y, partial,
-            *graphs.small, graphs.num_tiles, tiles_each,
-            written=(partial,), **constants, **shape,
-        )  # fmt: skip
-    first = shares
+    work, first = list[Callable[[], None]](), shares
     for planes, num_graphs, tables in graphs.larger:
-        shape = block_grad_shape(h_in, h_out, planes, has_hopper_units(x.device))
-        grid = (min(PROGRAMS, num_graphs), cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"]))
-        launch(
-            blocks.weight_grad_blocks, grid, x, code, dy, y, partial, *tables, first,
-            written=(partial,), **constants, **shape,
+        block = block_grad_shape(h_in, h_out, planes, has_hopper_units(x.device))
+        grid = (min(PROGRAMS, num_graphs), cdiv(h_out, block["BO"]), cdiv(h_in, block["BI"]))
+        start = partial(
+            launch, blocks.weight_grad_blocks, grid, x, code, dy, y, sums, *tables, first,
+            written=(sums,), **constants, **block,
         )  # fmt: skip
+        work.append(start)
         first += grid[0]
-    total = partial.sum(0)
+    if graphs.num_tiles:
+        start = partial(
+            launch, fused.weight_grad_tiles, (shares, *blocks_of_dw), x, code, dy, y, sums,
+            *graphs.small, graphs.num_tiles, tiles_each,
+            written=(sums,), **constants, **shape,
+        )  # fmt: skip
+        work.append(start)
+    side_by_side(x.device, work)
+    total = sums.sum(0)
     return total[:-1].view(order, h_in, h_out), total[-1]
 
 

@@ -8,6 +8,8 @@ products read X c times and write T (4 κ h_out), or read Z (4 κ h_in) and read
 κ products of full width would move the same.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from ..devices import has_hopper_units
 from ..reference import backward_hops_at_output_width
 from . import hops
 from .csr_layer import affine, column_chunks, hops_on_x
-from .launch import cdiv, hop_precision, launch
+from .launch import cdiv, hop_precision, launch, side_by_side
 from .layer import Graphs, column_block
 
 
@@ -142,15 +144,19 @@ def _launch(
     assert out is not None
     constants["NORMALIZE"] = graphs.scale is not None
     constants["PRECISION"] = hop_precision(out.device)
-    if graphs.num_tiles:
-        shape = tile_shape(width)
-        launch(
-            small, (graphs.num_tiles, cdiv(width, shape["BO"])), *operands, *graphs.small[:3],
-            order, written=(out,), **constants, **shape,
-        )  # fmt: skip
+    work = list[Callable[[], None]]()
     for planes, num_graphs, tables in graphs.larger:
         shape = block_shape(width, planes, has_hopper_units(out.device))
-        launch(
-            large, (num_graphs, cdiv(width, shape["BO"])), *operands, *tables, order,
+        start = partial(
+            launch, large, (num_graphs, cdiv(width, shape["BO"])), *operands, *tables, order,
             written=(out,), **constants, **shape,
         )  # fmt: skip
+        work.append(start)
+    if graphs.num_tiles:
+        shape = tile_shape(width)
+        start = partial(
+            launch, small, (graphs.num_tiles, cdiv(width, shape["BO"])), *operands,
+            *graphs.small[:3], order, written=(out,), **constants, **shape,
+        )  # fmt: skip
+        work.append(start)
+    side_by_side(out.device, work)
