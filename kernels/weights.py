@@ -5,6 +5,10 @@ arithmetic nor masks, and their addresses are a number each:
 
     W [κ, h_in, h_out] ─► [O, κ, I] blocks, each of PARTS [BO, BI]
 
+A part lies as NVIDIA's matrix units take it. They multiply 16 by 16 numbers at a time, of which
+each of a warp's 32 lanes holds 8: those lie side by side, lane after lane, so that a lane loads
+them at once into the registers that its product reads, and they pass through no shared memory.
+
 Bytes for O blocks of columns and I of inputs: reads 4 κ h_in h_out, writes 2 PARTS κ O BO I BI.
 """
 
@@ -23,7 +27,7 @@ from .tile import load_weight, split
 @triton.jit
 def split_weight(
     p_weight,  # [ORDER, H_IN, H_OUT]
-    p_parts,  # [O, ORDER, I, PARTS, BO, BI] bfloat16
+    p_parts,  # [O, ORDER, I, PARTS, BO · BI] bfloat16
     ORDER: tl.constexpr,
     H_IN: tl.constexpr,
     H_OUT: tl.constexpr,
@@ -35,21 +39,21 @@ def split_weight(
     b_w = load_weight(p_weight + k * H_IN * H_OUT, i_in, i_col, H_IN, H_OUT, BI, BO)
     parts = split(tl.trans(b_w), PARTS)
     i = (i_col * ORDER + k) * tl.num_programs(2) + i_in
+    row, col = tl.arange(0, BO)[:, None], tl.arange(0, BI)[None, :]
+    o = row // 16 * 256 + row % 8 * 32 + row // 8 % 2 * 2
+    o = o + (col // 16 * (16 * BO) + col // 2 % 4 * 8 + col // 8 % 2 * 4 + col % 2)
     for t in tl.static_range(PARTS):
-        tl.store(p_parts + (i * PARTS + t) * (BO * BI) + part_offsets(BI, BO), parts[t])
-
-
-@triton.jit
-def part_offsets(BI: tl.constexpr, BO: tl.constexpr):
-    return tl.arange(0, BO)[:, None] * BI + tl.arange(0, BI)[None, :]
+        tl.store(p_parts + (i * PARTS + t) * (BO * BI) + o, parts[t])
 
 
 @triton.jit
 def load_parts(p_parts, BI: tl.constexpr, BO: tl.constexpr, PARTS: tl.constexpr):
-    """A block's parts, the largest first."""
+    """A block's parts [BO, BI], the largest first."""
     parts = ()
     for t in tl.static_range(PARTS):
-        parts = parts + (tl.load(p_parts + t * (BO * BI) + part_offsets(BI, BO)),)
+        b = tl.load(p_parts + t * (BO * BI) + tl.arange(0, BO * BI))
+        b = tl.reshape(b, [BI // 16, BO // 16, 8, 4, 2, 2, 2])
+        parts = parts + (tl.reshape(tl.permute(b, [1, 5, 2, 0, 4, 3, 6]), [BO, BI]),)
     return parts
 
 

@@ -6,34 +6,44 @@ import torch
 from grant_fast.kernels import layer, weights
 
 
+def laid_out(out, order, h_in, h_out, shape, parts):
+    """[parts, order, inputs, columns] of what `in_parts` gave."""
+    columns, _, inputs = weights.blocks(order, h_in, h_out, shape)
+    bo, bi = shape["BO"], shape["BI"]
+    # An entry of a lane: 8 rows further, 8 columns further, one column further.
+    lanes = out.view(columns, order, inputs, parts, bi // 16, bo // 16, 8, 4, 2, 2, 2).double()
+    #         part order inputs:         8  4  1   columns:     8  1
+    lanes = lanes.permute(3, 1, 2, 4, 8, 7, 10, 0, 5, 9, 6)
+    return lanes.reshape(parts, order, inputs * bi, columns * bo)
+
+
 @pytest.mark.parametrize(("h_in", "h_out"), [(1, 1), (16, 32), (27, 18), (33, 64)])
 @pytest.mark.parametrize("order", [2, 5])
 def test_weights_in_parts_are_the_weights(order, h_in, h_out):
     weight, shape = torch.randn(order, h_in, h_out), layer.columns_shape(h_in, h_out)
     out = weights.in_parts(weight, shape, 3)
-    columns, _, inputs = blocks = weights.blocks(order, h_in, h_out, shape)
-    parts = out.view(*blocks, 3, shape["BO"], shape["BI"]).double()
-    whole = parts.sum(3).permute(1, 2, 4, 0, 3)
-    whole = whole.reshape(order, inputs * shape["BI"], columns * shape["BO"])
-    assert torch.equal(whole[:, :h_in, :h_out].float(), weight)
-    assert whole[:, h_in:].eq(0).all() and whole[:, :, h_out:].eq(0).all()
-    assert (parts[:, :, :, 0].abs() >= parts[:, :, :, 1].abs()).all()
+    parts = laid_out(out, order, h_in, h_out, shape, 3)
+    assert torch.equal(parts.sum(0)[:, :h_in, :h_out].float(), weight)
+    assert parts[:, :, h_in:].eq(0).all() and parts[:, :, :, h_out:].eq(0).all()
+    assert (parts[0].abs() >= parts[1].abs()).all() and (parts[1].abs() >= parts[2].abs()).all()
 
 
 @pytest.mark.parametrize(("dtype", "parts"), [(torch.bfloat16, 1), (torch.float16, 2)])
 def test_so_are_those_of_half_precision(dtype, parts):
     weight, shape = torch.randn(2, 9, 12).to(dtype), layer.columns_shape(9, 12)
     out = weights.in_parts(weight, shape, parts)
-    whole = out.view(2, parts, 16, 16).double().sum(1).transpose(1, 2)
+    whole = laid_out(out, 2, 9, 12, shape, parts).sum(0)
     assert torch.equal(whole[:, :9, :12], weight.double())
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, interpreting
 def test_what_is_not_finite_makes_nan_of_a_weight():
     weight = torch.tensor([[[float("inf"), float("nan"), 3e38, 1e-30]]])
-    out = weights.in_parts(weight, {"BI": 16, "BO": 16}, 3).view(3, 16, 16)[:, :4, 0].double()
-    assert out.sum(0)[:2].isnan().all()
-    assert torch.equal(out.sum(0)[2:].float(), weight[0, 0, 2:])
+    shape = layer.columns_shape(1, 4)
+    out = weights.in_parts(weight, shape, 3)
+    whole = laid_out(out, 1, 1, 4, shape, 3).sum(0)[0, 0]
+    assert whole[:2].isnan().all()
+    assert torch.equal(whole[2:4].float(), weight[0, 0, 2:])
 
 
 def test_those_of_a_place_go_there():
