@@ -299,9 +299,10 @@ def _readouts() -> Iterator[Configuration]:
 
 
 def _kinds() -> Iterator[Configuration]:
-    for width, dtype in _ROWS:
-        constants = {"WIDTH": width} | kinds.sum_shape(width)
-        yield Configuration(f"{width} {dtype}", constants, dtype, (width, dtype) == (9, "fp32"))
+    for (width, dtype), many in product(_ROWS, (64, 65)):
+        constants = {"WIDTH": width} | kinds.sum_shape(width, many)
+        words = f"{width} {dtype}, {constants['KINDS']} kinds"
+        yield Configuration(words, constants, dtype, (width, dtype) == (9, "fp32"))
 
 
 #: Widths of a batch that is normalised: of one block of columns, full or not, and of several.

@@ -31,6 +31,16 @@ MOST = 1024
 LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 
+@triton.jit
+def some_rows(
+    p_dx, p_kind, o_kind, o_row, num_rows, num_kinds, i_col, WIDTH: tl.constexpr, BO: tl.constexpr
+):  # fmt: skip
+    """These rows of dX, and of all kinds and rows 1 where a row is of a kind, else 0."""
+    b_kind = tl.load(p_kind + o_row, mask=o_row < num_rows, other=num_kinds)
+    b_dx = load_block(p_dx, o_row, b_kind < num_kinds, i_col, WIDTH, BO)
+    return b_dx, (o_kind[:, None] == b_kind[None, :]).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_kinds", "rows_each"])
 def sum_by_kind(
     p_dx,  # [num_rows, WIDTH]
@@ -49,26 +59,32 @@ def sum_by_kind(
     o_kind = tl.program_id(0) * KINDS + tl.arange(0, KINDS)
     o_row = i_share * rows_each + tl.arange(0, ROWS)
     b_sum = tl.zeros([KINDS, BO], tl.float32)
-    for _ in range(0, rows_each, ROWS):
-        m_row = o_row < num_rows
-        b_kind = tl.load(p_kind + o_row, mask=m_row, other=num_kinds)
-        b_dx = load_block(p_dx, o_row, b_kind < num_kinds, i_col, WIDTH, BO)
-        b_is = (o_kind[:, None] == b_kind[None, :]).to(tl.float32)
-        b_bad = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
+    b_bad = tl.zeros([ROWS, BO], tl.int32)
+    for i in range(0, rows_each, ROWS):
+        b_dx, b_is = some_rows(
+            p_dx, p_kind, o_kind, o_row + i, num_rows, num_kinds, i_col, WIDTH, BO
+        )
+        b_here = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
+        b_bad |= b_here.to(tl.int32)
         if PRECISION != "ieee":
             b_is = b_is.to(tl.bfloat16)
-        b_sum = add_sources(b_sum, b_is, sources(tl.where(b_bad, 0, b_dx), PRECISION), False)
-        if tl.max(b_bad.to(tl.int32)) > 0:  # rare; times 0 it would be NaN for all kinds
-            b_reached = tl.dot(b_is, b_bad.to(b_is.dtype), input_precision="ieee")
+        b_sum = add_sources(b_sum, b_is, sources(tl.where(b_here, 0, b_dx), PRECISION), False)
+    if tl.max(b_bad) > 0:  # rare; times 0 it would be NaN for all kinds
+        for i in range(0, rows_each, ROWS):
+            b_dx, b_is = some_rows(
+                p_dx, p_kind, o_kind, o_row + i, num_rows, num_kinds, i_col, WIDTH, BO
+            )
+            b_here = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
+            b_reached = tl.dot(b_is, b_here.to(tl.float32), input_precision="ieee")
             b_sum = tl.where(b_reached > 0, float("nan"), b_sum)
-        o_row += ROWS
     p_partial += i_share * num_kinds.to(tl.int64) * WIDTH
     store_block(p_partial, b_sum, o_kind, o_kind < num_kinds, i_col, WIDTH, BO)
 
 
-def sum_shape(width: int) -> dict[str, int]:
-    """Matrix units take 64 kinds at a time on Hopper, 16 a warp elsewhere."""
-    return {"BO": column_block(width), "ROWS": 32, "KINDS": 64}
+def sum_shape(width: int, num_kinds: int) -> dict[str, int]:
+    """Matrix units take 64 kinds at a time on Hopper, 16 a warp elsewhere. Of twice as many, dX is
+    read and split half as often."""
+    return {"BO": column_block(width), "ROWS": 32, "KINDS": 64 if num_kinds <= 64 else 128}
 
 
 def sums(dx: Tensor, kind: Tensor, num_kinds: int) -> Tensor:
@@ -84,7 +100,7 @@ def sums(dx: Tensor, kind: Tensor, num_kinds: int) -> Tensor:
     if num_kinds > MOST:
         # The kind that counts nowhere is out of range for `padding_idx`: a row more, and cut off.
         return torch.ops.aten.embedding_dense_backward(dx, kind, num_kinds + 1, -1, False)[:-1]
-    (rows, width), shape = dx.shape, sum_shape(dx.shape[1])
+    (rows, width), shape = dx.shape, sum_shape(dx.shape[1], num_kinds)
     if not (rows and width and num_kinds):
         return dx.new_zeros(num_kinds, width)
     others = cdiv(num_kinds, shape["KINDS"]), cdiv(width, shape["BO"])

@@ -173,6 +173,7 @@ def test_every_way_changes_what_is_there(way):
         "layer.tile_grad_shape": (27, 18, 3),
         "layer.block_shape": (27, 18, 2, True),
         "layer.block_grad_shape": (27, 18, 2, True),
+        "kinds.sum_shape": (9, 374),
         "wide.tile_shape": (27,),
         "wide.block_shape": (27, 2, True),
     }.get(place, (64,) * (2 if module == "tail" else 1))

@@ -122,8 +122,8 @@ def test_the_readout_reads_x_once_and_its_gradient_writes_dx_once(order, traffic
 
 
 @pytest.mark.parametrize(("width", "num_kinds"), [(9, 20), (70, 130)])
-def test_the_gradient_by_kind_reads_each_row_once_for_64_kinds(width, num_kinds, traffic):
-    n, shape = 300, kinds.sum_shape(width)
+def test_the_gradient_by_kind_reads_each_row_once_for_128_kinds(width, num_kinds, traffic):
+    n, shape = 300, kinds.sum_shape(width, num_kinds)
     dx, kind = torch.randn(n, width), torch.randint(num_kinds, (n,), dtype=torch.int32)
     columns, blocks = column_blocks(width, shape["BO"]), column_blocks(num_kinds, shape["KINDS"])
     shares = column_blocks(n, shape["ROWS"])  # so few rows that a share is a block

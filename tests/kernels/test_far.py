@@ -111,7 +111,7 @@ def test_rows_and_shares_of_a_gradient_by_kind(untouched, at):
     dx[FAR:], where = near, untouched(torch.int32, FAR + 32)
     where[FAR:] = kind
     at(1, first)
-    sizes, shape = (FAR + 32, 5, 32), kinds.sum_shape(64)
+    sizes, shape = (FAR + 32, 5, 32), kinds.sum_shape(64, 5)
     kinds.launch(
         kinds.sum_by_kind, (1, 1, 2), dx, where, partial, *sizes,
         written=(partial,), WIDTH=64, PRECISION="ieee", **shape,
