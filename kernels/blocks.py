@@ -14,21 +14,22 @@ spread from its bits when a hop comes to it, and forgotten:
 The formulas, dX as the same kernel with Aᵀ and W_kᵀ, and the fixed order of the weights' gradient
 are those of `fused.py`. Here a block of rows is as high as Hopper's matrix units want it, and lies
 as it is: 4 warps share each product, and a hop's state passes from one to the other through shared
-memory. X, which registers cannot hold besides, is read again for each order; so are the κ sums of
-the weights' gradient, which a program keeps where it writes them.
+memory. X of more than one plane, which registers cannot hold besides, is read again for each order;
+so are the κ sums of the weights' gradient, which a program keeps where it writes them.
 
 Bytes a node in float32: device memory serves what must move in `fused.py`, with 8 PLANES of bits
 instead of 8, and W once. The caches serve the rest of what is loaded and stored. For O and I blocks
-of columns as there (of dX, O = ⌈h_in/BO⌉), and H = κ-1 hops:
+of columns as there (of dX, O = ⌈h_in/BO⌉), H = κ-1 hops, and K = 1, J = 1 of one plane, else K = κ,
+and J = 2 where there are hops:
 
                    forward             dX (ReLU)           dW, db (ReLU)
-    X, dY and Y    4 h_in κ O          8 h_out κ O         4 h_in κ O + 16 h_out I
+    X, dY and Y    4 h_in K O          8 h_out K O         4 h_in K O + 8 h_out J I
     Y, dX          4 h_out             4 h_in
     bits           8 PLANES H O        8 PLANES H O        8 PLANES H I O
     scale          8 H O               8 H O               8 H I O
 
-and for each graph W, 4 κ h_in h_out (dW: its sums, twice that), and 32 of tables for each block of
-columns. A layer of order 1 reads dY and Y for its dW half as often.
+and for each graph W as in `fused.py` (dW: its sums, 8 κ h_in h_out), and 32 of tables for each
+block of columns.
 """
 
 # mypy: ignore-errors
@@ -36,8 +37,9 @@ import triton
 import triton.language as tl
 
 from .tile import (
+    add_factors,
     add_sources,
-    add_split_product,
+    factor,
     finish,
     has_nan,
     load_block,
@@ -48,6 +50,7 @@ from .tile import (
     store_bias_sum,
     store_block,
 )
+from .weights import load_parts
 
 #: Rows of a block, one for each bit of a word.
 ROWS = tl.constexpr(64)
@@ -230,7 +233,7 @@ def input_block(
 
 @triton.jit
 def convolve(
-    p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+    p_x, p_code, p_mask, p_weight, p_parts, p_bits, p_scale, num_nodes, node, size, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
     BI: tl.constexpr, BO: tl.constexpr, PLANES: tl.constexpr,
     NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr, CODED: tl.constexpr, RELU_IN: tl.constexpr,
@@ -238,9 +241,19 @@ def convolve(
 ):  # fmt: skip
     """Σ_k Â^k X W_k of one graph, in blocks.
 
-    What is not finite makes NaN of a column of the whole graph.
+    W is taken as in `fused.horner`. What is not finite makes NaN of a column of the whole graph.
     """
+    WHOLE: tl.constexpr = PARTS == 0 or PRECISION == "ieee"
+    INPUTS: tl.constexpr = (H_IN + BI - 1) // BI
     p_weight += (ORDER - 1) * H_IN * H_OUT
+    if not WHOLE:
+        PART: tl.constexpr = PARTS * BI * BO
+        p_parts += (i_col * ORDER + ORDER - 1) * INPUTS * PART
+    x = ()  # of one plane, X is kept
+    if PLANES == 1:
+        for c in tl.static_range(INPUTS):
+            b_x = input_block(p_x, p_code, p_mask, node, size, 0, c, H_IN, BI, CODED, RELU_IN)
+            x = x + (factor(b_x, PARTS, PRECISION),)
     b_y = zeros(PLANES, BO)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
@@ -248,15 +261,27 @@ def convolve(
                 b_y, p_bits, p_scale, num_nodes, node, size,
                 PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
             )  # fmt: skip
-        for c in tl.static_range((H_IN + BI - 1) // BI):
-            b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
+        for c in tl.static_range(INPUTS):
+            if WHOLE:
+                w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
+            else:
+                w = load_parts(p_parts + c * PART, BI, BO, PARTS)
             b_next = ()
             for j in tl.static_range(PLANES):
                 tl.debug_barrier()  # else the compiler mixes the blocks: registers spill
-                b_x = input_block(p_x, p_code, p_mask, node, size, j, c, H_IN, BI, CODED, RELU_IN)
-                b_next = b_next + (add_split_product(b_y[j], b_x, b_w, PARTS, PARTS, PRECISION),)
+                if PLANES == 1:
+                    x_j = x[c]
+                else:
+                    b_x = input_block(
+                        p_x, p_code, p_mask, node, size, j, c, H_IN, BI, CODED, RELU_IN
+                    )
+                    x_j = factor(b_x, PARTS, PRECISION)
+                b_next = b_next + (add_factors(b_y[j], x_j, w, PARTS, PARTS, PRECISION),)
             b_y = b_next
-        p_weight -= H_IN * H_OUT
+        if WHOLE:
+            p_weight -= H_IN * H_OUT
+        else:
+            p_parts -= INPUTS * PART
     return b_y
 
 
@@ -292,6 +317,7 @@ def flex_conv_blocks(
     p_code,
     p_mask,
     p_weight,
+    p_parts,
     p_bias,
     p_y,
     p_ptr,
@@ -323,7 +349,7 @@ def flex_conv_blocks(
         if RELU_IN:
             p_mask += row * H_IN
         b_y = convolve(
-            p_x, p_code, p_mask, p_weight, p_bits, p_scale, num_nodes, node, size, i_col,
+            p_x, p_code, p_mask, p_weight, p_parts, p_bits, p_scale, num_nodes, node, size, i_col,
             ORDER, H_IN, H_OUT, BI, BO, PLANES, NORMALIZE, TRANSPOSE, CODED, RELU_IN,
             PARTS, PRECISION,
         )  # fmt: skip
@@ -341,16 +367,30 @@ def flex_conv_blocks(
 
 
 @triton.jit
-def add_weight_grad(
-    b_sum, p_x, p_code, b_g, node, size, i_in, j: tl.constexpr,
+def input_factor(
+    p_x, p_code, node, size, i_in, j: tl.constexpr,
     H_IN: tl.constexpr, BI: tl.constexpr, CODED: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A block of dW_k, and what block j of (Âᵀ)^k dY adds to it."""
-    tl.debug_barrier()  # else the compiler mixes the blocks: registers spill
+    """Block j of Xᵀ, a `factor`."""
     p, o, m = input_rows(p_x, p_code, node, size, j, H_IN, CODED)
-    b_x = tl.trans(load_block(p, o, m, i_in, H_IN, BI))
-    return add_split_product(b_sum, b_x, b_g, PARTS, 3, PRECISION)
+    return factor(tl.trans(load_block(p, o, m, i_in, H_IN, BI)), PARTS, PRECISION)
+
+
+@triton.jit
+def add_weight_grad(
+    b_sum, x, p_x, p_code, b_g, node, size, i_in, j: tl.constexpr,
+    H_IN: tl.constexpr, BI: tl.constexpr, PLANES: tl.constexpr, CODED: tl.constexpr,
+    PARTS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A block of dW_k, and what block j of (Âᵀ)^k dY adds to it.
+
+    x: the `input_factor` of one plane; of more, which registers cannot hold, it is made here.
+    """
+    tl.debug_barrier()  # else the compiler mixes the blocks: registers spill
+    if PLANES > 1:
+        x = input_factor(p_x, p_code, node, size, i_in, j, H_IN, BI, CODED, PARTS, PRECISION)
+    return add_factors(b_sum, x, factor(b_g, 3, PRECISION), PARTS, 3, PRECISION)
 
 
 @triton.jit
@@ -415,19 +455,27 @@ def weight_grad_blocks(
         node, size, row = load_graph(p_ptr, p_graph, i_graph, num_graphs)
         p_input = graph_input(p_x, node, row, H_IN, DATASET_X, CODED)
         b_sum = tl.zeros([BI, BO], tl.float32)
+        b_g, x = (), ()
+        if PLANES == 1:
+            x = input_factor(
+                p_input, p_code, node, size, i_in, 0, H_IN, BI, CODED, PARTS, PRECISION
+            )
         for j in tl.static_range(PLANES):
             tl.debug_barrier()
             b = output_grad(p_dy, p_y, row, size, i_col, j, RELU, H_OUT, BO)
             b_db += tl.sum(b, 0)
             b_sum = add_weight_grad(
-                b_sum, p_input, p_code, b, node, size, i_in, j, H_IN, BI, CODED, PARTS, PRECISION
-            )
+                b_sum, x, p_input, p_code, b, node, size, i_in, j,
+                H_IN, BI, PLANES, CODED, PARTS, PRECISION,
+            )  # fmt: skip
+            b_g = b_g + (b,)
         add_to(p_partial, b_sum, i_in, i_col, m_more, H_IN, H_OUT, BI, BO)
         if ORDER > 1:
-            tl.debug_barrier()  # read anew, as a hop takes it: both at once spill
-            b_g = ()
-            for j in tl.static_range(PLANES):
-                b_g = b_g + (output_grad(p_dy, p_y, row, size, i_col, j, RELU, H_OUT, BO),)
+            if PLANES > 1:  # read anew, as a hop takes it: both at once spill
+                tl.debug_barrier()
+                b_g = ()
+                for j in tl.static_range(PLANES):
+                    b_g = b_g + (output_grad(p_dy, p_y, row, size, i_col, j, RELU, H_OUT, BO),)
             p_sum = p_partial
             for _ in range(1, ORDER):
                 b_g = hop(
@@ -438,8 +486,8 @@ def weight_grad_blocks(
                 b_sum = tl.zeros([BI, BO], tl.float32)
                 for j in tl.static_range(PLANES):
                     b_sum = add_weight_grad(
-                        b_sum, p_input, p_code, b_g[j], node, size, i_in, j,
-                        H_IN, BI, CODED, PARTS, PRECISION,
+                        b_sum, x, p_input, p_code, b_g[j], node, size, i_in, j,
+                        H_IN, BI, PLANES, CODED, PARTS, PRECISION,
                     )  # fmt: skip
                 add_to(p_sum, b_sum, i_in, i_col, m_more, H_IN, H_OUT, BI, BO)
     store_bias_sum(p_partial + ORDER * H_IN * H_OUT, b_db, i_in, i_col, H_OUT, BO)

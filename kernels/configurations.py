@@ -367,11 +367,11 @@ def _tails() -> Iterator[Configuration]:
 
 def _splits() -> Iterator[Configuration]:
     sizes = ((9, 27, "fp32"), (27, 18, "fp32"), (27, 9, "bf16"), (32, 64, "fp16"))
-    for h_in, h_out, dtype in sizes:
+    for (h_in, h_out, dtype), lanes in product(sizes, (True, False)):
         parts = Layer(3, h_in, h_out, dtype).parts
         constants = {"ORDER": 3, "H_IN": h_in, "H_OUT": h_out, "PARTS": parts}
-        constants |= layer.columns_shape(h_in, h_out)
-        words = f"κ=3 {h_in}→{h_out} {dtype}"
+        constants |= {"LANES": lanes} | layer.columns_shape(h_in, h_out)
+        words = f"κ=3 {h_in}→{h_out} {dtype}{' by lanes' if lanes else ''}"
         yield Configuration(words, constants, dtype, (h_in, dtype) == (27, "fp32"))
 
 
@@ -455,8 +455,8 @@ KERNELS = {
         Kernel(
             blocks.flex_conv_blocks,
             _OF_LAYERS["flex_conv_blocks"],
-            _GRAPHS,
-            optional=_LAYER | _SCALE,
+            _GRAPHS | _PARTS,
+            optional=_LAYER | _SPLIT | _SCALE,
         ),
         Kernel(
             blocks.weight_grad_blocks,

@@ -48,9 +48,9 @@ import triton
 import triton.language as tl
 
 from .tile import (
-    add_product,
+    add_factors,
     add_sources,
-    add_split_product,
+    factor,
     finish,
     has_nan,
     load_block,
@@ -58,12 +58,11 @@ from .tile import (
     load_weight,
     no_sums,
     sources,
-    split,
     spread_bits,
     store_block,
     store_sums,
 )
-from .weights import load_parts
+from .weights import load_lanes
 
 
 @triton.jit
@@ -123,15 +122,6 @@ def careful_hop(
 
 
 @triton.jit
-def split_all(b_x, BLOCKS: tl.constexpr, PARTS: tl.constexpr):
-    """`split` of each of some blocks."""
-    parts = ()
-    for c in tl.static_range(BLOCKS):
-        parts = parts + (split(b_x[c], PARTS),)
-    return parts
-
-
-@triton.jit
 def horner(
     b_x, b_a, b_scale, p_weight, p_parts, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
@@ -141,29 +131,28 @@ def horner(
     """Block i_col of Σ_k Â^k X W_k of one tile, on its side: [BO, ROWS].
 
     b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `split`), whose W is in
-    p_parts (`weights.py`). 0 parts: as of `add_split_product`. What is not finite makes NaN of a
+    p_parts (`weights.py`). 0 parts: see `factor`. What is not finite makes NaN of a
     column of the whole tile.
     """
     WHOLE: tl.constexpr = PARTS == 0 or PRECISION == "ieee"
-    LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
     INPUTS: tl.constexpr = (H_IN + BI - 1) // BI
-    PART: tl.constexpr = PARTS * BI * BO
     p_weight += (ORDER - 1) * H_IN * H_OUT
-    x = b_x
     if not WHOLE:
-        x = split_all(b_x, INPUTS, PARTS)
+        PART: tl.constexpr = PARTS * BI * BO
         p_parts += (i_col * ORDER + ORDER - 1) * INPUTS * PART
+    x = ()
+    for c in tl.static_range(INPUTS):
+        x = x + (factor(b_x[c], PARTS, PRECISION),)
     b_y = tl.zeros([BO, ROWS], tl.float32)
     for i in range(ORDER):  # not unrolled: the code would be ORDER times as long
         if i > 0:
             b_y = hop(b_y, b_a, b_scale, NORMALIZE, PRECISION)
         for c in tl.static_range(INPUTS):
             if WHOLE:
-                b_w = tl.trans(load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO))
-                b_y = tl.dot(b_w, x[c], b_y, input_precision=PRECISION)
+                w = tl.trans(load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO))
             else:
-                w = load_parts(p_parts + c * PART, BI, BO, PARTS)
-                b_y = add_product(b_y, w, x[c], PARTS, PARTS, LIMIT)
+                w = load_lanes(p_parts + c * PART, BI, BO, PARTS)
+            b_y = add_factors(b_y, w, x[c], PARTS, PARTS, PRECISION)
         if WHOLE:
             p_weight -= H_IN * H_OUT
         else:
@@ -277,7 +266,7 @@ def weight_grad_tiles(
             p_word, p_scale, p_row, i_tile, ROWS, NORMALIZE, True, PRECISION
         )
         o_x = tile_input(p_code, p_node, o_row, m_row, i_tile, ROWS, DATASET_X, CODED)
-        b_x = load_block(p_x, o_x, m_row, i_in, H_IN, BI)
+        x = factor(load_block(p_x, o_x, m_row, i_in, H_IN, BI), PARTS, PRECISION)
         b_g = load_gradient(p_dy, p_y, o_row, m_row, i_col, RELU, H_OUT, BO)
         b_db += tl.sum(b_g, 0)
         b_g = tl.trans(b_g)
@@ -288,7 +277,7 @@ def weight_grad_tiles(
             # NVIDIA's matrix units cut what they add up: a sum of many tiles would lose a little
             # with each of them, always towards zero. So one tile is theirs, the sum is not.
             b_tile = tl.zeros([BO, BI], tl.float32)
-            b_tile = add_split_product(b_tile, b_g, b_x, 3, PARTS, PRECISION)
+            b_tile = add_factors(b_tile, factor(b_g, 3, PRECISION), x, 3, PARTS, PRECISION)
             b_next = b_next + (b_dw[k] + b_tile,)
             if k < ORDER - 1:
                 tl.debug_barrier()  # else the compiler mixes the orders: registers spill

@@ -78,6 +78,8 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
         if h_in > 32 and h_in % 4:  # rows that do not begin at 16 bytes need an address each
             return 255
         return 128 if constants["ORDER"] > 1 else None
+    if kernel == "flex_conv_blocks":
+        return 128 if not hopper and constants["PLANES"] == 1 else None
     if kernel in ("horner_blocks", "powers_blocks"):
         return None if hopper else 255
     return REGISTERS.get(kernel)

@@ -6,7 +6,7 @@ nodes or edges: a new batch compiles nothing.
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -145,20 +145,27 @@ def _convolve(
     constants |= {"BIAS": bias is not None, "RELU": relu}
     if len(weight) == 1:  # no hop mixes rows: what is not finite stays where it is, but in parts
         constants["PARTS"] = 0
-    work = list[Callable[[], None]]()
+    work, count = list[Callable[[], None]](), constants["PARTS"]
+
+    @cache
+    def in_parts(bi: int, bo: int, lanes: bool) -> Tensor | None:
+        sizes = {"BI": bi, "BO": bo}
+        return weights.in_parts(weight, sizes, count, lanes=lanes) if count else None
+
     for planes, num_graphs, tables in graphs.larger:
         shape = block_shape(h_in, h_out, planes, has_hopper_units(x.device))
         start = partial(
-            launch, blocks.flex_conv_blocks, (num_graphs, cdiv(h_out, shape["BO"])), *layer,
-            *tables, written=(out,), **constants, **shape,
+            launch, blocks.flex_conv_blocks, (num_graphs, cdiv(h_out, shape["BO"])),
+            x, code, mask, weight, in_parts(shape["BI"], shape["BO"], False), bias, out, *tables,
+            written=(out,), **constants, **shape,
         )  # fmt: skip
         work.append(start)
     if graphs.num_tiles:
-        shape, count = tile_shape(h_in, h_out), constants["PARTS"]
-        in_parts = weights.in_parts(weight, shape, count) if count else None
+        shape = tile_shape(h_in, h_out)
         start = partial(
             launch, fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])),
-            x, code, mask, weight, in_parts, bias, out, *graphs.small,
+            x, code, mask, weight, in_parts(shape["BI"], shape["BO"], True), bias, out,
+            *graphs.small,
             written=(out,), **constants, **shape,
         )  # fmt: skip
         work.append(start)

@@ -177,20 +177,26 @@ def add_product(b_sum, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PAR
 
 
 @triton.jit
-def add_split_product(
-    b_sum, b_left, b_right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr
-):
-    """b_sum + the product of two matrices of numbers of so many parts (see `split`).
+def factor(b, PARTS: tl.constexpr, PRECISION: tl.constexpr):
+    """A block of numbers of so many parts (see `split`) as `add_factors` takes it: in parts, or
+    whole (0 parts: of numbers that need not be finite, of which a split would make NaN)."""
+    LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
+    COUNT: tl.constexpr = PARTS if PARTS < LIMIT else LIMIT
+    return b if PARTS == 0 or PRECISION == "ieee" else split(b, COUNT)
 
-    0 parts: of numbers that need not be finite, of which a split would make NaN.
-    """
+
+@triton.jit
+def add_factors(
+    b_sum, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, PRECISION: tl.constexpr
+):
+    """b_sum + the product of two blocks, each a `factor` of so many parts."""
     LIMIT: tl.constexpr = 3 if PRECISION == "tf32x3" else 2
     L: tl.constexpr = LEFT if LEFT < LIMIT else LIMIT
     R: tl.constexpr = RIGHT if RIGHT < LIMIT else LIMIT
-    if PRECISION == "ieee" or LEFT == 0:
-        b_sum = tl.dot(b_left, b_right, b_sum, input_precision=PRECISION)
+    if LEFT == 0 or PRECISION == "ieee":
+        b_sum = tl.dot(left, right, b_sum, input_precision=PRECISION)
     else:
-        b_sum = add_product(b_sum, split(b_left, L), split(b_right, R), L, R, LIMIT)
+        b_sum = add_product(b_sum, left, right, L, R, LIMIT)
     return b_sum
 
 

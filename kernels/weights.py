@@ -34,21 +34,35 @@ def split_weight(
     BI: tl.constexpr,
     BO: tl.constexpr,
     PARTS: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     i_col, k, i_in = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     b_w = load_weight(p_weight + k * H_IN * H_OUT, i_in, i_col, H_IN, H_OUT, BI, BO)
-    parts = split(tl.trans(b_w), PARTS)
+    parts = split(b_w, PARTS)
     i = (i_col * ORDER + k) * tl.num_programs(2) + i_in
-    row, col = tl.arange(0, BO)[:, None], tl.arange(0, BI)[None, :]
-    o = row // 16 * 256 + row % 8 * 32 + row // 8 % 2 * 2
-    o = o + (col // 16 * (16 * BO) + col // 2 % 4 * 8 + col // 8 % 2 * 4 + col % 2)
+    o_in, o_out = tl.arange(0, BI)[:, None], tl.arange(0, BO)[None, :]
+    if LANES:
+        o = o_out // 16 * 256 + o_out % 8 * 32 + o_out // 8 % 2 * 2
+        o = o + (o_in // 16 * (16 * BO) + o_in // 2 % 4 * 8 + o_in // 8 % 2 * 4 + o_in % 2)
+    else:
+        o = o_in * BO + o_out
     for t in tl.static_range(PARTS):
         tl.store(p_parts + (i * PARTS + t) * (BO * BI) + o, parts[t])
 
 
 @triton.jit
 def load_parts(p_parts, BI: tl.constexpr, BO: tl.constexpr, PARTS: tl.constexpr):
-    """A block's parts [BO, BI], the largest first."""
+    """A block's parts [BI, BO], the largest first."""
+    parts = ()
+    for t in tl.static_range(PARTS):
+        o = tl.arange(0, BI)[:, None] * BO + tl.arange(0, BO)[None, :]
+        parts = parts + (tl.load(p_parts + t * (BO * BI) + o),)
+    return parts
+
+
+@triton.jit
+def load_lanes(p_parts, BI: tl.constexpr, BO: tl.constexpr, PARTS: tl.constexpr):
+    """A block's parts on their sides, [BO, BI], of those that lie by LANES."""
     parts = ()
     for t in tl.static_range(PARTS):
         b = tl.load(p_parts + t * (BO * BI) + tl.arange(0, BO * BI))
@@ -68,16 +82,25 @@ def size(order: int, h_in: int, h_out: int, shape: dict[str, int], parts: int) -
 
 
 def in_parts(
-    weight: Tensor, shape: dict[str, int], parts: int, out: Tensor | None = None
+    weight: Tensor,
+    shape: dict[str, int],
+    parts: int,
+    out: Tensor | None = None,
+    *,
+    lanes: bool = True,
 ) -> Tensor:
     """W [κ, h_in, h_out], contiguous, in `parts` parts of blocks BI by BO: flat bfloat16, or `out`,
-    which is of that `size`."""
+    which is of that `size`.
+
+    Args:
+        lanes: they lie by lanes, else by rows.
+    """
     sizes = tuple(weight.shape)
     if out is None:
         out = weight.new_empty(size(*sizes, shape, parts), dtype=torch.bfloat16)
     constants = dict(zip(("ORDER", "H_IN", "H_OUT"), sizes, strict=True))
     launch(
         split_weight, blocks(*sizes, shape), weight, out,
-        written=(out,), PARTS=parts, BI=shape["BI"], BO=shape["BO"], **constants,
+        written=(out,), PARTS=parts, LANES=lanes, BI=shape["BI"], BO=shape["BO"], **constants,
     )  # fmt: skip
     return out
