@@ -130,9 +130,9 @@ def horner(
 ):  # fmt: skip
     """Block i_col of Σ_k Â^k X W_k of one tile, on its side: [BO, ROWS].
 
-    b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `split`), whose W is in
-    p_parts (`weights.py`). 0 parts: see `factor`. What is not finite makes NaN of a
-    column of the whole tile.
+    b_x: the blocks of X, [BI, ROWS] each, of numbers of so many PARTS (see `factor`). Their W is
+    in p_parts (`weights.py`), that of 0 parts in p_weight. What is not finite makes NaN of a column
+    of the whole tile.
     """
     WHOLE: tl.constexpr = PARTS == 0 or PRECISION == "ieee"
     INPUTS: tl.constexpr = (H_IN + BI - 1) // BI

@@ -33,12 +33,15 @@ LARGEST = tl.constexpr(torch.finfo(torch.float32).max)
 
 @triton.jit
 def some_rows(
-    p_dx, p_kind, o_kind, o_row, num_rows, num_kinds, i_col, WIDTH: tl.constexpr, BO: tl.constexpr
+    p_dx, p_kind, o_kind, o_row, num_rows, num_kinds, i_col,
+    WIDTH: tl.constexpr, BO: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """These rows of dX, and of all kinds and rows 1 where a row is of a kind, else 0."""
+    """These rows of dX, where they are not finite, and 1 where a row is of a kind, else 0."""
     b_kind = tl.load(p_kind + o_row, mask=o_row < num_rows, other=num_kinds)
     b_dx = load_block(p_dx, o_row, b_kind < num_kinds, i_col, WIDTH, BO)
-    return b_dx, (o_kind[:, None] == b_kind[None, :]).to(tl.float32)
+    b_bad = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
+    b_is = o_kind[:, None] == b_kind[None, :]
+    return b_dx, b_bad, b_is.to(tl.float32 if PRECISION == "ieee" else tl.bfloat16)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_kinds", "rows_each"])
@@ -59,23 +62,19 @@ def sum_by_kind(
     o_kind = tl.program_id(0) * KINDS + tl.arange(0, KINDS)
     o_row = i_share * rows_each + tl.arange(0, ROWS)
     b_sum = tl.zeros([KINDS, BO], tl.float32)
-    b_bad = tl.zeros([ROWS, BO], tl.int32)
+    b_any = tl.zeros([ROWS, BO], tl.int32)
     for i in range(0, rows_each, ROWS):
-        b_dx, b_is = some_rows(
-            p_dx, p_kind, o_kind, o_row + i, num_rows, num_kinds, i_col, WIDTH, BO
+        b_dx, b_bad, b_is = some_rows(
+            p_dx, p_kind, o_kind, o_row + i, num_rows, num_kinds, i_col, WIDTH, BO, PRECISION
         )
-        b_here = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
-        b_bad |= b_here.to(tl.int32)
-        if PRECISION != "ieee":
-            b_is = b_is.to(tl.bfloat16)
-        b_sum = add_sources(b_sum, b_is, sources(tl.where(b_here, 0, b_dx), PRECISION), False)
-    if tl.max(b_bad) > 0:  # rare; times 0 it would be NaN for all kinds
+        b_any |= b_bad.to(tl.int32)
+        b_sum = add_sources(b_sum, b_is, sources(tl.where(b_bad, 0, b_dx), PRECISION), False)
+    if tl.max(b_any) > 0:  # rare; times 0 it would be NaN for all kinds
         for i in range(0, rows_each, ROWS):
-            b_dx, b_is = some_rows(
-                p_dx, p_kind, o_kind, o_row + i, num_rows, num_kinds, i_col, WIDTH, BO
+            _, b_bad, b_is = some_rows(
+                p_dx, p_kind, o_kind, o_row + i, num_rows, num_kinds, i_col, WIDTH, BO, PRECISION
             )
-            b_here = ((b_dx >= -LARGEST) & (b_dx <= LARGEST)) == 0
-            b_reached = tl.dot(b_is, b_here.to(tl.float32), input_precision="ieee")
+            b_reached = tl.dot(b_is, b_bad.to(b_is.dtype), input_precision="ieee")
             b_sum = tl.where(b_reached > 0, float("nan"), b_sum)
     p_partial += i_share * num_kinds.to(tl.int64) * WIDTH
     store_block(p_partial, b_sum, o_kind, o_kind < num_kinds, i_col, WIDTH, BO)

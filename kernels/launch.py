@@ -79,7 +79,8 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
             return 255
         return 128 if constants["ORDER"] > 1 else None
     if kernel == "flex_conv_blocks":
-        return 128 if not hopper and constants["PLANES"] == 1 else None
+        kept = constants["PLANES"] == 1 and constants["ORDER"] > 1
+        return 128 if kept and not hopper else None
     if kernel in ("horner_blocks", "powers_blocks"):
         return None if hopper else 255
     return REGISTERS.get(kernel)

@@ -14,6 +14,7 @@ PART = (
     "tests/emulator",
     "tests/benchmarks/test_checks.py::test_the_checks_run_every_kernel_and_find_it_right",
     "tests/kernels/test_layer.py::test_a_sum_over_many_tiles_is_as_exact_as_any",
+    "tests/kernels/test_weights.py",
 )
 
 

@@ -1,9 +1,13 @@
 """Weights in parts are the weights."""
 
+from collections import Counter
+
 import pytest
 import torch
 
 from grant_fast.kernels import layer, weights
+from grant_fast.ops.tiled import kernel_graphs
+from tests.cases import dense_graphs
 
 
 def laid_out(out, order, h_in, h_out, shape, parts):
@@ -53,3 +57,19 @@ def test_those_of_a_place_go_there():
     weights.in_parts(weight, shape, 3, out[size:])
     assert torch.equal(out[size:], weights.in_parts(weight, shape, 3))
     assert out[:size].eq(0).all()
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize(("h_in", "h_out"), [(9, 27), (27, 18), (64, 64)])
+def test_weights_reach_the_products_of_tiles_through_no_shared_memory(h_in, h_out, monkeypatch):
+    from tests.emulator.machine import Machine
+    from tests.emulator.profile import Profile
+
+    graphs = dense_graphs((25, 30, 17), h_in)
+    packed = kernel_graphs(graphs.batch(slice(None)), normalize=True)
+    weight, out = torch.randn(3, h_in, h_out), torch.empty(graphs.num_nodes, h_out)
+    monkeypatch.setattr(Machine, "profile", profile := Profile())
+    layer.forward(graphs.x, weight, None, packed, out, relu=False, dataset_x=False)
+    lines = profile.lines["flex_conv_tiles"]
+    here = sum((lines[line] for line in lines if line.startswith("weights.py")), Counter())
+    assert here["sectors"] > 0 and here["passes"] == 0
