@@ -1,13 +1,14 @@
-"""Weights as the tiles' products take them: in blocks on their sides, each split into bfloat16s.
+"""Weights as the kernels' products take them: in blocks, each split into bfloat16s.
 
-All tiles multiply with the same weights. Split beforehand (`tile.split`), these cost a tile neither
-arithmetic nor masks, and their addresses are a number each:
+All tiles, and all larger graphs, multiply with the same weights. Split beforehand (`tile.split`),
+these cost a program neither arithmetic nor masks, and few addresses:
 
-    W [κ, h_in, h_out] ─► [O, κ, I] blocks, each of PARTS [BO, BI]
+    W [κ, h_in, h_out] ─► [O, κ, I] blocks, each of PARTS, each of BI · BO numbers
 
-A part lies as NVIDIA's matrix units take it. They multiply 16 by 16 numbers at a time, of which
-each of a warp's 32 lanes holds 8: those lie side by side, lane after lane, so that a lane loads
-them at once into the registers that its product reads, and they pass through no shared memory.
+For larger graphs a part lies as it is, [BI, BO]. For tiles, which take it on its side, it lies as
+NVIDIA's matrix units do: they multiply 16 by 16 numbers at a time, of which each of a warp's 32
+lanes holds 8. These lie side by side, lane after lane, so that a lane loads them at once into the
+registers that its product reads, and they pass through no shared memory.
 
 Bytes for O blocks of columns and I of inputs: reads 4 κ h_in h_out, writes 2 PARTS κ O BO I BI.
 """
@@ -62,7 +63,7 @@ def load_parts(p_parts, BI: tl.constexpr, BO: tl.constexpr, PARTS: tl.constexpr)
 
 @triton.jit
 def load_lanes(p_parts, BI: tl.constexpr, BO: tl.constexpr, PARTS: tl.constexpr):
-    """A block's parts on their sides, [BO, BI], of those that lie by LANES."""
+    """The same on their sides, [BO, BI], of parts that lie by LANES."""
     parts = ()
     for t in tl.static_range(PARTS):
         b = tl.load(p_parts + t * (BO * BI) + tl.arange(0, BO * BI))
@@ -93,7 +94,7 @@ def in_parts(
     which is of that `size`.
 
     Args:
-        lanes: they lie by lanes, else by rows.
+        lanes: for tiles, else for larger graphs.
     """
     sizes = tuple(weight.shape)
     if out is None:

@@ -40,6 +40,13 @@ def test_so_are_those_of_half_precision(dtype, parts):
     assert torch.equal(whole[:, :9, :12], weight.double())
 
 
+def test_not_by_lanes_they_lie_by_rows():
+    weight, shape = torch.randn(2, 20, 40), layer.columns_shape(20, 40)
+    by_lanes = laid_out(weights.in_parts(weight, shape, 3), 2, 20, 40, shape, 3)
+    by_rows = weights.in_parts(weight, shape, 3, lanes=False).view(2, 2, 1, 3, 32, 32)
+    assert torch.equal(by_rows.double().permute(3, 1, 2, 4, 0, 5).reshape(3, 2, 32, 64), by_lanes)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, interpreting
 def test_what_is_not_finite_makes_nan_of_a_weight():
     weight = torch.tensor([[[float("inf"), float("nan"), 3e38, 1e-30]]])
