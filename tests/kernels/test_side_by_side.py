@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 import torch
 
-from grant_fast.kernels import launch
+from grant_fast.kernels import launch, layer, wide
+from grant_fast.ops.tiled import kernel_graphs
+from tests.cases import dense_graphs
 
 CUDA = torch.device("cuda:0")
 
@@ -65,3 +67,30 @@ def test_what_is_not_recorded_comes_one_after_another(device, monkeypatch, done)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     launch.side_by_side(device, [partial(do, name) for name in "ab"])
     assert out == ["a on 0", "b on 0"]
+
+
+def outputs(graphs, packed):
+    """Of all that a layer, fused and wide, launches over a batch."""
+    torch.manual_seed(0)
+    weight, rows = torch.randn(2, 9, 12), graphs.num_nodes
+    y, grad = torch.empty(rows, 12), torch.randn(rows, 12)
+    layer.forward(graphs.x, weight, None, packed, y, relu=True, dataset_x=False)
+    dx = layer.input_grad(grad, y, weight, packed, torch.empty(rows, 9))
+    dw = layer.weight_grad(graphs.x, grad, y, 2, packed, dataset_x=False)
+    return y, dx, *dw, wide.powers(graphs.x, 2, packed, False)
+
+
+def test_graphs_of_each_number_of_planes_are_pieces_that_do_not_meet(monkeypatch):
+    graphs = dense_graphs((20, 50, 100, 150, 40), 9)
+    packed, many = kernel_graphs(graphs.batch(slice(None)), normalize=True), []
+
+    def backwards(device, work):
+        many.append(len(work))
+        for each in reversed(work):
+            each()
+
+    want = outputs(graphs, packed)
+    for module in (layer, wide):
+        monkeypatch.setattr(module, "side_by_side", backwards)
+    assert all(map(torch.equal, outputs(graphs, packed), want))
+    assert many == [4] * 4
