@@ -81,8 +81,10 @@ def block_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[str, i
 
 def tile_grad_shape(h_in: int, h_out: int, order: int) -> dict[str, int]:
     # κ blocks of dW stay in registers all along. Of up to three, two warps have room for 32 inputs
-    # at a time, which halves the hops; of more, or in one warp, 16 leave room for the rest.
-    inputs = column_block(h_in) if order <= 3 and h_out > 16 else 16
+    # at a time, which halves the hops; of more, in one warp, or beside the addresses of rows that
+    # do not begin at 16 bytes, 16 leave room for the rest.
+    scattered = h_in > 32 and h_in % 4
+    inputs = column_block(h_in) if order <= 3 and h_out > 16 and not scattered else 16
     return {"BI": inputs, "BO": column_block(h_out), "ROWS": TILE}
 
 
