@@ -22,9 +22,9 @@ graphs 8 for each plane and hop, 8 a hop and 32 a graph) aside:
 import triton
 import triton.language as tl
 
-from . import blocks, fused
-from .blocks import ROWS, any_nan, load_graph, on_their_sides, rows_of
+from . import fused, larger
 from .fused import load_tile
+from .larger import ROWS, any_nan, load_graph, on_their_sides, rows_of
 from .tile import finish, has_nan, load_columns, store_columns
 
 
@@ -74,13 +74,13 @@ def hop_blocks(
     PLANES: tl.constexpr, BO: tl.constexpr, NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
     PRECISION: tl.constexpr, CAREFUL: tl.constexpr,
 ):  # fmt: skip
-    """`blocks.hop`, or with care."""
+    """`larger.hop`, or with care."""
     if CAREFUL:
-        b_sum = blocks.careful_hop(
+        b_sum = larger.careful_hop(
             b_z, p_bits, p_scale, num_nodes, node, size, PLANES, BO, NORMALIZE, TRANSPOSE
         )
     else:
-        b_sum = blocks.hop(
+        b_sum = larger.hop(
             b_z, p_bits, p_scale, num_nodes, node, size,
             PLANES, BO, NORMALIZE, TRANSPOSE, PRECISION,
         )  # fmt: skip

@@ -27,6 +27,7 @@ who refuses NaN in any case, looks again with the operators that name the right 
 """
 
 # mypy: ignore-errors
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -146,7 +147,7 @@ def score_tiles(
     p_x,  # [*, WIDTHS[0]]: rows of the dataset, or (CODED) its kinds
     p_code,  # [num_nodes] int32, the kind of each node
     p_weight,  # flat: W and b of every layer
-    p_parts,  # the same W `weights.in_parts` (PARTS): those of a layer after another
+    p_parts,  # the same W `weights.in_parts` (PARTS), but for a pooled last layer's
     p_pool,  # [κ of the last layer, num_nodes]: p_k = ρÂ^k
     p_y,  # [G, T] or [num_nodes, T] float32, classes too
     p_score,  # [G] float32
@@ -277,15 +278,15 @@ def _shape(blocks: Sequence[int], i: int) -> dict[str, int]:
     return {"BI": blocks[i], "BO": blocks[i + 1]}
 
 
-def _in_parts(weight: Tensor, sizes: dict[str, tuple[int, ...]], count: int) -> Tensor:
-    """W of every layer but its bias, one after another, each `weights.in_parts`."""
-    widths, orders, ends = sizes["WIDTHS"], sizes["ORDERS"], (*sizes["STARTS"][1:], len(weight))
-    lengths = [size * count for size in sizes["PART_SIZES"]]
-    out = weight.new_empty(sum(lengths), dtype=torch.bfloat16)
+def _in_parts(network: Network, sizes: dict[str, tuple[int, ...]], count: int) -> Tensor:
+    """W of every layer that hops, one after another, each `weights.in_parts`."""
+    layers = len(network.orders) - (network.pool is not None)
+    lengths = [size * count for size in sizes["PART_SIZES"][:layers]]
+    out = network.weight.new_empty(sum(lengths), dtype=torch.bfloat16)
     for i, part in enumerate(out.split(lengths)):
-        w = weight[sizes["STARTS"][i] : ends[i] - widths[i + 1]]
-        w = w.view(orders[i], widths[i], widths[i + 1])
-        weights.in_parts(w, _shape(sizes["BLOCKS"], i), count, part)
+        shape = network.orders[i], *network.widths[i : i + 2]
+        weight = network.weight[sizes["STARTS"][i] :][: math.prod(shape)].view(shape)
+        weights.in_parts(weight, _shape(sizes["BLOCKS"], i), count, part)
     return out
 
 
@@ -319,7 +320,7 @@ def score(
         return
     exact, sizes = precision(scores.dtype, scores.device), constants(network.widths, network.orders)
     count = parts(scores.dtype, exact)
-    in_parts = _in_parts(network.weight, sizes, count) if count else None
+    in_parts = _in_parts(network, sizes, count) if count else None
     launch(
         score_tiles, (num_tiles,),
         data.x, data.code, network.weight, in_parts, data.pool, data.y, scores, counts, pred,
