@@ -17,15 +17,32 @@ class AdamW(torch.optim.AdamW):
 
     Parameters share the tensor that counts their steps, where they have made as many: copy a
     `state_dict` before another optimizer takes it.
+
+    Args:
+        recorded: steps may be recorded, see `recording`. They then read the learning rate where
+            `tell_rate` writes it: in float32 on a GPU, whose fused step reads no other.
     """
+
+    _rate: Tensor | None = None
 
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
     load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
     state_dict = unwrap(torch.optim.AdamW.state_dict)
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        weight_decay: float,
+        *,
+        recorded: bool = False,
+    ) -> None:
         super().__init__(parameters, lr=lr, weight_decay=weight_decay, fused=True)
         self._listed: list[Tensor] = []
+        if recorded:
+            device = self.param_groups[0]["params"][0].device
+            dtype = torch.float32 if device.type == "cuda" else torch.float64
+            self._rate = torch.full((), lr, dtype=dtype, device=device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, or a state that is loaded."""
@@ -35,6 +52,11 @@ class AdamW(torch.optim.AdamW):
     def zero_grad(self, set_to_none: bool = True) -> None:
         for parameter in self.param_groups[0]["params"]:
             parameter.grad = None
+
+    def tell_rate(self) -> None:
+        """Have recorded steps take the group's learning rate as it is now."""
+        if self._rate is not None:
+            self._rate.fill_(self.param_groups[0]["lr"])
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -55,7 +77,7 @@ class AdamW(torch.optim.AdamW):
             self._squares,
             [],
             self._count_of_each,
-            lr=group["lr"],
+            lr=group["lr"] if self._rate is None else self._rate,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
             weight_decay=group["weight_decay"],

@@ -53,7 +53,6 @@ _MODES: dict[str, Any] = {
 
 #: The sum of the losses of some graphs' labels, and how many labels there are.
 Sums = tuple[Tensor, Tensor]
-Gradients = list[Tensor | None]  # of each parameter
 
 
 @dataclasses.dataclass
@@ -123,21 +122,22 @@ class Trainer:
         dtype = next(self.model.parameters()).dtype
         self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
         self._parameters = list(self.model.parameters())  # which each step would look for anew
-        self._optimizer = AdamW(self._parameters, config.lr, config.weight_decay)
+        on = recording_device(self.model)
+        decay = config.weight_decay
+        self._optimizer = AdamW(self._parameters, config.lr, decay, recorded=on is not None)
         self._rate = LearningRate(self._optimizer, config, self.metric)
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
-        on = recording_device(self.model)
         y = {name: targets_of(graphs, ids) for name, ids in split.items()}
         self._evaluator = Evaluator(self._graphs, split, y, self.metric, self.spec, Recorder(on))
         # New loss weights are uploaded in each step, which a recorded graph cannot.
         on = None if config.arm in WEIGHTED else on
-        self._epochs: Recorder[tuple[int, Sums, Gradients]] = Recorder(on)
+        self._epochs: Recorder[tuple[int, Sums]] = Recorder(on)
         room = None
         if on is not None and config.step_every == "batch":
             size = min(config.batch_size, len(self._train_ids))
             room = room_for(self.model, self._graphs, self._train_ids, size)
-        self._steps: BatchRecorder[tuple[Sums, Gradients]] = BatchRecorder(on, room)
+        self._steps: BatchRecorder[Sums] = BatchRecorder(on, room)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []
@@ -231,13 +231,13 @@ class Trainer:
         Nothing in the loop waits for the device; the loss is read once, at the end.
         """
         self.model.train()
+        self._optimizer.tell_rate()
         passes = self._passes(self._visits_left)
         with unchanging(self.model):
             if self.config.step_every == "batch":
                 seen, (total, count) = self._sum(passes, self._step_on)
             else:
-                seen, (total, count), grads = self._epochs(lambda: self._gradient(passes), passes)
-                self._step(grads)
+                seen, (total, count) = self._epochs(lambda: self._epoch_step(passes), passes)
         mean = float(total / count)
         if not math.isfinite(mean):
             raise self._diverged(f"the training loss is {mean}")
@@ -258,20 +258,18 @@ class Trainer:
         return seen, (total, count.clamp_(min=1))
 
     def _step_on(self, ids: Tensor, batch: GraphBatch) -> Sums:
-        """A step by one batch."""
-        sums, grads = self._steps(partial(self._mean_gradient, ids), batch)
-        self._step(grads)
-        return sums
+        return self._steps(partial(self._batch_step, ids), batch)
 
-    def _mean_gradient(self, ids: Tensor, batch: GraphBatch) -> tuple[Sums, Gradients]:
-        """A batch's sums, and the gradients of their mean."""
+    def _batch_step(self, ids: Tensor, batch: GraphBatch) -> Sums:
+        """A step by the mean over a batch's labels."""
         self._optimizer.zero_grad()  # of what a recording began in vain
         part, labels = self._summed_loss(ids, batch)
         (part / labels.clamp(min=1)).backward()
-        return (part.detach(), labels), self._gradients()
+        self._step()
+        return part.detach(), labels
 
-    def _gradient(self, passes: Iterable[Pass]) -> tuple[int, Sums, Gradients]:
-        """What `_sum` gives, and the gradients of the mean over all selected labels."""
+    def _epoch_step(self, passes: Iterable[Pass]) -> tuple[int, Sums]:
+        """A step by the mean over all selected labels; and what `_sum` gives."""
 
         def visit(ids: Tensor, batch: GraphBatch) -> Sums:
             part, labels = self._summed_loss(ids, batch)
@@ -280,13 +278,10 @@ class Trainer:
 
         self._optimizer.zero_grad()
         seen, sums = self._sum(passes, visit)
-        grads = self._gradients()
-        given = [grad for grad in grads if grad is not None]
+        given = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         torch._foreach_div_(given, sums[1].to(given[0].dtype))  # of another, it is slow on a GPU
-        return seen, sums, grads
-
-    def _gradients(self) -> Gradients:
-        return [parameter.grad for parameter in self._parameters]
+        self._step()
+        return seen, sums
 
     def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> Sums:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
@@ -300,9 +295,7 @@ class Trainer:
         weights = upload(self._sampler.weights(ids), self._device)
         return (weights * losses).sum(), (weights * labels).sum()
 
-    def _step(self, grads: Gradients) -> None:
-        for parameter, grad in zip(self._parameters, grads, strict=True):
-            parameter.grad = grad
+    def _step(self) -> None:
         if self.config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip)
         self._optimizer.step()

@@ -15,6 +15,7 @@ from grant_fast.kernels import tables
 from grant_fast.ops import dispatch
 from grant_fast.teaching import aligned, residuals
 from grant_fast.training import recording
+from grant_fast.training.optimizer import AdamW
 from grant_fast.training.recording import Recorder, room_for
 from grant_fast.training.trainer import Trainer
 from tests.recording import Tape
@@ -76,6 +77,18 @@ def test_a_recorded_run_equals_a_plain_one(tmp_path, config, request, kind, sett
     assert same(plain.model.state_dict(), recorded.model.state_dict())
     assert untimed(plain.history) == untimed(recorded.history)
     assert result.test_metric == expected.test_metric
+
+
+@pytest.mark.parametrize("settings", [{}, {"step_every": "epoch", "pass_size": 1000}], ids=str)
+def test_a_replay_leaves_nothing_of_a_step_to_the_host(
+    tmp_path, config, monkeypatch, tapes, settings
+):
+    called, step = [], AdamW.step
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    monkeypatch.setattr(AdamW, "step", lambda self: (called.append(1), step(self)))
+    chosen = config(arm="full", epochs=5, batch_size=8, **settings)
+    Trainer(make_dataset(), chosen, tmp_path).fit()
+    assert len(called) == 2  # as it comes, and while it is recorded
 
 
 EPOCHS = {"step_every": "epoch", "interval": 4, "pass_size": 1000, "epochs": 9}
@@ -280,7 +293,8 @@ def test_nothing_that_autograd_made_outlives_a_step(
     if step_every == "batch":
         settings.pop("pass_size", None)
     run = Trainer(make_dataset("regression"), config(**settings), tmp_path)
-    kept, step = [], Trainer._step
+    name = "_batch_step" if step_every == "batch" else "_epoch_step"
+    kept, step = [], getattr(Trainer, name)
 
     def nodes():
         return [get_gradient_edge(parameter).node for parameter in run.model.parameters()]
@@ -290,12 +304,13 @@ def test_nothing_that_autograd_made_outlives_a_step(
             node.metadata["of a step"] = True
         return residuals.loss(*args, **kwargs)
 
-    def stepped(self, gradients):
+    def stepped(self, *passes):
+        out = step(self, *passes)
         kept.extend("of a step" in node.metadata for node in nodes())
-        step(self, gradients)
+        return out
 
     monkeypatch.setattr("grant_fast.training.trainer.loss", marked)
-    monkeypatch.setattr(Trainer, "_step", stepped)
+    monkeypatch.setattr(Trainer, name, stepped)
     gc.disable()
     try:
         run.fit()
