@@ -12,11 +12,10 @@ Padding rows hold garbage, so only the kernels, which skip them, may sum over ro
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..indexing import cut, room, sizes_to_ptr, spans, take, upload
+from ..indexing import cut, room, sizes_to_ptr, spans, take
 from .batch import GraphBatch
 from .tiles import LARGER, TILE, Segments, Tiles, tile_batch
 
@@ -87,13 +86,38 @@ class PaddedBatch(GraphBatch):
 
         Nothing waits for the device: work given to it before still finds the graphs of before.
         """
-        graphs, fixed = self.graphs, self._fixed
+        graphs, size = self.graphs, self._fixed["num_graphs"]
         assert graphs.bits is not None
-        fits = graphs.bits.fits
-        if len(positions) != fixed["num_graphs"] or not bool(fits[positions].all()):
+        if len(positions) != size:
             return False
-        first = take(graphs.host_ptr, positions)
-        sizes = take(graphs.host_ptr, positions + 1) - first
+        pinned = self.device.type == "cuda"  # else the host waits for what it did before
+        table = torch.empty(len(self._table), dtype=torch.int64, device="cpu", pin_memory=pinned)
+        if not self._fill(positions, graphs.host_ptr, graphs.bits.fits, table):
+            return False
+        self._table.copy_(table, non_blocking=True)
+        self.hold(positions)
+        return True
+
+    def _fill(self, positions: Tensor, host_ptr: Tensor, fits: Tensor, table: Tensor) -> bool:
+        """Write the tables of the graphs at these positions; False where they do not fit."""
+        from ..native.tiles import Capacity, fill_room
+
+        fixed, num_graphs = self._fixed, self.graphs.num_graphs
+        most = [part.shape[-1] for part in fixed["tiles"][:6]]
+        capacity = Capacity(
+            len(positions), fixed["num_nodes"], most[0] - 1, tuple(most[3:]), len(table), num_graphs
+        )
+        filled = fill_room(capacity, positions, host_ptr, fits, table)
+        return self._fill_slowly(positions, host_ptr, fits, table) if filled is None else filled
+
+    def _fill_slowly(
+        self, positions: Tensor, host_ptr: Tensor, fits: Tensor, table: Tensor
+    ) -> bool:
+        fixed = self._fixed
+        if not bool(fits[positions].all()):
+            return False
+        first = take(host_ptr, positions)
+        sizes = take(host_ptr, positions + 1) - first
         ptr = sizes_to_ptr(sizes)
         count = int(ptr[-1])
         tiles = tile_batch(sizes, positions, ptr[:-1], fits, positions.device)
@@ -101,18 +125,15 @@ class PaddedBatch(GraphBatch):
         too_many = any(found.shape[-1] > most.shape[-1] for found, most in pairs)
         if too_many or not 2 <= count <= fixed["num_nodes"]:
             return False
-        table = np.zeros(len(self._table), np.int64)
-        new = _Tables(*cut(table, self._shapes))
+        new = _Tables(*cut(table.zero_(), self._shapes))
         for larger in (new.one_plane, new.two_planes, new.three_planes):
-            larger[0] = graphs.num_graphs
-        new = new._replace(nodes=new.nodes.view(np.int32))
+            larger[0] = self.graphs.num_graphs
+        new = new._replace(nodes=new.nodes.view(torch.int32))
         new.tile[:] = len(tiles.graph)
         nodes = spans(first, sizes, ptr, count, torch.int32, positions.device)
         values = positions, sizes, ptr, first, ptr[-1:], *tiles[:6], nodes
         for part, value in zip(new, values, strict=True):
-            part[..., : value.shape[-1]] = value.numpy()
-        self._table.copy_(upload(torch.from_numpy(table), graphs.device), non_blocking=True)
-        self.hold(positions)
+            part[..., : value.shape[-1]] = value
         return True
 
     def hold(self, positions: Tensor) -> None:

@@ -26,6 +26,7 @@ from .structure import (
     takes,
     why_not,
 )
+from .tiles import Capacity, fill_room
 
 #: As `reference.PRODUCTS`, where they can.
 PRODUCTS = Products(spmm, mm, mm_columns)
@@ -38,6 +39,7 @@ __all__ = [
     "PART_ROWS",
     "PRODUCTS",
     "Activation",
+    "Capacity",
     "Layer",
     "Network",
     "SortedEdges",
@@ -46,6 +48,7 @@ __all__ = [
     "class_scores",
     "evaluate",
     "few_rows",
+    "fill_room",
     "first_source",
     "flex_conv",
     "grouped",

@@ -27,6 +27,7 @@
 #include "edges.h"
 #include "network.h"
 #include "rows.h"
+#include "tiles.h"
 
 EXPORT int vector_lanes(void) { return VL; }
 /* Whether this is AVX-512 on a processor that is not Intel's, where MKL is slow: native/dense.py. */
@@ -37,7 +38,7 @@ EXPORT int outruns_mkl(void) {
     return 0;
 #endif
 }
-EXPORT int interface(void) { return 12; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 13; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -168,6 +169,13 @@ EXPORT void network_backward(const graphs *g, i64 parts, int threads, const netw
 
 EXPORT int few_rows(i64 n, i64 bytes, i64 ld, const char *x, int32_t *code, i64 *first) {
     return (int)find_distinct(n, bytes, ld, x, code, first);
+}
+
+/* --- Batches for a GPU --------------------------------------------------------------------------- */
+
+EXPORT int fill_room(const capacity *c, const i64 *position, const i64 *ptr, const uint8_t *fits,
+                     i64 *table, i64 *memory) {
+    return fill_table(c, position, ptr, fits, table, memory);
 }
 
 /* --- Scores of node-level classification -------------------------------------------------------- */
