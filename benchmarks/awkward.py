@@ -8,7 +8,7 @@ from torch import Tensor
 from grant_fast import PackedGraphs
 
 #: Nodes of the graphs: empty ones, single nodes, and both sides of every boundary of a tile.
-SIZES = (0, 1, 2, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 128, 150, 192, 200, 0)
+SIZES = (0, 1, 2, 15, 16, 17, 0, 31, 32, 33, 63, 64, 65, 128, 150, 192, 200, 256, 260, 0)
 #: ‖error‖ / ‖answer‖ that a dtype is allowed: float32's own (TF32 alone would give 3e-4), and one
 #: rounding of what was summed in float32.
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 6e-3, torch.float16: 1e-3}

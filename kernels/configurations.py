@@ -145,7 +145,7 @@ BLOCK_LAYERS = {
         Layer(3, 63, 33, tf32=True),
     ),
     **dict.fromkeys(
-        (2, 3),
+        (2, 3, 4),
         (
             Layer(3, 27, 18, representative=True),
             Layer(3, 64, 64),
@@ -155,7 +155,7 @@ BLOCK_LAYERS = {
 }
 
 #: How many planes a graph may have, with Hopper's matrix units and without; see `tiles.most_nodes`.
-PLANES = ((1, True), (2, True), (3, True), (1, False), (2, False))
+PLANES = (*((planes, True) for planes in (1, 2, 3, 4)), (1, False), (2, False))
 
 _Shape = Callable[..., dict[str, int]]
 
@@ -238,7 +238,7 @@ _COLUMNS = (
 #: The same of larger graphs by their planes.
 _BLOCK_COLUMNS = {
     1: (*product((16, 32), ("fp32",), (True,)), (32, "fp16", True), (32, "fp32", False)),
-    **dict.fromkeys((2, 3), ((44, "fp32", True),)),  # the most registers
+    **dict.fromkeys((2, 3, 4), ((44, "fp32", True),)),  # the most registers
 }
 
 

@@ -1,4 +1,4 @@
-"""A graph of 33 to 192 nodes on chip: its rows in blocks of 64, its adjacency from bits, a hop.
+"""A graph of 33 to 256 nodes on chip: its rows in blocks of 64, its adjacency from bits, a hop.
 
 What the kernels of a layer (`blocks.py`) and of wide layers' hops (`hops.py`) share: a program has
 one such graph, whose state is as many blocks as the graph has planes of bits (`tile.py`).

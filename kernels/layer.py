@@ -38,6 +38,7 @@ class Graphs(NamedTuple):
     one_plane: Tensor
     two_planes: Tensor
     three_planes: Tensor
+    four_planes: Tensor
 
     @property
     def num_tiles(self) -> int:
@@ -51,7 +52,8 @@ class Graphs(NamedTuple):
     @property
     def larger(self) -> Iterator[tuple[int, int, tuple[Tensor | int | None, ...]]]:
         """Planes that larger graphs have, how many have so many, what a kernel takes of them."""
-        for planes, graph in enumerate((self.one_plane, self.two_planes, self.three_planes), 1):
+        larger = self.one_plane, self.two_planes, self.three_planes, self.four_planes
+        for planes, graph in enumerate(larger, 1):
             if num_graphs := graph.shape[1]:
                 tables = self.ptr, self.bits, self.scale, graph, self.bits.shape[1]
                 yield planes, num_graphs, (*tables, num_graphs)
@@ -96,7 +98,7 @@ def block_grad_shape(h_in: int, h_out: int, planes: int, hopper: bool) -> dict[s
     """
     inputs, columns = 16, 16 if planes == 2 else column_block(h_out)
     if hopper and (h_in > 16 or planes > 1):
-        inputs, columns = 64, 32 if planes == 3 else column_block(h_out)
+        inputs, columns = 64, {3: 32, 4: 16}.get(planes, column_block(h_out))
         if h_in > 32 and (h_in % 4 or h_out % 2):
             inputs, columns = 32 if planes == 1 else 64, 16
     return {"BI": inputs, "BO": columns, "PLANES": planes}

@@ -29,7 +29,8 @@ def tile_shape(width: int) -> dict[str, int]:
 
 
 def block_shape(width: int, planes: int, hopper: bool) -> dict[str, int]:
-    return {"BO": column_block(width) if hopper or planes == 1 else 16, "PLANES": planes}
+    most = 3 if hopper else 1  # of more planes, registers hold 16 columns
+    return {"BO": column_block(width) if planes <= most else 16, "PLANES": planes}
 
 
 def forward(

@@ -31,12 +31,13 @@ class _Tables(NamedTuple):
     ptr: Any
     first_nodes: Any
     node_count: Any
-    tile: Any  # this and the next five are those of `Tiles`
+    tile: Any  # this and the next six are those of `Tiles`
     graph: Any
     row: Any
     one_plane: Any
     two_planes: Any
     three_planes: Any
+    four_planes: Any
     nodes: Any  # int32: two in each int64 of the buffer
 
 
@@ -75,7 +76,7 @@ class PaddedBatch(GraphBatch):
             "sizes": here.sizes,
             "ptr": here.ptr,
             "nodes": here.nodes.view(torch.int32)[:rows],
-            "tiles": Tiles(*here[5:11], None),
+            "tiles": Tiles(*here[5:12], None),
             "segments": Segments(here.ptr, here.first_nodes, which, None),
             "rest": None,
         }
@@ -103,7 +104,7 @@ class PaddedBatch(GraphBatch):
         from ..native.tiles import Capacity, fill_room
 
         fixed, num_graphs = self._fixed, self.graphs.num_graphs
-        most = [part.shape[-1] for part in fixed["tiles"][:6]]
+        most = [part.shape[-1] for part in fixed["tiles"][:7]]
         capacity = Capacity(
             len(positions), fixed["num_nodes"], most[0] - 1, tuple(most[3:]), len(table), num_graphs
         )
@@ -121,17 +122,17 @@ class PaddedBatch(GraphBatch):
         ptr = sizes_to_ptr(sizes)
         count = int(ptr[-1])
         tiles = tile_batch(sizes, positions, ptr[:-1], fits, positions.device)
-        pairs = zip(tiles[:6], fixed["tiles"][:6], strict=True)
+        pairs = zip(tiles[:7], fixed["tiles"][:7], strict=True)
         too_many = any(found.shape[-1] > most.shape[-1] for found, most in pairs)
         if too_many or not 2 <= count <= fixed["num_nodes"]:
             return False
         new = _Tables(*cut(table.zero_(), self._shapes))
-        for larger in (new.one_plane, new.two_planes, new.three_planes):
+        for larger in (new.one_plane, new.two_planes, new.three_planes, new.four_planes):
             larger[0] = self.graphs.num_graphs
         new = new._replace(nodes=new.nodes.view(torch.int32))
         new.tile[:] = len(tiles.graph)
         nodes = spans(first, sizes, ptr, count, torch.int32, positions.device)
-        values = positions, sizes, ptr, first, ptr[-1:], *tiles[:6], nodes
+        values = positions, sizes, ptr, first, ptr[-1:], *tiles[:7], nodes
         for part, value in zip(new, values, strict=True):
             part[..., : value.shape[-1]] = value
         return True

@@ -21,9 +21,9 @@ from .layout import PackedCSR
 TILE = 32
 #: Graphs that one tile may hold. Fuller tables would cost every tile for the sake of tiny graphs.
 SLOTS = 8
-#: Nodes of the largest graphs kept as bits in one plane, in two, and in three.
-PLANES = (64, 128, 192)
-#: More nodes than this, and at most so many, have the graphs of one plane, of two and of three.
+#: Nodes of the largest graphs kept as bits in one plane, in two, in three, and in four.
+PLANES = (64, 128, 192, 256)
+#: More nodes than this, and at most so many, have the graphs of one plane, and so on to four.
 LARGER = tuple(pairwise((TILE, *PLANES)))
 #: Nodes that one program of the readout adds up.
 SEGMENT = 2048
@@ -34,7 +34,7 @@ _CHUNK = 1 << 24  # edges turned into bits at a time, to bound temporary memory
 def most_nodes(device: torch.device) -> int:
     """Nodes of the largest graph kept as bits: beyond, a dense A costs more than its edges do, or
     (GPUs without Hopper's matrix units) its hops do not fit in registers."""
-    return PLANES[-1 if device.type == "cpu" or has_hopper_units(device) else -2]
+    return PLANES[-1 if device.type == "cpu" or has_hopper_units(device) else 1]
 
 
 class BitRows(NamedTuple):
@@ -93,8 +93,8 @@ class Tiles(NamedTuple):
     tile: [tiles + 1] int64, where each tile's slots begin.
     graph, row: [slots] int64, the graph (its position in the dataset) and its first row in the
         batch, for the graphs of up to `TILE` nodes, tile after tile.
-    one_plane, two_planes, three_planes: [2, graphs] int64, the same for graphs of more nodes, by
-        how many planes of bits they have; one program each.
+    one_plane, …, four_planes: [2, graphs] int64, the same for graphs of more nodes, by how many
+        planes of bits they have; one program each.
     rest: positions within the batch of the graphs that bits cannot hold, on the CPU; or None.
     """
 
@@ -104,11 +104,12 @@ class Tiles(NamedTuple):
     one_plane: Tensor
     two_planes: Tensor
     three_planes: Tensor
+    four_planes: Tensor
     rest: Tensor | None
 
     @property
-    def larger(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.one_plane, self.two_planes, self.three_planes
+    def larger(self) -> tuple[Tensor, ...]:
+        return self.one_plane, self.two_planes, self.three_planes, self.four_planes
 
 
 class TileRows(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 #: What `interface` of kernels/cpu/cpu.c must say.
-INTERFACE = 13
+INTERFACE = 14
 
 #: The builds of `kernels/cpu/`, by what torch says of this CPU; the baseline serves the others.
 BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}

@@ -13,7 +13,7 @@ class Capacity(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("graphs", "rows", "tiles")),
-        ("larger", ctypes.c_int64 * 3),
+        ("larger", ctypes.c_int64 * 4),
         *((name, ctypes.c_int64) for name in ("numbers", "empty")),
     )
 

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 #: and their CSR, as in `sparse.MATRIX`.
 STRUCTURE = (
     "Tensor? scale, Tensor ptr, Tensor bits, Tensor word, Tensor row_scale, Tensor row, "
-    "Tensor node, Tensor one_plane, Tensor two_planes, Tensor three_planes, Tensor? rest, "
-    "Tensor? rowptr, Tensor? col, Tensor? value, Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
+    "Tensor node, Tensor one_plane, Tensor two_planes, Tensor three_planes, Tensor four_planes, "
+    "Tensor? rest, Tensor? rowptr, Tensor? col, Tensor? value, "
+    "Tensor? rowptr_t, Tensor? col_t, Tensor? value_t"
 )
-_GRAPHS = 10  # so many of them, from the first, are `layer.Graphs`
+_GRAPHS = 11  # so many of them, from the first, are `layer.Graphs`
 
 
 @operator(

@@ -38,7 +38,7 @@ EXPORT int outruns_mkl(void) {
     return 0;
 #endif
 }
-EXPORT int interface(void) { return 13; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 14; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }

@@ -8,7 +8,7 @@
 #define TILE_HEIGHT 32 /* TILE, SLOTS and PLANES of batches/tiles.py */
 #define TILE_SLOTS 8
 #define PLANE 64
-#define MOST_PLANES 3
+#define MOST_PLANES 4
 
 /* Graphs of 1 to TILE_HEIGHT nodes, n of them, share tiles: the largest first, then the largest that
  * fits; a tile's pattern of sizes is repeated as often as the counts allow. `order` [n]: which, tile

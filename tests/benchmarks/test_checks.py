@@ -128,7 +128,7 @@ def test_a_room_has_no_graphs_that_a_device_does_not_keep_as_bits(monkeypatch):
     def to(self, device=None, dtype=None):
         graphs = copy.copy(move(self, device, dtype))
         vars(graphs).pop("bits", None)
-        monkeypatch.setattr(tiles, "most_nodes", lambda _: 32)  # there; 192 on a CPU
+        monkeypatch.setattr(tiles, "most_nodes", lambda _: 32)  # there; 256 on a CPU
         return graphs
 
     monkeypatch.setattr(PackedGraphs, "to", to)

@@ -132,7 +132,7 @@ def moved(graphs: layer.Graphs, far: int) -> layer.Graphs:
     """The same graphs, `far` rows further down in the batch."""
     row = torch.where(graphs.row >= 0, graphs.row + far, -1)
     further = torch.tensor([[0], [far]], device=row.device)
-    names = "one_plane", "two_planes", "three_planes"
+    names = "one_plane", "two_planes", "three_planes", "four_planes"
     larger = {name: getattr(graphs, name) + further for name in names}
     return graphs._replace(row=row, **larger)
 

@@ -36,7 +36,7 @@ def drawn(kernel: str, layers: int, seed: int) -> tuple[Configuration, ...]:
     """The configurations of a kernel for so many layers, each once."""
     choose = random.Random(seed)
     some = tuple(dict.fromkeys(draw(choose) for _ in range(layers)))
-    return of_layers(some, some, dict.fromkeys((1, 2, 3), some))[kernel]
+    return of_layers(some, some, dict.fromkeys((1, 2, 3, 4), some))[kernel]
 
 
 def main() -> None:

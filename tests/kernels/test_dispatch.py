@@ -56,7 +56,7 @@ def test_an_apple_gpu_is_refused(case):
 
 @pytest.mark.parametrize("kind", ["loose", "weighted", "wide", "deep"])
 def test_kernels_take_every_kind_of_layer(kind):
-    graphs = Case().graphs if kind == "weighted" else dense_graphs((3, 40, 0, 9, 200), 5)
+    graphs = Case().graphs if kind == "weighted" else dense_graphs((3, 40, 0, 9, 260), 5)
     batch = graphs.batch([4, 1, 2, 0])
     adjacency = batch.adjacency(True)
     if kind == "loose":
@@ -105,7 +105,7 @@ def test_a_compiled_layer_takes_batches_of_any_shape(case):
 
 
 def test_explain_names_the_path_of_every_layer_and_why(monkeypatch, no_cpu_kernels):
-    graphs = dense_graphs((3, 40, 9, 200), 5)
+    graphs = dense_graphs((3, 40, 9, 260), 5)
     model = FlexGCN(5, [8, 80, 6, 4], 1, orders=[2, 2, 2, 3, 2])
     batch = graphs.batch(slice(None))
     monkeypatch.setenv("GRANT_FAST_BACKEND", "torch")

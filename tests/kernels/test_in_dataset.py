@@ -10,7 +10,7 @@ from grant_fast.nn import AtomEncoder
 from tests.cases import dense_graphs
 
 #: Small, larger, and one that is left to CSR.
-SIZES = (20, 0, 3, 40, 200, 9, 1, 0, 31)
+SIZES = (20, 0, 3, 40, 260, 9, 1, 0, 31)
 WHERE = {
     "some, twice": [8, 4, 2, 2, 0, 7],
     "small": [8, 2, 1, 0],

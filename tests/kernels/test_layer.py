@@ -44,8 +44,8 @@ def test_every_kind_of_layer(normalize, symmetric, relu):
     check_layer(dense_graphs(SMALL_SIZES, 5, symmetric), 3, 7, normalize, relu)
 
 
-@pytest.mark.parametrize("sizes", [(150, 192, 1), (129, 5)], ids=str)
-def test_graphs_of_three_words_a_node(sizes):
+@pytest.mark.parametrize("sizes", [(150, 192, 1), (129, 5), (193, 256, 2)], ids=str)
+def test_graphs_of_three_and_of_four_words_a_node(sizes):
     check_layer(dense_graphs(sizes, 9), 3, 5)
 
 
@@ -60,8 +60,8 @@ def test_empty_graphs_and_batches(sizes):
 
 
 def test_a_batch_with_large_and_repeating_graphs_takes_both_paths():
-    both = with_repeated_edges(dense_graphs((20, 200, 40, 3, 250), 4))
-    assert both.batch(slice(None)).tiles.rest.tolist() == [1, 4, 5]
+    both = with_repeated_edges(dense_graphs((20, 200, 40, 3, 300), 4))
+    assert both.batch(slice(None)).tiles.rest.tolist() == [4, 5]
     check_layer(both, 3, 5, relu=True, positions=[5, 2, 1, 0, 4, 3])
 
 

@@ -151,7 +151,7 @@ def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
 
 
 #: Larger graphs, and how many planes of bits they have.
-LARGER = {50: 1, 70: 2, 100: 2, 140: 3}
+LARGER = {50: 1, 70: 2, 100: 2, 140: 3, 200: 4}
 
 
 def reads_of_larger(order: int) -> int:
@@ -219,7 +219,7 @@ def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(order, traffi
     dy, y = torch.randn(n, h_out), torch.randn(n, h_out)
     seen = traffic()
     layer.weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
-    inputs, columns, tables, stated = 2, {1: 2, 2: 3, 3: 2}, 0, 0
+    inputs, columns, tables, stated = 2, {1: 2, 2: 3, 3: 2, 4: 2}, 0, 0
     for size, planes in LARGER.items():
         blocks, hops = columns[planes], order - 1
         reads, again = (1, 1) if planes == 1 else (order, min(order, 2))

@@ -38,9 +38,9 @@ def way(request, monkeypatch):
 
 @pytest.fixture
 def batch(way):
-    """Graphs that share a tile, ones of one, two and three planes, and one without bits; or all
+    """Graphs that share a tile, ones of one plane to four, and one without bits; or all
     over CSR."""
-    graphs = dense_graphs((5, 9, 12, 1, 3, 40, 70, 135), 4)
+    graphs = dense_graphs((5, 9, 12, 1, 3, 40, 70, 135, 200), 4)
     case = Case(sizes=(6,), num_features=4, weighted=way[0] == "csr")
     repeated = PackedGraphs.from_arrays(
         case.x, case.edge_index, case.batch, edge_weight=case.edge_weight
@@ -82,7 +82,7 @@ def test_the_layer_equals_the_sparse_product(batch, name, normalize, h_out, way)
     weight = torch.ones(3, 4, h_out)
     want = ops.flex_conv(x, weight, None, adjacency, backend="torch")
     got = ops.flex_conv(x, weight, None, adjacency, backend="triton")
-    assert 0.2 < want.isfinite().float().mean() < 1
+    assert 0.1 < want.isfinite().float().mean() < 1
     if max(bad.values()) == 3e38:  # whether a sum overflows on its way depends on its order
         spoilt = batch.batch[[row for row, _ in bad]]
         keep = ~torch.isin(batch.batch, spoilt)

@@ -186,7 +186,7 @@ TAILS = [
 @pytest.mark.parametrize(("settings", "outputs"), TAILS)
 def test_tails_of_every_shape_over_edges_of_every_kind(settings, outputs):
     model = FlexGCN(5, out_channels=outputs, **settings)
-    for graphs in (Case().graphs, dense_graphs((3, 0, 200, 1, 65), 5)):
+    for graphs in (Case().graphs, dense_graphs((3, 0, 260, 1, 65), 5)):
         check_tail(trained(model), graphs, Task("regression", num_outputs=outputs))
 
 

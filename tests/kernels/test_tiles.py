@@ -25,13 +25,13 @@ def unpacked(graphs: PackedGraphs, graph: int) -> torch.Tensor:
 @pytest.mark.parametrize("chunk", [1 << 24, 7])
 def test_bits_hold_the_edges_of_every_graph_without_repeats(chunk, monkeypatch):
     monkeypatch.setattr(tiles, "_CHUNK", chunk)
-    case = Case(sizes=(0, 1, 2, 17, 64, 0, 65, 128, 130, 193, 0), weighted=False)
+    case = Case(sizes=(0, 1, 2, 17, 64, 0, 65, 128, 130, 193, 257, 0), weighted=False)
     graphs = PackedGraphs.from_arrays(
         case.x, case.edge_index.unique(dim=1), case.batch, num_graphs=case.num_graphs
     )
-    assert graphs.bits.bits.shape == (3, case.num_nodes)
+    assert graphs.bits.bits.shape == (4, case.num_nodes)
     assert graphs.bits.fits.tolist() == [size <= tiles.PLANES[-1] for size in case.sizes]
-    for graph in range(9):
+    for graph in range(10):
         batch = graphs.batch([graph])
         rowptr, col, value = batch.adjacency(False).csr
         want = to_dense(rowptr, col, value, batch.num_nodes)
@@ -94,7 +94,8 @@ def test_a_batch_is_laid_out_by_graph_id_and_batch_row():
     assert layout.row.tolist() == [300, 372, 377]
     assert layout.tile.tolist() == [0, 1, 3]
     assert layout.one_plane.tolist() == [[2], [332]]
-    assert layout.two_planes.tolist() == layout.three_planes.tolist() == [[], []]
+    assert layout.two_planes.tolist() == [[], []]
+    assert layout.three_planes.tolist() == layout.four_planes.tolist() == [[], []]
     assert layout.rest.tolist() == [0]
 
 

@@ -57,13 +57,13 @@ def test_every_kind_of_layer(normalize, symmetric):
         check_layer(dense_graphs((3, 20, 40), 70, symmetric), 3, h_out, normalize, relu=True)
 
 
-@pytest.mark.parametrize("sizes", [(0, 0), (193,), (130, 192, 1)], ids=str)
-def test_no_nodes_and_graphs_of_three_words_a_node(sizes):
+@pytest.mark.parametrize("sizes", [(0, 0), (193,), (130, 192, 1), (256,)], ids=str)
+def test_no_nodes_and_graphs_of_three_and_of_four_words_a_node(sizes):
     check_layer(dense_graphs(sizes, 70), 3, 5, tolerance=8e-6)
 
 
 def test_a_batch_with_large_and_repeating_graphs_takes_both_paths():
-    both = with_repeated_edges(dense_graphs((20, 200, 40, 3), 70))
+    both = with_repeated_edges(dense_graphs((20, 260, 40, 3), 70))
     assert both.batch(slice(None)).tiles.rest.tolist() == [1, 4]
     for h_out in (5, 80):
         check_layer(both, 3, h_out, relu=True, positions=[4, 2, 1, 0, 3], tolerance=8e-6)

@@ -15,8 +15,8 @@ SIZES = {
     "molecules": torch.arange(5, 60),
     "tiny": torch.arange(4),
     "tiles": torch.arange(33),
-    "planes": torch.tensor([0, 1, 32, 33, 64, 65, 128, 129, 192]),
-    "too large": torch.tensor([3, 3, 3, 3, 20, 193]),
+    "planes": torch.tensor([0, 1, 32, 33, 64, 65, 128, 129, 192, 193, 256]),
+    "too large": torch.tensor([3, 3, 3, 3, 20, 257]),
 }
 
 
@@ -44,10 +44,10 @@ def test_a_room_is_filled_as_by_numpy(build, name):
 
 
 def test_a_room_holds_what_there_is_room_for_and_no_more(build):
-    """Rows, tiles, and graphs of one plane, of two and of three."""
-    sizes = torch.tensor([31, 40, 70, 130, 2, 64, 90, 30, 150])
+    """Rows, tiles, and graphs of one plane to four."""
+    sizes = torch.tensor([31, 40, 70, 130, 2, 64, 90, 30, 200])
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    needs = [int(sizes.sum()), 2, 2, 2, 2]
+    needs = [int(sizes.sum()), 2, 2, 2, 1, 1]
 
     def fits(rows: int, tiles: int, *larger: int) -> bool | None:
         shapes = ((9,), (9,), (10,), (9,), (1,), (tiles + 1,), (9,), (9,))
