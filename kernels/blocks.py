@@ -123,7 +123,7 @@ def convolve(
             )  # fmt: skip
         for c in tl.static_range(INPUTS):
             if WHOLE:
-                w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO)
+                w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO, TRANSPOSE)
             else:
                 w = load_parts(p_parts + c * PART, BI, BO, PARTS)
             b_next = ()
@@ -161,7 +161,7 @@ def careful_convolve(
                 b_y, p_bits, p_scale, num_nodes, node, size, PLANES, BO, NORMALIZE, TRANSPOSE
             )
         for c in range(H_IN):
-            b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, 1, BO)
+            b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, 1, BO, TRANSPOSE)
             b_next = ()
             for j in tl.static_range(PLANES):
                 b_x = input_block(p_x, p_code, p_mask, node, size, j, c, H_IN, 1, CODED, RELU_IN)

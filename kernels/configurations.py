@@ -367,12 +367,15 @@ def _tails() -> Iterator[Configuration]:
 
 def _splits() -> Iterator[Configuration]:
     sizes = ((9, 27, "fp32"), (27, 18, "fp32"), (27, 9, "bf16"), (32, 64, "fp16"))
-    for (h_in, h_out, dtype), lanes in product(sizes, (True, False)):
+    ways = ("", " by lanes", " by both")
+    for (h_in, h_out, dtype), way, transpose in product(sizes, ways, (False, True)):
         parts = Layer(3, h_in, h_out, dtype).parts
         constants = {"ORDER": 3, "H_IN": h_in, "H_OUT": h_out, "PARTS": parts}
-        constants |= {"LANES": lanes} | layer.columns_shape(h_in, h_out)
-        words = f"κ=3 {h_in}→{h_out} {dtype}{' by lanes' if lanes else ''}"
-        yield Configuration(words, constants, dtype, (h_in, dtype) == (27, "fp32"))
+        constants |= {"TRANSPOSE": transpose, "LANES": way != "", "ROWS": way != " by lanes"}
+        constants |= layer.columns_shape(h_in, h_out)
+        words = f"κ=3 {h_in}→{h_out} {dtype}{way}{' Wᵀ' if transpose else ''}"
+        usual = (h_in, dtype, way) == (27, "fp32", " by both")
+        yield Configuration(words, constants, dtype, usual)
 
 
 def _layout() -> Iterator[Configuration]:
@@ -396,6 +399,7 @@ def _choice(*, trailing: bool = False, bins: bool = False) -> Iterator[Configura
 
 
 _PARTS = {"p_parts": "*bf16"}
+_SPLITS = dict.fromkeys(("p_lanes", "p_rows"), "*bf16")
 _TILE_ROWS = {
     **dict.fromkeys(("p_word", "p_row", "p_node", "p_code"), "*i32"),
     **dict.fromkeys(("p_scale", "p_partial"), "*fp32"),  # whatever the features are
@@ -427,6 +431,7 @@ _TAIL_TYPES = {
 
 _LAYER = {"p_code": "CODED", "p_mask": "RELU_IN", "p_bias": "BIAS"}
 _SPLIT = {"p_parts": "PARTS"}
+_SPLIT_WAYS = {"p_lanes": "LANES", "p_rows": "ROWS"}
 _WEIGHTS = {"p_code": "CODED", "p_y": "RELU"}
 _BIAS, _SCALE = {"p_bias": "BIAS"}, {"p_scale": "NORMALIZE"}
 _NETWORK = {"p_code": "CODED", "p_pool": "POOL", "p_pred": "PREDICT"} | _SPLIT
@@ -439,7 +444,7 @@ KERNELS = {
     kernel.name: kernel
     for kernel in (
         Kernel(tables.lay_out_tiles, (*_layout(),), _LAYOUT),
-        Kernel(weights.split_weight, (*_splits(),), _PARTS),
+        Kernel(weights.split_weight, (*_splits(),), _SPLITS, optional=_SPLIT_WAYS),
         Kernel(
             fused.flex_conv_tiles,
             _OF_LAYERS["flex_conv_tiles"],

@@ -125,7 +125,8 @@ def careful_hop(
 def horner(
     b_x, b_a, b_scale, p_weight, p_parts, i_col,
     ORDER: tl.constexpr, H_IN: tl.constexpr, H_OUT: tl.constexpr,
-    BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr, NORMALIZE: tl.constexpr,
+    BI: tl.constexpr, BO: tl.constexpr, ROWS: tl.constexpr,
+    NORMALIZE: tl.constexpr, TRANSPOSE: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Block i_col of Σ_k Â^k X W_k of one tile, on its side: [BO, ROWS].
@@ -149,7 +150,8 @@ def horner(
             b_y = hop(b_y, b_a, b_scale, NORMALIZE, PRECISION)
         for c in tl.static_range(INPUTS):
             if WHOLE:
-                w = tl.trans(load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO))
+                b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, BI, BO, TRANSPOSE)
+                w = tl.trans(b_w)
             else:
                 w = load_lanes(p_parts + c * PART, BI, BO, PARTS)
             b_y = add_factors(b_y, w, x[c], PARTS, PARTS, PRECISION)
@@ -175,7 +177,8 @@ def careful_horner(
             b_y = careful_hop(b_y, p_word, i_tile, b_scale, ROWS, NORMALIZE, TRANSPOSE)
         for c in range(H_IN):
             b_x = load_gradient(p_x, p_mask, o_x, m_row, c, RELU_IN, H_IN, 1)
-            b_y += tl.trans(b_x * load_weight(p_weight, c, i_col, H_IN, H_OUT, 1, BO))
+            b_w = load_weight(p_weight, c, i_col, H_IN, H_OUT, 1, BO, TRANSPOSE)
+            b_y += tl.trans(b_x * b_w)
         p_weight -= H_IN * H_OUT
     return b_y
 
@@ -185,7 +188,7 @@ def flex_conv_tiles(
     p_x,  # [*, H_IN]: rows of the batch, of the dataset (DATASET_X), or its kinds (CODED)
     p_code,  # [num_nodes] int32, the kind of each node (CODED)
     p_mask,  # [n, H_IN]: the input counts only where this is positive (RELU_IN)
-    p_weight,  # [ORDER, H_IN, H_OUT]
+    p_weight,  # [ORDER, H_IN, H_OUT], or (TRANSPOSE) [ORDER, H_OUT, H_IN]
     p_parts,  # the same `weights.in_parts` (PARTS)
     p_bias,  # [H_OUT]
     p_y,  # [n, H_OUT]
@@ -219,7 +222,7 @@ def flex_conv_tiles(
         b_x = b_x + (tl.trans(load_gradient(p_x, p_mask, o_x, m_row, c // BI, RELU_IN, H_IN, BI)),)
     b_y = horner(
         b_x, b_a, b_scale, p_weight, p_parts, i_col,
-        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION,
+        ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, TRANSPOSE, PARTS, PRECISION,
     )  # fmt: skip
     if ORDER > 1:
         if has_nan(b_y):

@@ -6,7 +6,7 @@ nodes or edges: a new batch compiles nothing.
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -129,8 +129,7 @@ def forward(
 
 def input_grad(dy: Tensor, y: Tensor | None, weight: Tensor, graphs: Graphs, out: Tensor) -> Tensor:
     """dX = Σ_k (Âᵀ)^k dY W_kᵀ into `out` [n, h_in]; dY counts where `y` (if any) is positive."""
-    transposed = weight.transpose(1, 2).contiguous()
-    layer = (dy, None, y, transposed, None, out)
+    layer = (dy, None, y, weight, None, out)
     return _convolve(layer, graphs, transpose=True, relu=False, dataset_x=False)
 
 
@@ -143,36 +142,32 @@ def _convolve(
     dataset_x: bool,
 ) -> Tensor:
     x, code, mask, weight, bias, out = layer
-    h_in, h_out = weight.shape[1:]
-    constants = _constants(x, code, weight.shape, graphs, dataset_x)
+    order, h_in, h_out = weight.shape
+    if transpose:
+        h_in, h_out = h_out, h_in
+    constants = _constants(x, code, (order, h_in, h_out), graphs, dataset_x)
     constants |= {"TRANSPOSE": transpose, "RELU_IN": mask is not None}
     constants |= {"BIAS": bias is not None, "RELU": relu}
-    if len(weight) == 1:  # no hop mixes rows: what is not finite stays where it is, but in parts
+    if order == 1:  # no hop mixes rows: what is not finite stays where it is, but in parts
         constants["PARTS"] = 0
-    work, count = list[Callable[[], None]](), constants["PARTS"]
-
-    @cache
-    def in_parts(bi: int, bo: int, lanes: bool) -> Tensor | None:
-        sizes = {"BI": bi, "BO": bo}
-        return weights.in_parts(weight, sizes, count, lanes=lanes) if count else None
-
-    for planes, num_graphs, tables in graphs.larger:
-        shape = block_shape(h_in, h_out, planes, has_hopper_units(x.device))
-        start = partial(
-            launch, blocks.flex_conv_blocks, (num_graphs, cdiv(h_out, shape["BO"])),
-            x, code, mask, weight, in_parts(shape["BI"], shape["BO"], False), bias, out, *tables,
-            written=(out,), **constants, **shape,
-        )  # fmt: skip
-        work.append(start)
+    hopper = has_hopper_units(x.device)
+    pieces: list[tuple[Any, int, tuple[Any, ...], dict[str, int], bool]] = [
+        (blocks.flex_conv_blocks, many, tables, block_shape(h_in, h_out, planes, hopper), False)
+        for planes, many, tables in graphs.larger
+    ]
     if graphs.num_tiles:
         shape = tile_shape(h_in, h_out)
-        start = partial(
-            launch, fused.flex_conv_tiles, (graphs.num_tiles, cdiv(h_out, shape["BO"])),
-            x, code, mask, weight, in_parts(shape["BI"], shape["BO"], True), bias, out,
-            *graphs.small,
+        pieces.append((fused.flex_conv_tiles, graphs.num_tiles, graphs.small, shape, True))
+    takers = [(shape, by_lanes) for *_, shape, by_lanes in pieces]
+    split = weights.in_parts_for(takers, weight, constants["PARTS"], transpose=transpose)
+    work = [
+        partial(
+            launch, kernel, (many, cdiv(h_out, shape["BO"])),
+            x, code, mask, weight, in_parts, bias, out, *tables,
             written=(out,), **constants, **shape,
-        )  # fmt: skip
-        work.append(start)
+        )
+        for (kernel, many, tables, shape, _), in_parts in zip(pieces, split, strict=True)
+    ]  # fmt: skip
     side_by_side(x.device, work)
     return out
 
@@ -220,8 +215,7 @@ def weight_grad(
         )  # fmt: skip
         work.append(start)
     side_by_side(x.device, work)
-    total = sums.sum(0)
-    return total[:-1].view(order, h_in, h_out), total[-1]
+    return sums[:, :-1].sum(0).view(order, h_in, h_out), sums[:, -1].sum(0)
 
 
 def _constants(

@@ -110,7 +110,7 @@ def convolve(
     for j in tl.static_range(0, H_OUT, BO):
         b_y = horner(
             x, b_a, b_scale, p_weight, p_parts, j // BO,
-            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, PARTS, PRECISION,
+            ORDER, H_IN, H_OUT, BI, BO, ROWS, NORMALIZE, False, PARTS, PRECISION,
         )  # fmt: skip
         p_bias = p_weight + ORDER * H_IN * H_OUT
         blocks = blocks + (finish(tl.trans(b_y), p_bias, j // BO, True, RELU, H_OUT, BO),)
@@ -286,7 +286,7 @@ def _in_parts(network: Network, sizes: dict[str, tuple[int, ...]], count: int) -
     for i, part in enumerate(out.split(lengths)):
         shape = network.orders[i], *network.widths[i : i + 2]
         weight = network.weight[sizes["STARTS"][i] :][: math.prod(shape)].view(shape)
-        weights.in_parts(weight, _shape(sizes["BLOCKS"], i), count, part)
+        weights.in_parts(weight, _shape(sizes["BLOCKS"], i), count, lanes=part)
     return out
 
 

@@ -80,10 +80,17 @@ def load_weight(
     H_OUT: tl.constexpr,
     BI: tl.constexpr,
     BO: tl.constexpr,
+    TRANSPOSE: tl.constexpr = False,
 ):
-    """Block (i_in, i_out) of one order's [H_IN, H_OUT] weights, as float32."""
+    """Block (i_in, i_out) of one order's weights, as float32; they lie as [H_IN, H_OUT], or
+    (TRANSPOSE) as [H_OUT, H_IN]."""
     o_in = i_in * BI + tl.arange(0, BI)
-    return load_block(p_weight, o_in, o_in < H_IN, i_out, H_OUT, BO)
+    if TRANSPOSE:
+        o_out = i_out * BO + tl.arange(0, BO)
+        b_w = tl.trans(load_block(p_weight, o_out, o_out < H_OUT, i_in, H_IN, BI))
+    else:
+        b_w = load_block(p_weight, o_in, o_in < H_IN, i_out, H_OUT, BO)
+    return b_w
 
 
 @triton.jit

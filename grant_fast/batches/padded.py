@@ -54,6 +54,7 @@ class PaddedBatch(GraphBatch):
     """
 
     _tables = ()  # each refill writes to them
+    _row: Tensor  # 0, 1, …
 
     def __init__(self, graphs: "FlatGraphs", ids: Tensor, size: int) -> None:
         assert graphs.bits is not None
@@ -79,6 +80,7 @@ class PaddedBatch(GraphBatch):
             "tiles": Tiles(*here[5:12], None),
             "segments": Segments(here.ptr, here.first_nodes, which, None),
             "rest": None,
+            "_row": torch.arange(rows, device=graphs.device),
         }
         self.hold(ids[:0])
 
@@ -143,8 +145,8 @@ class PaddedBatch(GraphBatch):
 
     def of_nodes(self, values: Tensor, otherwise: int) -> Tensor:
         assert self.node_count is not None
-        there = torch.arange(self.num_nodes, device=self.device) < self.node_count
-        return torch.where(there, super().of_nodes(values, otherwise), otherwise)
+        found = super().of_nodes(values, otherwise)
+        return found.masked_fill_(self._row >= self.node_count, otherwise)
 
 
 def _room(values: Tensor, size: int, times: float) -> int:

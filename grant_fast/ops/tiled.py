@@ -111,7 +111,7 @@ def _flex_conv_tiles_backward(
         if needs_dw:
             place = {"dataset_x": in_dataset, "code": code}
             pair = layer.weight_grad(x, grad, y, weight.shape[0], graphs, **place)
-            dw, db = (t.to(weight.dtype, copy=True) for t in pair)
+            dw, db = (t.to(weight.dtype) for t in pair)
     else:
         grad, y = masked(grad, y), None
         parts = wide.backward(grad, x, weight, graphs, rest, needs_dx=needs_dx, needs_dw=needs_dw)
