@@ -59,6 +59,26 @@ def loss(pred: Tensor, y: Tensor | None, task: Task, reduction: Reduction = "mea
     return total if reduction == "sum" else total / known.sum().clamp(min=1)
 
 
+def summed_loss(
+    pred: Tensor, y: Tensor | None, task: Task, *, complete: bool
+) -> tuple[Tensor, Tensor]:
+    """`loss` as a sum, and how many entries that is of, [] int64.
+
+    Args:
+        complete: all entries are measured, which spares a GPU half of some twenty launches.
+    """
+    if not complete:
+        total = loss(pred, y, task, reduction="sum")
+        assert y is not None
+        return total, measured(y, task).sum()
+    pred, y = aligned(pred, y, task)
+    if task.kind == "multiclass" and pred.device.type != "cpu":  # see `loss`
+        total = _entry_loss(pred, y, task, "none").sum()
+    else:
+        total = _entry_loss(pred, y, task, "sum")
+    return total, torch.full((), y.numel(), device=y.device)
+
+
 def _entry_loss(pred: Tensor, y: Tensor, task: Task, reduction: str) -> Tensor:
     """PyTorch's own of this task; missing classes are left out."""
     if task.kind == "multiclass":

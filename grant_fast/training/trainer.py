@@ -21,7 +21,7 @@ from ..indexing import take, upload
 from ..nn.one_pass import unchanging
 from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
-from ..teaching.residuals import graph_losses, loss
+from ..teaching.residuals import graph_losses, summed_loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import copied, load_optimizer, load_weights, taken_from
 from .config import INFOBATCH, PROPORTIONAL, WEIGHTED, RunConfig
@@ -121,6 +121,8 @@ class Trainer:
         self.model = build_model(config, self.spec).to(self._device)
         dtype = next(self.model.parameters()).dtype
         self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
+        labels = targets_of(self._graphs, self._train_ids)
+        self._complete = bool(measured(labels, self.task).all())
         self._parameters = list(self.model.parameters())  # which each step would look for anew
         on = recording_device(self.model)
         decay = config.weight_decay
@@ -288,7 +290,7 @@ class Trainer:
         pred, y = self.model(batch), batch.y
         assert y is not None  # `check_learnable` has seen to that
         if self.config.arm not in WEIGHTED:
-            return loss(pred, y, self.task, reduction="sum"), measured(y, self.task).sum()
+            return summed_loss(pred, y, self.task, complete=self._complete)
         losses, labels = graph_losses(pred, y, self.task, batch.ptr)
         if isinstance(self._sampler, InfoBatchSampler):
             self._sampler.observe(ids, losses.detach() / labels.clamp(min=1))

@@ -1,5 +1,7 @@
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,7 +10,13 @@ from torch import Tensor
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
-from grant_fast.teaching.residuals import graph_losses, graph_residuals, loss, residual
+from grant_fast.teaching.residuals import (
+    graph_losses,
+    graph_residuals,
+    loss,
+    residual,
+    summed_loss,
+)
 from tests.recording import Asked
 
 NAN = math.nan
@@ -405,3 +413,38 @@ def test_a_loss_takes_a_device_few_launches(kind):
     with Asked() as asked:
         loss(pred, y, Task(kind))
     assert asked.launches <= 9
+
+
+def asked_for(work: Callable[[], tuple[Tensor, Tensor]]) -> int:
+    """Launches of a step by the mean of a sum, there and back."""
+    with Asked() as asked:
+        total, count = work()
+        (total / count.clamp(min=1)).backward()
+    return asked.launches
+
+
+@pytest.mark.parametrize("kind", ["regression", "binary", "multilabel", "multiclass"])
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_a_sum_is_the_same_and_cheaper_where_every_label_is_measured(kind, level):
+    width = 3 if kind.startswith("multi") else 1
+    task = Task(kind, level, width)
+    pred, y = torch.randn(7, width), torch.randint(2, (7, width)).float()
+    y = y[:, 0].long() if kind == "multiclass" else y
+    complete, careful = (summed_loss(pred, y, task, complete=c) for c in (True, False))
+    torch.testing.assert_close(complete, careful, rtol=0, atol=0)
+    assert complete[1] == y.numel()
+    torch.testing.assert_close(complete[0], loss(pred, y, task, "sum"), rtol=0, atol=0)
+    pred, y = pred.to("meta").requires_grad_(), y.to("meta")
+    few, many = (
+        asked_for(partial(summed_loss, pred, y, task, complete=complete))
+        for complete in (True, False)
+    )
+    assert few < many
+
+
+def test_missing_labels_are_not_counted_in_a_sum():
+    pred, y = torch.randn(4, 2), torch.tensor([[0.0, math.nan], [1, 1], [math.nan] * 2, [0, 1]])
+    task = Task("multilabel", num_outputs=2)
+    total, count = summed_loss(pred, y, task, complete=False)
+    assert count == 5
+    torch.testing.assert_close(total, loss(pred, y, task, "sum"))

@@ -302,14 +302,14 @@ def test_nothing_that_autograd_made_outlives_a_step(
     def marked(*args, **kwargs):
         for node in nodes():
             node.metadata["of a step"] = True
-        return residuals.loss(*args, **kwargs)
+        return residuals.summed_loss(*args, **kwargs)
 
     def stepped(self, *passes):
         out = step(self, *passes)
         kept.extend("of a step" in node.metadata for node in nodes())
         return out
 
-    monkeypatch.setattr("grant_fast.training.trainer.loss", marked)
+    monkeypatch.setattr("grant_fast.training.trainer.summed_loss", marked)
     monkeypatch.setattr(Trainer, name, stepped)
     gc.disable()
     try:
