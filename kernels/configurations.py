@@ -314,7 +314,7 @@ def _norms(*, relu: bool) -> Iterator[Configuration]:
     rows = [*product(_NORMED, (True,)), (usual, False)] if relu else product(_NORMED, (None,))
     for (width, dtype), rectified in rows:
         constants = {"WIDTH": width} | norm.norm_shape(width)
-        constants |= {} if rectified is None else {"RELU": rectified}
+        constants |= {} if rectified is None else {"RELU": rectified, "DROPS": rectified}
         words = f"{width} {dtype}{' plain' if rectified is False else ''}"
         representative = (width, dtype) == usual and rectified is not False
         yield Configuration(words, constants, dtype, representative)
@@ -420,7 +420,7 @@ _SEGMENTS = {**dict.fromkeys(("p_ptr", "p_start", "p_graph"), "*i64"), "p_weight
 _KINDS = {"p_kind": "*i32", "p_partial": "*fp32"}
 
 _NORM = dict.fromkeys(("p_partial", "p_stats", "p_weight", "p_bias", "p_sums"), "*fp32")
-_NORM |= {"p_count": "*i64"}
+_NORM |= {"p_count": "*i64", "p_keep": "*u8", "scale": "fp32"}
 
 _NETWORK_TYPES = {"p_count": "*i32"} | _PARTS
 _TAIL_TYPES = {
@@ -433,6 +433,7 @@ _LAYER = {"p_code": "CODED", "p_mask": "RELU_IN", "p_bias": "BIAS"}
 _SPLIT = {"p_parts": "PARTS"}
 _SPLIT_WAYS = {"p_lanes": "LANES", "p_rows": "ROWS"}
 _WEIGHTS = {"p_code": "CODED", "p_y": "RELU"}
+_DROPS = {"p_keep": "DROPS"}
 _BIAS, _SCALE = {"p_bias": "BIAS"}, {"p_scale": "NORMALIZE"}
 _NETWORK = {"p_code": "CODED", "p_pool": "POOL", "p_pred": "PREDICT"} | _SPLIT
 _TAIL = dict.fromkeys(("p_weight", "p_bias", "p_pool"), "POOL")
@@ -480,9 +481,9 @@ KERNELS = {
         Kernel(kinds.sum_by_kind, (*_kinds(),), _KINDS, True),
         Kernel(norm.norm_moments, (*_norms(relu=False),), _NORM),
         Kernel(norm.merge_moments, (*_merges(),), _NORM | {"eps": "fp32"}),
-        Kernel(norm.norm_rows, (*_norms(relu=True),), _NORM),
-        Kernel(norm.norm_grad_sums, (*_norms(relu=True),), _NORM),
-        Kernel(norm.norm_grad_rows, (*_norms(relu=True),), _NORM),
+        Kernel(norm.norm_rows, (*_norms(relu=True),), _NORM, optional=_DROPS),
+        Kernel(norm.norm_grad_sums, (*_norms(relu=True),), _NORM, optional=_DROPS),
+        Kernel(norm.norm_grad_rows, (*_norms(relu=True),), _NORM, optional=_DROPS),
         Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES, optional=_NETWORK),
         Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES, optional=_TAIL),
         Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),

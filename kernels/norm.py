@@ -1,4 +1,5 @@
-"""Batch normalisation of a batch in training, with the ReLU behind it: act(w (x − μ) / σ + b).
+"""Batch normalisation of a batch in training, with the ReLU and the dropout behind it:
+y = m act(w (x − μ) / σ + b) / (1 − p), where m is 1 for what dropout leaves and 0 for the rest.
 
 The moments of each column are those of all rows. A program takes them of its share of the rows, by
 Welford's update in each place of its block, so that no square of a large mean is lost in rounding;
@@ -8,8 +9,8 @@ shares are merged by Chan's formula, in one order:
     x, μ, 1/σ ──► norm_rows ──► y
     dy, x, μ, 1/σ ──► norm_grad_sums ──► Σ g, Σ g x̂ ──► norm_grad_rows ──► dx
 
-where x̂ = (x − μ) / σ, and g is dy where the ReLU let its input by. Nothing is kept for the backward
-pass but x and μ, 1/σ: what else it needs is made of them.
+where x̂ = (x − μ) / σ, and g is m dy / (1 − p) where the ReLU let its input by. Nothing is kept for
+the backward pass but x, m and μ, 1/σ: what else it needs is made of them.
 
 Bytes in float32 for n rows of width h, and at most 512 shares S of them:
 
@@ -21,7 +22,8 @@ Bytes in float32 for n rows of width h, and at most 512 shares S of them:
     norm_grad_rows   12 n h        12 n h + 24 h for each block of rows, from the cache
 
 and 8 for each program, from the cache: how many rows there are, which the device alone may know.
-PyTorch reads and writes y once more for a ReLU, and dy twice.
+With dropout, the last three kernels read m besides, n h bytes, which PyTorch has written. PyTorch
+reads and writes y once more for a ReLU, and once more for dropout; dy as often.
 """
 
 # mypy: ignore-errors
@@ -65,6 +67,17 @@ def let_by(b_grad, b_x, b_weight, b_bias, RELU: tl.constexpr):
     if RELU:
         b_grad = tl.where(b_x * b_weight + b_bias <= 0, 0, b_grad)  # lets a NaN by, as torch does
     return b_grad
+
+
+@triton.jit
+def kept(
+    b, p_keep, scale, o, m, i_col,
+    DROPS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """What dropout leaves of a block; what is not finite is NaN then, as torch has it."""
+    if DROPS:
+        b *= load_block(p_keep, o, m, i_col, WIDTH, BLOCK) * scale
+    return b
 
 
 @triton.jit(do_not_specialize=["share"])
@@ -133,9 +146,12 @@ def norm_rows(
     p_stats,  # as above
     p_weight,  # [WIDTH]
     p_bias,  # [WIDTH]
+    p_keep,  # m, [n, WIDTH] uint8 (DROPS)
     p_out,  # [n, WIDTH]
     p_count,
+    scale,  # 1 / (1 − p)
     RELU: tl.constexpr,
+    DROPS: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -147,6 +163,7 @@ def norm_rows(
     b_y = (b_x - b_mu) * b_rstd * b_weight + b_bias
     if RELU:
         b_y = tl.where(b_y < 0, 0, b_y)  # keeps a NaN, as torch does
+    b_y = kept(b_y, p_keep, scale, o, o < num_rows, i_col, DROPS, WIDTH, BLOCK)
     store_block(p_out, b_y, o, o < num_rows, i_col, WIDTH, BLOCK)
 
 
@@ -157,10 +174,13 @@ def norm_grad_sums(
     p_stats,
     p_weight,
     p_bias,
+    p_keep,
     p_partial,  # [shares, 2, WIDTH]: Σ g, Σ g x̂
     p_count,
     share,
+    scale,
     RELU: tl.constexpr,
+    DROPS: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -174,6 +194,7 @@ def norm_grad_sums(
         m = (i + tl.arange(0, ROWS) < share) & (o < num_rows)
         b_x = (load_block(p_x, o, m, i_col, WIDTH, BLOCK) - b_mu) * b_rstd
         b_g = load_block(p_grad, o, m, i_col, WIDTH, BLOCK)
+        b_g = kept(b_g, p_keep, scale, o, m, i_col, DROPS, WIDTH, BLOCK)
         b_g = let_by(b_g, b_x, b_weight, b_bias, RELU)
         b_db += b_g
         b_dw += tl.where(m[:, None], b_g * b_x, 0)
@@ -189,10 +210,13 @@ def norm_grad_rows(
     p_stats,
     p_weight,
     p_bias,
+    p_keep,
     p_sums,  # [2, WIDTH]: Σ g, Σ g x̂
     p_dx,  # [n, WIDTH]
     p_count,
+    scale,
     RELU: tl.constexpr,
+    DROPS: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -202,6 +226,7 @@ def norm_grad_rows(
     b_mu, b_rstd, b_weight, b_bias = load_norm(p_stats, p_weight, p_bias, i_col, WIDTH, BLOCK)
     b_x = (load_block(p_x, o, o < num_rows, i_col, WIDTH, BLOCK) - b_mu) * b_rstd
     b_g = load_block(p_grad, o, o < num_rows, i_col, WIDTH, BLOCK)
+    b_g = kept(b_g, p_keep, scale, o, o < num_rows, i_col, DROPS, WIDTH, BLOCK)
     b_g = let_by(b_g, b_x, b_weight, b_bias, RELU)
     rows = num_rows.to(tl.float32)
     b_g -= load_row(p_sums, i_col, WIDTH, BLOCK) / rows
@@ -220,13 +245,22 @@ def merge_shape() -> dict[str, int]:
 
 
 def batch_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, count: Tensor | None, *, relu: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    keep: Tensor | None,
+    eps: float,
+    count: Tensor | None,
+    *,
+    relu: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Y [n, h] in the dtype of `x`, and [3, h] float32: μ, 1/σ, and the variance without bias.
 
     Args:
         x: [n, h], contiguous; two rows at least.
         weight, bias: [h], contiguous.
+        keep, scale: m, [n, h] uint8, contiguous, and 1 / (1 − p); None: nothing is dropped.
         count: [1] int64, how many rows there are, two at least: the last of the n are then left
             out, and nothing is written to theirs of Y. None: there are all.
     """
@@ -241,8 +275,9 @@ def batch_norm(
     )  # fmt: skip
     out = torch.empty_like(x)
     launch(
-        norm_rows, (cdiv(len(x), constants["ROWS"]), grid[1]), x, stats, weight, bias, out, count,
-        written=(out,), RELU=relu, **constants,
+        norm_rows, (cdiv(len(x), constants["ROWS"]), grid[1]),
+        x, stats, weight, bias, keep, out, count, scale,
+        written=(out,), RELU=relu, DROPS=keep is not None, **constants,
     )  # fmt: skip
     return out, stats
 
@@ -253,21 +288,24 @@ def batch_norm_grad(
     stats: Tensor,
     weight: Tensor,
     bias: Tensor,
+    keep: Tensor | None,
     count: Tensor | None,
     *,
     relu: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """dX [n, h], and [2, h] float32: db, dw. Operands are as in, and of, `batch_norm`."""
     _, grid, share, constants, partial = _shares(x)
-    count, operands = _rows(x, count), (grad, x, stats, weight, bias)
+    count, operands = _rows(x, count), (grad, x, stats, weight, bias, keep)
+    constants |= {"RELU": relu, "DROPS": keep is not None}
     launch(
-        norm_grad_sums, grid, *operands, partial, count, share,
-        written=(partial,), RELU=relu, **constants,
+        norm_grad_sums, grid, *operands, partial, count, share, scale,
+        written=(partial,), **constants,
     )  # fmt: skip
     sums, out = partial.sum(0), torch.empty_like(x)
     launch(
-        norm_grad_rows, (cdiv(len(x), constants["ROWS"]), grid[1]), *operands, sums, out, count,
-        written=(out,), RELU=relu, **constants,
+        norm_grad_rows, (cdiv(len(x), constants["ROWS"]), grid[1]),
+        *operands, sums, out, count, scale, written=(out,), **constants,
     )  # fmt: skip
     return out, sums
 

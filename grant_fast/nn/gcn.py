@@ -243,8 +243,9 @@ class FlexGCN(nn.Module):
         if folded:  # an affine map of the convolution: one pass over the nodes less
             weight, bias = cast(BatchNorm, norm).folded_into(weight, bias)
         dropout = self.dropouts[layer]
-        drops = type(dropout) is not nn.Dropout or (dropout.training and dropout.p > 0)
-        drops = drops or is_hooked(dropout)
+        known = type(dropout) is nn.Dropout and not is_hooked(dropout)
+        rate = cast(nn.Dropout, dropout).p if known and dropout.training else 0.0
+        drops = rate > 0 or not known
         rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
         plain = folded or type(norm) is nn.Identity
         relu = plain and rectified and not drops
@@ -257,7 +258,11 @@ class FlexGCN(nn.Module):
         if plain:
             return dropout(act(y))
         if ours:
-            normed = cast(BatchNorm, norm).by_kernels(y, rectified, conv.backend, graphs.node_count)
+            drop = rate if rectified and rate < 1 else 0.0
+            settings = rectified, conv.backend, graphs.node_count, drop
+            normed = cast(BatchNorm, norm).by_kernels(y, *settings)
+            if normed is not None and drop:
+                return normed
             if normed is not None:
                 return dropout(normed if rectified else self.act(normed))
         return dropout(act(norm(y)))

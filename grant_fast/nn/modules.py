@@ -43,7 +43,12 @@ class BatchNorm(nn.BatchNorm1d):
         return super().forward(x)
 
     def by_kernels(
-        self, x: Tensor, relu: bool, backend: str | None, count: Tensor | None = None
+        self,
+        x: Tensor,
+        relu: bool,
+        backend: str | None,
+        count: Tensor | None = None,
+        dropout: float = 0.0,
     ) -> Tensor | None:
         """act(self(x)), [n, h], by the Triton kernels; None where PyTorch is to do it.
 
@@ -53,6 +58,7 @@ class BatchNorm(nn.BatchNorm1d):
             relu: act is a ReLU instead of the identity.
             backend: as for `FlexConv`.
             count: see `GraphBatch.node_count`.
+            dropout: the probability, below 1, of dropping an entry of that.
         """
         usual = self.affine and self.track_running_stats and self.momentum is not None
         if torch.compiler.is_compiling() or not (usual and self.training):
@@ -61,7 +67,8 @@ class BatchNorm(nn.BatchNorm1d):
             return None
         if not takes_kernels(x, backend):
             return None
-        out, (mean, _, variance) = batch_norm(x, self.weight, self.bias, self.eps, relu, count)
+        settings = self.eps, relu, count, dropout
+        out, (mean, _, variance) = batch_norm(x, self.weight, self.bias, *settings)
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None and self.momentum is not None
         self.num_batches_tracked.add_(1)

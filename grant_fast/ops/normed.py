@@ -12,27 +12,35 @@ from .registration import operator
 
 @operator(
     "batch_norm",
-    "(Tensor x, Tensor weight, Tensor bias, float eps, Tensor? count, bool relu) "
-    "-> (Tensor, Tensor)",
+    "(Tensor x, Tensor weight, Tensor bias, Tensor? keep, float eps, Tensor? count, bool relu, "
+    "float scale) -> (Tensor, Tensor)",
 )
 def _batch_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, count: Tensor | None, relu: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    keep: Tensor | None,
+    eps: float,
+    count: Tensor | None,
+    relu: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Y, and [3, h]: μ, 1/σ, and the variance without bias."""
     from ..kernels import norm
 
-    return norm.batch_norm(x, weight.contiguous(), bias.contiguous(), eps, count, relu=relu)
+    operands = x, weight.contiguous(), bias.contiguous(), keep, eps, count
+    return norm.batch_norm(*operands, relu=relu, scale=scale)
 
 
 @_batch_norm.register_fake
-def _(x, weight, bias, eps, count, relu):  # type: ignore[no-untyped-def]
+def _(x, weight, bias, keep, eps, count, relu, scale):  # type: ignore[no-untyped-def]
     return torch.empty_like(x), x.new_empty((3, x.shape[1]), dtype=torch.float32)
 
 
 @operator(
     "batch_norm_backward",
-    "(Tensor grad, Tensor x, Tensor stats, Tensor weight, Tensor bias, Tensor? count, bool relu) "
-    "-> (Tensor, Tensor)",
+    "(Tensor grad, Tensor x, Tensor stats, Tensor weight, Tensor bias, Tensor? keep, "
+    "Tensor? count, bool relu, float scale) -> (Tensor, Tensor)",
 )
 def _batch_norm_backward(
     grad: Tensor,
@@ -40,34 +48,37 @@ def _batch_norm_backward(
     stats: Tensor,
     weight: Tensor,
     bias: Tensor,
+    keep: Tensor | None,
     count: Tensor | None,
     relu: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """dX, and [2, h]: db, dw."""
     from ..kernels import norm
 
-    operands = grad.contiguous(), x, stats, weight.contiguous(), bias.contiguous(), count
-    return norm.batch_norm_grad(*operands, relu=relu)
+    operands = grad.contiguous(), x, stats, weight.contiguous(), bias.contiguous(), keep, count
+    return norm.batch_norm_grad(*operands, relu=relu, scale=scale)
 
 
 @_batch_norm_backward.register_fake
-def _(grad, x, stats, weight, bias, count, relu):  # type: ignore[no-untyped-def]
+def _(grad, x, stats, weight, bias, keep, count, relu, scale):  # type: ignore[no-untyped-def]
     return torch.empty_like(x), x.new_empty((2, x.shape[1]), dtype=torch.float32)
 
 
 def _setup(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    x, weight, bias, _, count, ctx.relu = inputs
+    x, weight, bias, keep, _, count, ctx.relu, ctx.scale = inputs
     stats = output[1]
-    ctx.save_for_backward(x, stats, weight, bias, count)
+    ctx.save_for_backward(x, stats, weight, bias, keep, count)
     ctx.mark_non_differentiable(stats)
     ctx.set_materialize_grads(False)
 
 
 def _grad(ctx, grad, _):  # type: ignore[no-untyped-def]
     if grad is None:
-        return (None,) * 6
-    dx, (db, dw) = torch.ops.grant_fast.batch_norm_backward(grad, *ctx.saved_tensors, ctx.relu)
-    return dx, dw, db, None, None, None
+        return (None,) * 8
+    settings = ctx.relu, ctx.scale
+    dx, (db, dw) = torch.ops.grant_fast.batch_norm_backward(grad, *ctx.saved_tensors, *settings)
+    return dx, dw, db, *[None] * 5
 
 
 _batch_norm.register_autograd(_grad, _setup)
@@ -80,6 +91,7 @@ def batch_norm(
     eps: float,
     relu: bool,
     count: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """act(w (x − μ) / σ + b), [n, h], by the kernels; and μ, 1/σ and the variance, [3, h].
 
@@ -88,5 +100,11 @@ def batch_norm(
         weight, bias: w and b, [h], float32.
         relu: act is a ReLU instead of the identity.
         count: see `GraphBatch.node_count`; two at least.
+        dropout: the probability p, below 1, that an entry of the result is 0; the others are
+            divided by 1 − p.
     """
-    return torch.ops.grant_fast.batch_norm(x.contiguous(), weight, bias, eps, count, relu)
+    keep = None
+    if dropout:
+        keep = torch.empty(x.shape, dtype=torch.uint8, device=x.device).bernoulli_(1 - dropout)
+    operands = x.contiguous(), weight, bias, keep, eps, count, relu, 1 / (1 - dropout)
+    return torch.ops.grant_fast.batch_norm(*operands)

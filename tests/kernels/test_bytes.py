@@ -134,22 +134,24 @@ def test_the_gradient_by_kind_reads_each_row_once_for_128_kinds(width, num_kinds
     assert seen.total() == seen.of(dx) + seen.of(kind) + 4 * num_kinds * width * shares
 
 
+@pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("width", [27, 70])
-def test_a_batch_norm_reads_x_twice_and_its_gradient_reads_x_and_dy_twice(width, traffic):
+def test_a_batch_norm_reads_x_twice_and_its_gradient_reads_x_and_dy_twice(width, drops, traffic):
     n = 300
     x, grad, weight, bias = torch.randn(n, width), torch.randn(n, width), *torch.randn(2, width)
     rows = norm.norm_shape(width)["ROWS"]
     shares = blocks = column_blocks(n, rows)  # so few rows that a share is a block
     columns, merges = column_blocks(width, 64), column_blocks(width, norm.merge_shape()["BLOCK"])
     seen = traffic()
-    y, stats = norm.batch_norm(x, weight, bias, 1e-5, None, relu=True)
+    keep = torch.randint(2, x.shape, dtype=torch.uint8) if drops else None
+    y, stats = norm.batch_norm(x, weight, bias, keep, 1e-5, None, relu=True, scale=2.0)
     assert seen.of(x) == 2 * 4 * n * width
     assert seen.of(y) == 4 * n * width
-    stated = 12 * n * width + 16 * shares * width + 12 * width + 16 * width * blocks
+    stated = (12 + drops) * n * width + 16 * shares * width + 12 * width + 16 * width * blocks
     assert seen.total() == stated + 8 * (shares * columns + merges + blocks * columns)
     seen = traffic()
-    dx, _ = norm.batch_norm_grad(grad, x, stats, weight, bias, None, relu=True)
+    dx, _ = norm.batch_norm_grad(grad, x, stats, weight, bias, keep, None, relu=True, scale=2.0)
     assert seen.of(x) == seen.of(grad) == 2 * 4 * n * width
     assert seen.of(dx) == 4 * n * width
-    stated = 20 * n * width + (8 + 16) * shares * width + 24 * width * blocks
+    stated = (20 + 2 * drops) * n * width + (8 + 16) * shares * width + 24 * width * blocks
     assert seen.total() == stated + 8 * (shares + blocks) * columns

@@ -133,8 +133,10 @@ def test_the_gradient_of_edge_weights(widths, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", [1, 9, 27, 64, 300])
-def test_a_batch_is_normalised(width, dtype):
-    test_norm.check(torch.randn(3000, width).to(dtype), device=DEVICE, tolerance=TOLERANCE[dtype])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_batch_is_normalised(width, dtype, dropout):
+    x, settings = torch.randn(3000, width).to(dtype), {"device": DEVICE, "dropout": dropout}
+    test_norm.check(x, tolerance=TOLERANCE[dtype], **settings)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -19,7 +19,12 @@ from tests.kernels.checks import close
 
 
 def check(
-    x: Tensor, relu: bool = True, tolerance: float = 4e-6, device: str = "cpu", eps: float = 1e-5
+    x: Tensor,
+    relu: bool = True,
+    tolerance: float = 4e-6,
+    device: str = "cpu",
+    eps: float = 1e-5,
+    dropout: float = 0.0,
 ) -> None:
     """Y, dX, dw, db and the variance equal those of the definition, twice bit for bit."""
     width = x.shape[1]
@@ -32,10 +37,16 @@ def check(
     want = want.relu() if relu else want
     results = []
     for _ in range(2):
-        got, stats = batch_norm(*mine, eps, relu)
+        torch.manual_seed(1)
+        got, stats = batch_norm(*mine, eps, relu, None, dropout)
         results.append([got.detach(), stats, *torch.autograd.grad(got, mine, grad.to(device))])
     assert all(map(torch.equal, *results))
     y, stats, *grads = results[0]
+    if dropout:
+        torch.manual_seed(1)
+        keep = torch.empty(x.shape, dtype=torch.uint8, device=device).bernoulli_(1 - dropout)
+        assert y[keep == 0].eq(0).all()
+        want = want * keep.cpu() / (1 - dropout)
     # The gradient of X is what its terms leave of each other.
     rstd = (exact[0].detach().var(0, correction=0) + eps).rsqrt()
     terms = (grad.double() * exact[1].detach() * rstd).abs().max().item()
@@ -75,6 +86,12 @@ def test_a_large_mean_costs_no_more_than_its_own_rounding():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.01), (torch.float16, 1e-3)])
 def test_half_precision_is_summed_in_float32(dtype, tolerance):
     check(torch.randn(300, 27).to(dtype), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("rows", "width"), [(300, 27), (40, 70)])
+def test_what_dropout_leaves_is_enlarged(rows, width, relu):
+    check(torch.randn(rows, width), relu, dropout=0.3)
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
@@ -168,6 +185,24 @@ def test_a_network_trains_the_same_and_keeps_the_same_statistics(act, momentum):
             torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
     for (name, got), (_, want) in zip(model.named_buffers(), twin.named_buffers(), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.usefixtures("few_are_many")
+@pytest.mark.parametrize("rate", [0.4, 1.0])
+def test_a_network_drops_what_its_dropout_says(rate):
+    """In one kernel with the norm, but for a rate that would leave nothing to enlarge."""
+    model = FlexGCN(5, [40], 1, orders=[2, 2], norm="batch_norm", backend="triton")
+    batch = dense_graphs((20, 3, 40, 9), 5).batch(slice(None))
+    whole, called = model.hidden(batch), []
+    model.dropouts[0].p = rate
+    dropped = model.hidden(batch)
+    kept = dropped > 0
+    torch.testing.assert_close(dropped[kept], whole[kept] / (1 - rate))
+    assert dropped[~kept].eq(0).all()
+    assert abs(kept.sum() / (whole > 0).sum() - (1 - rate)) < 0.05
+    model.dropouts[0].register_forward_hook(lambda *_: called.append(1))
+    model.hidden(batch)
+    assert called  # whoever watches a dropout sees it
 
 
 def test_few_rows_are_left_to_pytorch(monkeypatch):

@@ -110,13 +110,15 @@ def readout_backward() -> tuple[Any, ...]:
 
 def batch_norm() -> tuple[Any, ...]:
     x, weight, bias = leaves(some_batch(), (5,), (5,))
-    return x, weight, bias, 1e-5, torch.tensor([len(x)]), True
+    keep = torch.randint(2, x.shape, dtype=torch.uint8)
+    return x, weight, bias, keep, 1e-5, torch.tensor([len(x)]), True, 2.0
 
 
 def batch_norm_backward() -> tuple[Any, ...]:
     x = some_batch().x
     grad, stats = torch.randn(5, len(x)).T, torch.stack([x.mean(0), x.std(0), x.var(0)])
-    return grad, x, stats, torch.rand(5), torch.randn(5), torch.tensor([len(x)]), True
+    operands = torch.rand(5), torch.randn(5), torch.randint(2, x.shape, dtype=torch.uint8)
+    return grad, x, stats, *operands, torch.tensor([len(x)]), True, 2.0
 
 
 ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
