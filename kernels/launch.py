@@ -156,7 +156,7 @@ def side_by_side(device: torch.device, work: Sequence[Callable[[], None]]) -> No
     start a kernel than the device to run it.
 
     Args:
-        work: at most five pieces, which keep none of the memory that they allocate.
+        work: at most ten pieces, which keep none of the memory that they allocate.
     """
     if len(work) < 2 or device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
         for each in work:
@@ -175,7 +175,7 @@ def side_by_side(device: torch.device, work: Sequence[Callable[[], None]]) -> No
 
 @cache
 def _streams(device: torch.device) -> list[torch.cuda.Stream]:
-    return [torch.cuda.Stream(device) for _ in range(4)]
+    return [torch.cuda.Stream(device) for _ in range(9)]
 
 
 def _aligned(operand: Any, written: tuple[Tensor, ...]) -> Any:

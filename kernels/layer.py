@@ -124,23 +124,51 @@ def forward(
         weight: [κ, h_in, h_out] and bias [h_out], contiguous.
     """
     layer = (x, code, None, weight, bias, out)
-    return _convolve(layer, graphs, transpose=False, relu=relu, dataset_x=dataset_x)
+    work = _convolution(layer, graphs, transpose=False, relu=relu, dataset_x=dataset_x)
+    side_by_side(x.device, work)
+    return out
 
 
-def input_grad(dy: Tensor, y: Tensor | None, weight: Tensor, graphs: Graphs, out: Tensor) -> Tensor:
-    """dX = Σ_k (Âᵀ)^k dY W_kᵀ into `out` [n, h_in]; dY counts where `y` (if any) is positive."""
-    layer = (dy, None, y, weight, None, out)
-    return _convolve(layer, graphs, transpose=True, relu=False, dataset_x=False)
+def backward(
+    dy: Tensor,
+    y: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    graphs: Graphs,
+    dx: Tensor | None,
+    *,
+    needs_dw: bool,
+    dataset_x: bool,
+    code: Tensor | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """dX = Σ_k (Âᵀ)^k dY W_kᵀ into `dx` [n, h_in], if any, and (if asked) in float32 (dW, db):
+    dW_k = Xᵀ (Âᵀ)^k dY, [κ, h_in, h_out], and db = dYᵀ 1, [h_out].
+
+    Args:
+        dy, y: [n, h_out]; dY counts where `y` (if any) is positive.
+        x, code, weight: as in `forward`.
+    """
+    work, sums = list[Callable[[], None]](), None
+    if dx is not None:
+        layer = (dy, None, y, weight, None, dx)
+        work += _convolution(layer, graphs, transpose=True, relu=False, dataset_x=False)
+    if needs_dw:
+        more, sums = _weight_gradient(x, code, dy, y, len(weight), graphs, dataset_x)
+        work += more
+    side_by_side(dy.device, work)
+    if sums is None:
+        return None
+    return sums[:, :-1].sum(0).view(weight.shape), sums[:, -1].sum(0)
 
 
-def _convolve(
+def _convolution(
     layer: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None, Tensor],
     graphs: Graphs,
     *,
     transpose: bool,
     relu: bool,
     dataset_x: bool,
-) -> Tensor:
+) -> list[Callable[[], None]]:
     x, code, mask, weight, bias, out = layer
     order, h_in, h_out = weight.shape
     if transpose:
@@ -160,7 +188,7 @@ def _convolve(
         pieces.append((fused.flex_conv_tiles, graphs.num_tiles, graphs.small, shape, True))
     takers = [(shape, by_lanes) for *_, shape, by_lanes in pieces]
     split = weights.in_parts_for(takers, weight, constants["PARTS"], transpose=transpose)
-    work = [
+    return [
         partial(
             launch, kernel, (many, cdiv(h_out, shape["BO"])),
             x, code, mask, weight, in_parts, bias, out, *tables,
@@ -168,25 +196,19 @@ def _convolve(
         )
         for (kernel, many, tables, shape, _), in_parts in zip(pieces, split, strict=True)
     ]  # fmt: skip
-    side_by_side(x.device, work)
-    return out
 
 
-def weight_grad(
+def _weight_gradient(
     x: Tensor,
+    code: Tensor | None,
     dy: Tensor,
     y: Tensor | None,
     order: int,
     graphs: Graphs,
-    *,
     dataset_x: bool,
-    code: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """(dW [κ, h_in, h_out], db [h_out]) in float32: dW_k = Xᵀ (Âᵀ)^k dY, db = dYᵀ 1.
-
-    `x` and `code` are as in `forward`. Each program's share goes to a workspace, whose rows are
-    then added in their order.
-    """
+) -> tuple[list[Callable[[], None]], Tensor]:
+    """And the workspace, [programs, κ h_in + 1, h_out], to which each program's share of dW and, in
+    the last row, of db goes: then to be added in their order."""
     h_in, h_out = x.shape[1], dy.shape[1]
     shape = tile_grad_shape(h_in, h_out, order)
     blocks_of_dw = cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"])
@@ -214,8 +236,7 @@ def weight_grad(
             written=(sums,), **constants, **shape,
         )  # fmt: skip
         work.append(start)
-    side_by_side(x.device, work)
-    return sums[:, :-1].sum(0).view(order, h_in, h_out), sums[:, -1].sum(0)
+    return work, sums
 
 
 def _constants(

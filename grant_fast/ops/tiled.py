@@ -105,12 +105,11 @@ def _flex_conv_tiles_backward(
     grad, weight = grad.contiguous(), weight.contiguous()
     dx, dw, db = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if is_fused(weight):
-        if needs_dx:
-            dx = grad.new_empty(grad.shape[0], x.shape[1])
-            layer.input_grad(grad, y, weight, graphs, dx)
-        if needs_dw:
-            place = {"dataset_x": in_dataset, "code": code}
-            pair = layer.weight_grad(x, grad, y, weight.shape[0], graphs, **place)
+        out = grad.new_empty(grad.shape[0], x.shape[1]) if needs_dx else None
+        settings = {"needs_dw": needs_dw, "dataset_x": in_dataset, "code": code}
+        pair = layer.backward(grad, y, x, weight, graphs, out, **settings)
+        dx = dx if out is None else out
+        if pair is not None:
             dw, db = (t.to(weight.dtype) for t in pair)
     else:
         grad, y = masked(grad, y), None

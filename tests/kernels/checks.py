@@ -1,6 +1,7 @@
 """What every kernel is held to, in Triton's interpreter, on the emulated GPU and on a device."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,7 +85,7 @@ def check_long_sum(tiles: int, device: str = "cpu") -> None:
     graphs = dense_graphs((20,), 9).to(device)
     batch = graphs.batch([0] * tiles)
     x, dy = batch.x.abs(), torch.rand(batch.num_nodes, 7, device=device)
-    got, _ = layer.weight_grad(x, dy, None, 2, kernel_graphs(batch, True), dataset_x=False)
+    got, _ = weight_grad(x, dy, None, 2, kernel_graphs(batch, True), dataset_x=False)
     dense = to_dense(*(t.cpu() for t in graphs.batch([0]).adjacency(True).csr), 20).double()
     terms, given = dy.cpu().double().unflatten(0, (tiles, 20)), x[:20].cpu().double()
     want = torch.stack([given.T @ terms.sum(0), given.T @ dense.T @ terms.sum(0)])
@@ -120,12 +121,30 @@ def check_far_offsets(size: int, dataset_x: bool, allocate: Allocate, device: st
     layer.forward(x, weight, None, there, y, relu=True, dataset_x=dataset_x)
     assert torch.equal(y[far:], want)
     dy[far:] = torch.randn(size, 64, device=device)
-    want = layer.input_grad(dy[far:], y[far:], weight, near, graphs.x.clone())
-    assert torch.equal(layer.input_grad(dy, y, weight, there, dx)[far:], want)
-    got = layer.weight_grad(x, dy, y, 2, there, dataset_x=dataset_x)
-    want = layer.weight_grad(graphs.x, dy[far:], y[far:], 2, near, dataset_x=False)
+    want = input_grad(dy[far:], y[far:], weight, near, graphs.x.clone())
+    assert torch.equal(input_grad(dy, y, weight, there, dx)[far:], want)
+    got = weight_grad(x, dy, y, 2, there, dataset_x=dataset_x)
+    want = weight_grad(graphs.x, dy[far:], y[far:], 2, near, dataset_x=False)
     assert torch.equal(got[0], want[0])
     assert torch.equal(got[1], want[1])
+
+
+def input_grad(
+    dy: Tensor, y: Tensor | None, weight: Tensor, graphs: layer.Graphs, dx: Tensor
+) -> Tensor:
+    """dX alone, into `dx`."""
+    layer.backward(dy, y, dy, weight, graphs, dx, needs_dw=False, dataset_x=False)
+    return dx
+
+
+def weight_grad(
+    x: Tensor, dy: Tensor, y: Tensor | None, order: int, graphs: layer.Graphs, **place: Any
+) -> tuple[Tensor, Tensor]:
+    """dW and db alone."""
+    weight = x.new_empty(order, x.shape[1], dy.shape[1])
+    pair = layer.backward(dy, y, x, weight, graphs, None, needs_dw=True, **place)
+    assert pair is not None
+    return pair
 
 
 def moved(graphs: layer.Graphs, far: int) -> layer.Graphs:

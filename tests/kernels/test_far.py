@@ -126,24 +126,26 @@ def test_rows_and_shares_of_a_norm(untouched, at):
     weight, bias = torch.rand(64), torch.randn(64)
     stats, sums = torch.rand(3, 64), torch.zeros(2, 64)  # or they were of another number of rows
 
-    def run(x, grad, y, dx, partial):
-        sizes = torch.tensor([len(x)]), 32
-        norm.launch(norm.norm_moments, (1, 1), x, partial, *sizes, written=(partial,), **rows)
+    def run(x, grad, keep, y, dx, partial):
+        count = torch.tensor([len(x)])
+        norm.launch(norm.norm_moments, (1, 1), x, partial, count, 32, written=(partial,), **rows)
         moments = partial[-1].clone()
-        operands, rest = (grad, x, stats, weight, bias), {"RELU": True, **rows}
+        operands, rest = (grad, x, stats, weight, bias, keep), {"RELU": True, "DROPS": True, **rows}
         norm.launch(
-            norm.norm_grad_sums, (1, 1), *operands, partial, *sizes, written=(partial,), **rest
-        )
-        norm.launch(norm.norm_rows, (1, 1), *operands[1:], y, sizes[0], written=(y,), **rest)
+            norm.norm_grad_sums, (1, 1), *operands, partial, count, 32, 2.0,
+            written=(partial,), **rest,
+        )  # fmt: skip
+        norm.launch(norm.norm_rows, (1, 1), *operands[1:], y, count, 2.0, written=(y,), **rest)
         norm.launch(
-            norm.norm_grad_rows, (1, 1), *operands, sums, dx, sizes[0], written=(dx,), **rest
+            norm.norm_grad_rows, (1, 1), *operands, sums, dx, count, 2.0, written=(dx,), **rest
         )
         return moments, partial[-1], y[-32:], dx[-32:]
 
-    near = [torch.randn(32, 64), torch.randn(32, 64), *torch.empty(2, 32, 64)]
+    keep = torch.randint(2, (32, 64), dtype=torch.uint8)
+    near = [torch.randn(32, 64), torch.randn(32, 64), keep, *torch.empty(2, 32, 64)]
     want = run(*near, torch.empty(1, 2, 64))
-    far = [untouched(torch.float32, FAR + 32, 64) for _ in range(4)]
-    for there, here in zip(far[:2], near, strict=False):
+    far = [untouched(tensor.dtype, FAR + 32, 64) for tensor in near]
+    for there, here in zip(far[:3], near, strict=False):
         there[FAR:] = here
     first = FAR // 32
     at(0, first)

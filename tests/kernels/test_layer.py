@@ -17,6 +17,8 @@ from tests.kernels.checks import (
     check_layer,
     check_long_sum,
     check_repeats,
+    input_grad,
+    weight_grad,
     with_repeated_edges,
 )
 
@@ -115,8 +117,8 @@ def test_data_features_are_read_in_place_by_graph_id():
     assert torch.equal(got, want)
     dy = torch.randn_like(want)
     for g, w in zip(
-        layer.weight_grad(graphs.x, dy, None, 3, tables, dataset_x=True),
-        layer.weight_grad(batch.x, dy, None, 3, tables, dataset_x=False),
+        weight_grad(graphs.x, dy, None, 3, tables, dataset_x=True),
+        weight_grad(batch.x, dy, None, 3, tables, dataset_x=False),
         strict=True,
     ):
         assert torch.equal(g, w)
@@ -167,8 +169,8 @@ def test_planes_of_bits_beyond_31_bits(untouched):
         y = layer.forward(
             x, weight, None, tables, torch.empty(size, 2), relu=False, dataset_x=dataset_x
         )
-        dx = layer.input_grad(dy, None, weight, tables, torch.empty(size, 2))
-        return y, dx, *layer.weight_grad(x, dy, None, 3, tables, dataset_x=dataset_x)
+        dx = input_grad(dy, None, weight, tables, torch.empty(size, 2))
+        return y, dx, *weight_grad(x, dy, None, 3, tables, dataset_x=dataset_x)
 
     for got, want in zip(run(x, there, True), run(graphs.x, near, False), strict=True):
         assert torch.equal(got, want)

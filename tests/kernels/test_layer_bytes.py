@@ -7,6 +7,7 @@ from grant_fast import ops
 from grant_fast.kernels import layer, tables, wide
 from grant_fast.ops.tiled import kernel_graphs
 from tests.cases import dense_graphs
+from tests.kernels.checks import input_grad, weight_grad
 from tests.kernels.traffic import SMALL, column_blocks, packed_graphs, table_bytes
 
 pytestmark = pytest.mark.interpreted
@@ -63,7 +64,7 @@ def test_input_gradient_reads_dy_and_y_once_and_writes_dx_once(traffic):
     n = graphs.num_nodes
     dy, y, dx = torch.randn(n, 18), torch.randn(n, 18), torch.empty(n, 27)
     seen = traffic()
-    layer.input_grad(dy, y, torch.randn(3, 27, 18), packed, dx)
+    input_grad(dy, y, torch.randn(3, 27, 18), packed, dx)
     assert seen.of(dy) == seen.of(y) == 4 * 18 * n
     assert seen.of(dx) == 4 * 27 * n
     weights = 4 * 3 * 27 * 18 * packed.num_tiles
@@ -76,7 +77,7 @@ def test_weight_gradient_reads_what_it_states(order, input_blocks, traffic):
     n = graphs.num_nodes
     dy, y = torch.randn(n, 18), torch.randn(n, 18)
     seen = traffic()
-    layer.weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
+    weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
     assert seen.of(graphs.x) == 4 * 27 * n
     assert seen.of(dy) == seen.of(y) == input_blocks * 4 * 18 * n
     assert seen.of(packed.word) == input_blocks * table_bytes(packed) / 3
@@ -89,7 +90,7 @@ def test_each_block_of_the_weight_gradient_reads_the_bits_again(traffic):
     graphs, packed = packed_graphs(SMALL, 64)
     n, dy, y = graphs.num_nodes, *torch.randn(2, graphs.num_nodes, 64)
     seen = traffic()
-    layer.weight_grad(graphs.x, dy, y, 2, packed, dataset_x=False)
+    weight_grad(graphs.x, dy, y, 2, packed, dataset_x=False)
     blocks = 2 * 2
     assert seen.of(packed.word) == blocks * table_bytes(packed) / 3
     sums = 4 * (2 * 64 + 1) * 64 * packed.num_tiles
@@ -101,11 +102,11 @@ def test_where_the_weight_gradient_has_many_blocks_tiles_are_fewer_shares(traffi
     graphs, packed = packed_graphs(SMALL, 64)
     dy, blocks = torch.randn(graphs.num_nodes, 64), 2 * 2
     seen = traffic()
-    want = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    want = weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
     each = seen.total()
     monkeypatch.setattr(layer, "PROGRAMS", 2 * blocks)
     seen = traffic()
-    got = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    got = weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
     assert packed.num_tiles > 4
@@ -126,7 +127,7 @@ def test_features_are_read_where_the_dataset_holds_them(traffic):
     around = weights + table_bytes(packed) + seen.of(packed.node)
     assert seen.total() == n * (4 * 27 + 4 * 18) + around
     seen = traffic()
-    layer.weight_grad(graphs.x, torch.randn(n, 18), None, 3, packed, dataset_x=True)
+    weight_grad(graphs.x, torch.randn(n, 18), None, 3, packed, dataset_x=True)
     assert seen.of(graphs.x) == 4 * 27 * n
 
 
@@ -146,7 +147,7 @@ def test_kinds_of_nodes_are_4_bytes_each_time_x_would_be_read(traffic):
     around -= 4 * 2 * 20 * 24 * packed.num_tiles  # the second block has 8 columns
     assert seen.total() == seen.of(code) + seen.of(kinds) + seen.of(out) + around
     seen = traffic()
-    layer.weight_grad(kinds, torch.randn(n, 40), None, 2, packed, dataset_x=True, code=code)
+    weight_grad(kinds, torch.randn(n, 40), None, 2, packed, dataset_x=True, code=code)
     assert seen.of(code) == blocks * 4 * n
 
 
@@ -202,7 +203,7 @@ def test_the_input_gradient_of_larger_graphs_moves_what_it_states(traffic):
     n, order, columns = graphs.num_nodes, 3, column_blocks(27, 16)
     dy, y, dx = torch.randn(n, 18), torch.randn(n, 18), torch.empty(n, 27)
     seen = traffic()
-    layer.input_grad(dy, y, torch.randn(order, 27, 18), packed, dx)
+    input_grad(dy, y, torch.randn(order, 27, 18), packed, dx)
     assert seen.of(dy) == seen.of(y) == columns * 4 * 18 * reads_of_larger(order)
     assert seen.of(dx) == 4 * 27 * n
     weights = 4 * order * 27 * 18 * len(LARGER)
@@ -218,7 +219,7 @@ def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(order, traffi
     n, h_out = graphs.num_nodes, 40
     dy, y = torch.randn(n, h_out), torch.randn(n, h_out)
     seen = traffic()
-    layer.weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
+    weight_grad(graphs.x, dy, y, order, packed, dataset_x=False)
     inputs, columns, tables, stated = 2, {1: 2, 2: 3, 3: 2, 4: 2}, 0, 0
     for size, planes in LARGER.items():
         blocks, hops = columns[planes], order - 1
@@ -235,16 +236,16 @@ def test_the_weight_gradient_of_larger_graphs_moves_what_it_states(order, traffi
 def test_a_program_adds_to_the_weight_gradient_of_the_graph_before(traffic, monkeypatch):
     graphs, packed = packed_graphs((50, 40, 60), 27)
     dy = torch.randn(graphs.num_nodes, 18)
-    want = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    want = weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
     monkeypatch.setattr(layer, "PROGRAMS", 2)
     seen = traffic()
-    got = layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    got = weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
     few = seen.total()
     monkeypatch.setattr(layer, "PROGRAMS", 3)
     seen = traffic()
-    layer.weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
+    weight_grad(graphs.x, dy, None, 2, packed, dataset_x=False)
     # One program's sums are read and written again; one fewer writes db.
     assert few - seen.total() == 4 * (2 * 27 - 1) * 18
 
