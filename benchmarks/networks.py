@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from grant_fast import GraphBatch, PackedGraphs, Task
+from grant_fast.tasks import measured
 from grant_fast.teaching import loss
+from grant_fast.teaching.residuals import summed_loss
 from grant_fast.training.recording import BatchRecorder, room_for
+from grant_fast.training.targets import targets_of
 
 from .gradients import TOLERANCE as GRADIENT_TOLERANCE
 from .gradients import exactly_in_training, in_training
@@ -44,28 +47,29 @@ def step_work(setting: Setting) -> Work:
 
 
 def recorded_step(setting: Setting) -> Side:
-    """Batches that are put into one room, with what is done there recorded."""
+    """Batches that are put into one room, with the whole step on what is there recorded."""
     graphs, ids, task = setting.graphs, setting.ids, setting.task
+    complete = bool(measured(targets_of(graphs, ids), task).all())
     model = copy.deepcopy(setting.model)  # the other sides start from the same weights
     size = setting.batch_size
     room, checked = (room_for(model, graphs, ids, size) for _ in range(2))
     if room is None or checked is None or not checked.fill(setting.recordable):
         raise ValueError("the network is not one for the kernels alone, and so not recorded")
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    step: BatchRecorder[list[Tensor | None]] = BatchRecorder(graphs.device, room)
+    on_gpu = graphs.device.type == "cuda"
+    optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=on_gpu)
+    step: BatchRecorder[None] = BatchRecorder(graphs.device, room)
     batches = shuffled(graphs, ids, size)
 
-    def gradient(batch: GraphBatch) -> list[Tensor | None]:
-        assert batch.y is not None
-        loss(model(batch), batch.y, task).backward()
-        return [parameter.grad for parameter in model.parameters()]
+    def one(batch: GraphBatch) -> None:
+        optimizer.zero_grad()
+        total, count = summed_loss(model(batch), batch.y, task, complete=complete)
+        (total / count.clamp(min=1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
     def run() -> None:
         model.train()
-        optimizer.zero_grad()
-        for parameter, grad in zip(model.parameters(), step(gradient, next(batches)), strict=True):
-            parameter.grad = grad
-        optimizer.step()
+        step(one, next(batches))
 
     recorded = through("triton", run)
     for _ in range(_TRIES):

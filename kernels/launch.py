@@ -77,7 +77,8 @@ def most_registers(kernel: str, constants: Mapping[str, Any], hopper: bool) -> i
         h_in = constants["H_IN"]
         if h_in > 32 and h_in % 4:  # rows that do not begin at 16 bytes need an address each
             return 255
-        return 128 if constants["ORDER"] > 1 else None
+        most = 128 if hopper or h_in <= 32 else 144
+        return most if constants["ORDER"] > 1 else None
     if kernel == "flex_conv_blocks":
         kept = constants["PLANES"] == 1 and constants["ORDER"] > 1
         return 128 if kept and not hopper else None

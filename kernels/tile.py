@@ -84,13 +84,13 @@ def load_weight(
 ):
     """Block (i_in, i_out) of one order's weights, as float32; they lie as [H_IN, H_OUT], or
     (TRANSPOSE) as [H_OUT, H_IN]."""
-    o_in = i_in * BI + tl.arange(0, BI)
+    o_in, o_out = i_in * BI + tl.arange(0, BI), i_out * BO + tl.arange(0, BO)
+    mask = (o_in < H_IN)[:, None] & (o_out < H_OUT)[None, :]
     if TRANSPOSE:
-        o_out = i_out * BO + tl.arange(0, BO)
-        b_w = tl.trans(load_block(p_weight, o_out, o_out < H_OUT, i_in, H_IN, BI))
+        p_weight += o_in[:, None] + o_out[None, :] * H_IN
     else:
-        b_w = load_block(p_weight, o_in, o_in < H_IN, i_out, H_OUT, BO)
-    return b_w
+        p_weight += o_in[:, None] * H_OUT + o_out[None, :]
+    return tl.load(p_weight, mask=mask, other=0).to(tl.float32)
 
 
 @triton.jit
