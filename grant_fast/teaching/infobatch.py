@@ -74,9 +74,13 @@ class InfoBatchSampler:
         return False
 
     def __iter__(self) -> Any:
-        served = serving_order(self._kept, len(self.ids), self.seed, self.epoch)
-        for batch in arrange(self.ids[served], self.batch_size):
+        for batch in self.batches():
             yield batch.tolist()
+
+    def batches(self) -> list[Tensor]:
+        """The epoch's batches as int64 tensors on the CPU."""
+        served = serving_order(self._kept, len(self.ids), self.seed, self.epoch)
+        return arrange(self.ids[served], self.batch_size)
 
     def __len__(self) -> int:
         return -(-len(self._kept) // self.batch_size)

@@ -1,6 +1,5 @@
 """Which graphs go through the network together in an epoch."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -52,7 +51,7 @@ class Passes:
         An epoch of one pass is the same list again until something else is selected.
         """
         if self._by_batch:
-            return map(self._pass, _first(self._sampler, visits))
+            return map(self._pass, _first(self._sampler.batches(), visits))
         ids = self._sampler.selected
         whole = visits is None or visits >= len(ids)
         # The teacher picks anew only now and then: until then this epoch's pass is the last's.
@@ -65,7 +64,7 @@ class Passes:
             return self._last
         # A batch norm depends on who shares a pass, and a cut of the epoch on who comes first.
         if self._mixes or not whole:
-            ids = torch.tensor(list(itertools.chain.from_iterable(self._sampler)))[:visits]
+            ids = torch.cat(list(self._sampler.batches()))[:visits]
             parts = self._parts(ids)
         return map(self._pass, parts)
 
@@ -78,11 +77,11 @@ class Passes:
         return ids, self._graphs.batch(ids)
 
 
-def _first(sampler: GraNTSampler | InfoBatchSampler, visits: int | None) -> Iterator[Tensor]:
-    """The sampler's batches, cut where the budget of visits ends."""
-    for ids in sampler:
+def _first(batches: Iterable[Tensor], visits: int | None) -> Iterator[Tensor]:
+    """Batches, cut where the budget of visits ends."""
+    for ids in batches:
         if visits is not None:
             ids, visits = ids[:visits], visits - len(ids[:visits])
-        if not ids:
+        if len(ids) == 0:
             return
-        yield torch.tensor(ids)
+        yield ids

@@ -40,6 +40,28 @@ def test_a_loader_that_counts_its_passes_does_not_move_a_selected_epoch(
     assert counted.epoch == 2
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_are_the_served_lists_as_tensors(make_graphs, zero, mode) -> None:
+    settings = {"epochs": 9, "mode": mode, "interval": 2, "predict": zero}
+    sampler = GraNTSampler(make_graphs(40), REGRESSION, 4, **settings)
+    sampler.select(zero, 4)
+    batches = list(sampler.batches())
+    assert all(batch.dtype == torch.int64 for batch in batches)
+    assert [batch.tolist() for batch in batches] == list(sampler) != []
+
+
+def test_batches_need_a_selection_and_are_watched(make_graphs, zero) -> None:
+    sampler = GraNTSampler(make_graphs(40), REGRESSION, 4, epochs=9, predict=zero)
+    with pytest.raises(InputError, match="select"):
+        next(sampler.batches())
+    sampler.select(zero, 0)
+    for _ in range(4):
+        list(sampler.batches())
+    with pytest.warns(UserWarning, match="served for the fifth time") as told:
+        list(sampler.batches())
+    assert told[0].filename == __file__
+
+
 @pytest.mark.parametrize("mode", SCORED)
 def test_a_loop_that_counts_from_1_is_told_so_at_once(make_graphs, zero, mode) -> None:
     make = lambda: GraNTSampler(  # noqa: E731
