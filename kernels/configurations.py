@@ -185,7 +185,7 @@ def _block_convolutions(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Confi
     for planes, hopper in PLANES:
         shape = partial(layer.block_shape, planes=planes, hopper=hopper)
         for row in _of(planes, hopper, _convolutions(layers[planes], shape)):
-            transposed = planes == 3 and row.constants["TRANSPOSE"]
+            transposed = planes == 4 and row.constants["TRANSPOSE"]
             yield _one_of_many(row, planes == 1 or transposed)
 
 
@@ -193,7 +193,7 @@ def _block_weight_gradients(layers: Mapping[int, Iterable[Layer]]) -> Iterator[C
     for planes, hopper in PLANES:
         shape = partial(_block_grad_shape, planes, hopper)
         for row in _of(planes, hopper, _weight_gradients(layers[planes], shape)):
-            yield _one_of_many(row, planes < 3)
+            yield _one_of_many(row, planes in (1, 2))
 
 
 def _block_grad_shape(
@@ -218,7 +218,7 @@ def of_layers(
 
 def _one_of_many(row: Configuration, chosen: bool) -> Configuration:
     """Kernels of several planes compile for seconds each: of them `make test` takes one of two
-    planes and one of three."""
+    planes and one of four."""
     return row._replace(representative=row.representative and chosen)
 
 
@@ -309,15 +309,15 @@ def _kinds() -> Iterator[Configuration]:
 _NORMED = (*product((1, 9, 27, 64, 300), ("fp32",)), (27, "bf16"), (64, "fp16"))
 
 
-def _norms(*, relu: bool) -> Iterator[Configuration]:
+def _norms(*, acts: bool) -> Iterator[Configuration]:
     usual = (27, "fp32")
-    rows = [*product(_NORMED, (True,)), (usual, False)] if relu else product(_NORMED, (None,))
-    for (width, dtype), rectified in rows:
-        constants = {"WIDTH": width} | norm.norm_shape(width)
-        constants |= {} if rectified is None else {"RELU": rectified, "DROPS": rectified}
-        words = f"{width} {dtype}{' plain' if rectified is False else ''}"
-        representative = (width, dtype) == usual and rectified is not False
-        yield Configuration(words, constants, dtype, representative)
+    ways = (("", True, False), (" drops", True, True), (" plain", False, False))
+    for width, dtype in _NORMED:
+        for words, relu, drops in ways if acts else ways[:1]:
+            constants = {"WIDTH": width} | norm.norm_shape(width)
+            constants |= {"RELU": relu, "DROPS": drops} if acts else {}
+            representative = (width, dtype) == usual and words != " plain"
+            yield Configuration(f"{width} {dtype}{words}", constants, dtype, representative)
 
 
 def _merges() -> Iterator[Configuration]:
@@ -479,11 +479,11 @@ KERNELS = {
         Kernel(readout.readout_rows, (*_readouts(),), _SEGMENTS),
         Kernel(readout.readout_grad_rows, (*_readouts(),), _SEGMENTS),
         Kernel(kinds.sum_by_kind, (*_kinds(),), _KINDS, True),
-        Kernel(norm.norm_moments, (*_norms(relu=False),), _NORM),
+        Kernel(norm.norm_moments, (*_norms(acts=False),), _NORM),
         Kernel(norm.merge_moments, (*_merges(),), _NORM | {"eps": "fp32"}),
-        Kernel(norm.norm_rows, (*_norms(relu=True),), _NORM, optional=_DROPS),
-        Kernel(norm.norm_grad_sums, (*_norms(relu=True),), _NORM, optional=_DROPS),
-        Kernel(norm.norm_grad_rows, (*_norms(relu=True),), _NORM, optional=_DROPS),
+        Kernel(norm.norm_rows, (*_norms(acts=True),), _NORM, optional=_DROPS),
+        Kernel(norm.norm_grad_sums, (*_norms(acts=True),), _NORM, optional=_DROPS),
+        Kernel(norm.norm_grad_rows, (*_norms(acts=True),), _NORM, optional=_DROPS),
         Kernel(score.score_tiles, (*_networks(),), _GRAPHS | _NETWORK_TYPES, optional=_NETWORK),
         Kernel(tail.score_rows, (*_tails(),), _TAIL_TYPES, optional=_TAIL),
         Kernel(select.count_digits, (*_choice(trailing=True),), _CHOICE),

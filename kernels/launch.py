@@ -152,9 +152,9 @@ def side_by_side(device: torch.device, work: Sequence[Callable[[], None]]) -> No
     """Do pieces of work, of which none reads or writes what another one writes.
 
     While a CUDA graph is recorded, each has a stream of its own, so that a replay starts them all
-    at once: the few large graphs of a batch, which cannot fill the device, are computed beside the
-    many small ones. What is not recorded comes one after another: there, Python takes longer to
-    start a kernel than the device to run it.
+    at once: the few large graphs of a batch, which cannot fill the device, beside the many small
+    ones, and dX beside dW. What is not recorded comes one after another: there, Python takes longer
+    to start a kernel than the device to run it.
 
     Args:
         work: at most ten pieces, which keep none of the memory that they allocate.

@@ -74,7 +74,7 @@ def kept(
     b, p_keep, scale, o, m, i_col,
     DROPS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What dropout leaves of a block; what is not finite is NaN then, as torch has it."""
+    """What dropout leaves of a block; what it drops that is not finite is NaN, as in torch."""
     if DROPS:
         b *= load_block(p_keep, o, m, i_col, WIDTH, BLOCK) * scale
     return b

@@ -93,7 +93,7 @@ class PaddedBatch(GraphBatch):
         assert graphs.bits is not None
         if len(positions) != size:
             return False
-        pinned = self.device.type == "cuda"  # else the host waits for what it did before
+        pinned = self.device.type == "cuda"  # from other memory, the host would wait for the device
         table = torch.empty(len(self._table), dtype=torch.int64, device="cpu", pin_memory=pinned)
         if not self._fill(positions, graphs.host_ptr, graphs.bits.fits, table):
             return False

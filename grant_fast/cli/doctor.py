@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import native
+from ..batches.tiles import PLANES
 from ..data.progress import track
 from ..devices import clock
 from ..errors import InputError, installed
@@ -44,9 +45,9 @@ _BUILDS = {
     None: native.NOT_COMPILED,
 }
 
-#: Nodes of graphs that other kernels compute than those of up to 64: of two and three words of bits
-#: a row, and of none.
-_OTHER_KERNELS = (65, 129, 200)
+#: Nodes of graphs that other kernels compute than those of up to 64: of two words of bits a row and
+#: more, and of none.
+_OTHER_KERNELS = tuple(most + 1 for most in PLANES)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import ctypes
 
+import torch
 from torch import Tensor
 
 from . import loading
@@ -31,6 +32,7 @@ def fill_room(
     """
     if loading.library() is None:
         return None
-    memory = positions.new_empty(5 * capacity.graphs + 1)
+    assert positions.dtype == table.dtype == torch.int64, "the kernels read int64"
+    memory = torch.empty(5 * capacity.graphs + 1, dtype=torch.int64, device="cpu")
     operands = positions.contiguous(), ptr, fits, table, memory
     return bool(call("fill_room", ctypes.byref(capacity), *operands))

@@ -50,7 +50,7 @@ class BatchNorm(nn.BatchNorm1d):
         count: Tensor | None = None,
         dropout: float = 0.0,
     ) -> Tensor | None:
-        """act(self(x)), [n, h], by the Triton kernels; None where PyTorch is to do it.
+        """act(self(x)), and its dropout, [n, h], by the Triton kernels; None where PyTorch is to.
 
         So below `MANY_ROWS` rows unless padded, and under torch.compile, which fuses norms itself.
 

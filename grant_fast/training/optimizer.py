@@ -20,10 +20,11 @@ class AdamW(torch.optim.AdamW):
 
     Args:
         recorded: steps may be recorded, see `recording`. They then read the learning rate where
-            `tell_rate` writes it: in float32 on a GPU, whose fused step reads no other.
+            `tell_rate` writes it: in float32 on a GPU, whose fused step reads no other. (Those of
+            a copy are not to be recorded.)
     """
 
-    _rate: Tensor | None = None
+    _lr: Tensor | None = None
 
     add_param_group = unwrap(torch.optim.AdamW.add_param_group)
     load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
@@ -42,7 +43,7 @@ class AdamW(torch.optim.AdamW):
         if recorded:
             device = self.param_groups[0]["params"][0].device
             dtype = torch.float32 if device.type == "cuda" else torch.float64
-            self._rate = torch.full((), lr, dtype=dtype, device=device)
+            self._lr = torch.full((), lr, dtype=dtype, device=device)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, or a state that is loaded."""
@@ -55,8 +56,8 @@ class AdamW(torch.optim.AdamW):
 
     def tell_rate(self) -> None:
         """Have recorded steps take the group's learning rate as it is now."""
-        if self._rate is not None:
-            self._rate.fill_(self.param_groups[0]["lr"])
+        if self._lr is not None:
+            self._lr.fill_(self.param_groups[0]["lr"])
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -77,7 +78,7 @@ class AdamW(torch.optim.AdamW):
             self._squares,
             [],
             self._count_of_each,
-            lr=group["lr"] if self._rate is None else self._rate,
+            lr=group["lr"] if self._lr is None else self._lr,
             beta1=group["betas"][0],
             beta2=group["betas"][1],
             weight_decay=group["weight_decay"],

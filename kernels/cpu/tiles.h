@@ -69,8 +69,10 @@ static int fill_table(const capacity *c, const i64 *position, const i64 *ptr, co
     }
     int32_t *node = (int32_t *)table;
     for (i64 b = 0; b < n; b++) {
-        i64 g = position[b], size = ptr[g + 1] - ptr[g];
-        if (!fits[g] || total + size > c->rows) return 0;
+        i64 g = position[b];
+        if (g < 0 || g >= c->empty || !fits[g]) return 0;
+        i64 size = ptr[g + 1] - ptr[g];
+        if (total + size > c->rows) return 0;
         positions[b] = g, sizes[b] = size, first_row[b] = total, first_node[b] = ptr[g];
         if (size > TILE_HEIGHT) {
             i64 p = (size - 1) / PLANE, at = larger[p]++;

@@ -9,8 +9,8 @@ from grant_fast import AtomEncoder, FlexGCN, PackedGraphs
 from grant_fast.batches.padded import PaddedBatch
 from tests.cases import dense_graphs
 
-#: Of tiles, of one plane to three, of no nodes and of one, and one that bits cannot hold.
-SIZES = (20, 0, 3, 40, 9, 1, 31, 70, 130, 33, 5, 260, 8, 12)
+#: Of tiles, of one plane to four, of no nodes and of one, and one that bits cannot hold.
+SIZES = (20, 0, 3, 40, 9, 1, 31, 70, 130, 33, 5, 260, 8, 12, 230)
 TOO_LARGE = SIZES.index(260)
 IDS = torch.tensor([i for i in range(len(SIZES)) if i != TOO_LARGE])
 
@@ -45,7 +45,7 @@ def test_a_filled_room_trains_as_a_batch_made_anew(settings, kinds):
     model = FlexGCN(5, [7, 4], 2, orders=[2, 2, 1], norm="batch_norm", **settings)
     twin, room = copy.deepcopy(model), PaddedBatch(graphs, IDS, 6)
     where = room.tiles.graph.data_ptr(), room.ptr.data_ptr(), room.tiles.tile.data_ptr()
-    for positions in ([8, 0, 2, 7, 3, 1], [1, 5, 2, 10, 12, 9]):
+    for positions in ([8, 0, 2, 7, 3, 1], [1, 5, 2, 10, 12, 9], [14, 6, 1, 4, 5, 3]):
         at = torch.tensor(positions)
         assert room.fill(at)
         assert len(room) == 6 and torch.equal(room.ids, at)

@@ -188,14 +188,48 @@ def test_a_network_trains_the_same_and_keeps_the_same_statistics(act, momentum):
 
 
 @pytest.mark.usefixtures("few_are_many")
+def test_a_network_learns_by_what_dropout_leaves(monkeypatch):
+    """Its gradients, with the dropout in the norm's kernels and after the norm by PyTorch."""
+    batch, masks = dense_graphs((20, 3, 40, 9), 5).batch(slice(None)), []
+    model = FlexGCN(5, [7, 6], 2, orders=[2, 2, 2], norm="batch_norm", dropout=0.3)
+    draw = torch.Tensor.bernoulli_
+
+    def drawn(tensor, probability):
+        masks.append(draw(tensor, probability).clone())
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "bernoulli_", drawn)
+    twin = copy.deepcopy(model)
+    for net, backend in ((model, "triton"), (twin, "torch")):
+        net.backend = backend
+    out = model(batch)
+    assert len(masks) == 2
+    for dropout, mask in zip(twin.dropouts, masks, strict=True):
+        dropout.forward = lambda x, mask=mask: x * mask / 0.7
+    want = twin(batch)
+    torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-5)
+    grads = [
+        torch.autograd.grad(y.square().sum(), list(net.parameters()))
+        for y, net in ((out, model), (want, twin))
+    ]
+    for got, right in zip(*grads, strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("few_are_many")
 @pytest.mark.parametrize("rate", [0.4, 1.0])
-def test_a_network_drops_what_its_dropout_says(rate):
+def test_a_network_drops_what_its_dropout_says(rate, monkeypatch):
     """In one kernel with the norm, but for a rate that would leave nothing to enlarge."""
     model = FlexGCN(5, [40], 1, orders=[2, 2], norm="batch_norm", backend="triton")
     batch = dense_graphs((20, 3, 40, 9), 5).batch(slice(None))
-    whole, called = model.hidden(batch), []
+    whole, called, forward = model.hidden(batch), [], torch.nn.Dropout.forward
+    monkeypatch.setattr(
+        torch.nn.Dropout, "forward", lambda self, x: (called.append(1), forward(self, x))[1]
+    )
     model.dropouts[0].p = rate
     dropped = model.hidden(batch)
+    assert bool(called) == (rate == 1)
+    called.clear()
     kept = dropped > 0
     torch.testing.assert_close(dropped[kept], whole[kept] / (1 - rate))
     assert dropped[~kept].eq(0).all()

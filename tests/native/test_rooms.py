@@ -9,7 +9,7 @@ from grant_fast.indexing import room as numbers
 
 pytestmark = pytest.mark.skipif(native.build() is None, reason="the kernels were not compiled")
 
-#: Likely sizes of graphs: molecules, tiny ones, tiles of any height, graphs of one plane to three
+#: Likely sizes of graphs: molecules, tiny ones, tiles of any height, graphs of one plane to four
 #: and (which bits cannot hold) of more.
 SIZES = {
     "molecules": torch.arange(5, 60),

@@ -270,8 +270,9 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended, whole):
 )
 def test_on_a_gpu_a_recorded_run_equals_a_plain_one(tmp_path, config, monkeypatch, settings):
     monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
-    settings = {"interval": 4, "norm": "batch_norm", "dropout": (0.3,), "epochs": 11} | settings
-    chosen = config(**settings, device="cuda")
+    rate = {"lr_schedule": "plateau", "lr_restart": 0.005, "clip": 1.0}  # which moves in 40 epochs
+    settings = {"interval": 4, "norm": "batch_norm", "dropout": (0.3,), "epochs": 40} | settings
+    chosen = config(**settings, **rate, device="cuda")
     recorded = Trainer(make_dataset(), chosen, tmp_path / "recorded")
     recorded.fit()
     recorder = recorded._steps._recorder if recorded._steps.room else recorded._epochs
