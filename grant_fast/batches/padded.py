@@ -116,6 +116,7 @@ class PaddedBatch(GraphBatch):
     def _fill_slowly(
         self, positions: Tensor, host_ptr: Tensor, fits: Tensor, table: Tensor
     ) -> bool:
+        """`_fill` where nothing was compiled: what `fill_room` does is defined here."""
         fixed = self._fixed
         if not bool(fits[positions].all()):
             return False
