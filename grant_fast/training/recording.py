@@ -24,6 +24,9 @@ from ..nn.checks import embeds_kinds, is_hooked
 from ..ops.dispatch import is_fused, takes_kernels
 
 Result = TypeVar("Result")
+#: Sizes beside the usual one that have room at the same time: an epoch ends with two at the most
+#: (`teaching.order.batch_sizes`), which change with the selection.
+MOST_OTHERS = 2
 
 
 class Recorder(Generic[Result]):
@@ -34,7 +37,7 @@ class Recorder(Generic[Result]):
     """
 
     def __init__(self, device: torch.device | None) -> None:
-        self._device = device
+        self.device = device  # None from where it has failed to record
         self._subjects: tuple[object, ...] = ()
         self._recorded: tuple[Any, Result] | None = None
 
@@ -51,7 +54,7 @@ class Recorder(Generic[Result]):
                 the same kernels on the same memory, and wait for nothing. It may be begun in vain,
                 where the device cannot record it, and is then done as it comes from there on.
         """
-        if self._device is None:
+        if self.device is None:
             return work()
         if len(subjects) != len(self._subjects) or any(map(is_not, subjects, self._subjects)):
             # Not recorded yet: a first time compiles kernels and fills caches. An old one is freed.
@@ -59,14 +62,14 @@ class Recorder(Generic[Result]):
             return work()
         if self._recorded is None:
             try:
-                self._recorded = record(work, self._device)
+                self._recorded = record(work, self.device)
             except RuntimeError as error:
                 warnings.warn(
-                    f"{self._device} could not record a step as a CUDA graph ({error}): training "
+                    f"{self.device} could not record a step as a CUDA graph ({error}): training "
                     "goes on without, which is slower",
                     stacklevel=2,
                 )
-                self._device = None
+                self.device = None
                 return work()
         graph, result = self._recorded
         graph.replay()
@@ -76,14 +79,25 @@ class Recorder(Generic[Result]):
 class BatchRecorder(Generic[Result]):
     """Does work on batches: by one recording those that fit into a room, one by one the others.
 
+    Those of other sizes have rooms and recordings of their own: in a small set, an epoch's shorter
+    last batch would take longer than all others. Whether a batch has room does not depend on those
+    before it, or a resumed run would draw other numbers for its dropout.
+
     Args:
         device: as of a `Recorder`.
         room: see `room_for`; None where there is none.
+        make_room: makes room for another number of graphs; None where there is none.
     """
 
-    def __init__(self, device: torch.device | None, room: PaddedBatch | None) -> None:
-        self._recorder: Recorder[Result] = Recorder(device)
-        self.room = room
+    def __init__(
+        self,
+        device: torch.device | None,
+        room: PaddedBatch | None,
+        make_room: Callable[[int], PaddedBatch | None] | None = None,
+    ) -> None:
+        self._recorder = Recorder[Result](device)
+        self.room, self._make_room = room, make_room
+        self._others: dict[int, BatchRecorder[Result]] = {}
 
     @property
     def is_replaying(self) -> bool:
@@ -92,8 +106,12 @@ class BatchRecorder(Generic[Result]):
 
     def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
         """The result of `work` on the batch, or on the room filled with the same graphs."""
-        room = self.room
-        if room is None or not room.fill(positions := batch.positions):
+        room, positions = self.room, batch.positions
+        if room is None:
+            return work(batch)
+        if len(positions) != len(room):
+            return self._of_another_size(work, batch)
+        if not room.fill(positions):
             return work(batch)
 
         def anew() -> Result:
@@ -101,6 +119,16 @@ class BatchRecorder(Generic[Result]):
             return work(room)
 
         return self._recorder(anew, room)
+
+    def _of_another_size(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
+        size = len(batch)
+        if self._make_room is None:
+            return work(batch)
+        if size not in self._others:
+            if len(self._others) == MOST_OTHERS:
+                self._others.clear()
+            self._others[size] = BatchRecorder(self._recorder.device, self._make_room(size))
+        return self._others[size](work, batch)
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:

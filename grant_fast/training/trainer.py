@@ -135,11 +135,10 @@ class Trainer:
         # New loss weights are uploaded in each step, which a recorded graph cannot.
         on = None if config.arm in WEIGHTED else on
         self._epochs: Recorder[tuple[int, Sums]] = Recorder(on)
-        room = None
+        room, make_room = None, partial(room_for, self.model, self._graphs, self._train_ids)
         if on is not None and config.step_every == "batch":
-            size = min(config.batch_size, len(self._train_ids))
-            room = room_for(self.model, self._graphs, self._train_ids, size)
-        self._steps: BatchRecorder[Sums] = BatchRecorder(on, room)
+            room = make_room(min(config.batch_size, len(self._train_ids)))
+        self._steps: BatchRecorder[Sums] = BatchRecorder(on, room, make_room)
         self._totals = _Totals()
         self._best: _Best | None = None
         self.history: list[EpochRecord] = []

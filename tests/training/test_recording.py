@@ -91,6 +91,38 @@ def test_a_replay_leaves_nothing_of_a_step_to_the_host(
     assert len(called) == 2  # as it comes, and while it is recorded
 
 
+def test_an_epochs_shorter_last_batch_is_recorded_too(tmp_path, config, monkeypatch, request):
+    called, step = [], AdamW.step
+    monkeypatch.setenv("GRANT_FAST_BACKEND", "triton")
+    monkeypatch.setattr(AdamW, "step", lambda self: (called.append(1), step(self)))
+    chosen = config(arm="full", epochs=6, batch_size=10, clip=1.0)  # 10, 10 and 4 of 24 graphs
+    plain = Trainer(make_dataset(), chosen, tmp_path / "plain")
+    plain.fit()
+    assert len(called) == 3 * 6
+    tapes = request.getfixturevalue("tapes")
+    recorded = Trainer(make_dataset(), chosen, tmp_path / "recorded")
+    recorded.fit()
+    assert len(called) == 3 * 6 + 2 * 2  # of each size as it comes, and while it is recorded
+    assert len(tapes) == 4  # of both, of the validation, and of the test
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(recorded.model.state_dict()[name], value, msg=name)
+
+
+def test_the_last_sizes_keep_their_rooms():
+    graphs, made, seen = make_dataset().graphs, [], []
+
+    def make_room(size):
+        made.append(size)
+        return PaddedBatch(graphs, torch.arange(20), size)
+
+    steps = recording.BatchRecorder(None, make_room(5), make_room)
+    for size in (5, 3, 5, 2, 5, 3, 2, 5, 4, 5, 4, 2):
+        batch = graphs.batch(torch.arange(4, 4 + size))
+        steps(lambda batch: seen.append((type(batch), len(batch))), batch)
+        assert seen[-1] == (PaddedBatch, size)
+    assert made == [5, 3, 2, 4, 2]
+
+
 EPOCHS = {"step_every": "epoch", "interval": 4, "pass_size": 1000, "epochs": 9}
 BATCHES = {"interval": 1, "epochs": 3, "start_ratio": 0.5}
 
@@ -167,7 +199,9 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
     tapes = request.getfixturevalue("tapes")
     recorded = Trainer(make_dataset(kind), chosen, tmp_path / "recorded")
     recorded.fit()
-    assert len(tapes) == 3  # of steps, of the validation, and of the test
+    # Of steps (of the shorter batches, too, where both epochs have them), validation and test.
+    recordings = {"regression": 4, "binary": 3}[kind]
+    assert len(tapes) == recordings
     if "dropout" not in settings:  # of other numbers, since there are more rows
         for name, value in plain.model.state_dict().items():
             torch.testing.assert_close(recorded.model.state_dict()[name], value, msg=name)
@@ -175,7 +209,7 @@ def test_recorded_steps_are_the_steps(tmp_path, config, monkeypatch, request, ki
     monkeypatch.setattr(Recorder, "__call__", lambda self, work, *subjects: work())
     unrecorded = Trainer(make_dataset(kind), chosen, tmp_path / "unrecorded")
     unrecorded.fit()
-    assert unrecorded._steps.room is not None and len(tapes) == 3
+    assert unrecorded._steps.room is not None and len(tapes) == recordings
     assert same(unrecorded.model.state_dict(), recorded.model.state_dict())
     assert untimed(unrecorded.history) == untimed(recorded.history)
 
