@@ -99,7 +99,13 @@ def call(name: str, *args: Any) -> Any:
 
 def lanes() -> int:
     """How many float32 a vector holds, in the build that is in use."""
-    return call("vector_lanes")
+    return _lanes_of(library())
+
+
+@cache
+def _lanes_of(build: ctypes.CDLL) -> int:
+    """Asked for some twenty times in each step."""
+    return int(build.vector_lanes())
 
 
 def padded(width: int) -> int:
