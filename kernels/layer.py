@@ -169,6 +169,7 @@ def _convolution(
     relu: bool,
     dataset_x: bool,
 ) -> list[Callable[[], None]]:
+    """What is to be launched for `forward`, or (transpose) for dX."""
     x, code, mask, weight, bias, out = layer
     order, h_in, h_out = weight.shape
     if transpose:
@@ -207,8 +208,8 @@ def _weight_gradient(
     graphs: Graphs,
     dataset_x: bool,
 ) -> tuple[list[Callable[[], None]], Tensor]:
-    """And the workspace, [programs, κ h_in + 1, h_out], to which each program's share of dW and, in
-    the last row, of db goes: then to be added in their order."""
+    """What is to be launched for dW and db, and the workspace [programs, κ h_in + 1, h_out] to which
+    each program's share goes, db's in its last row: then they are added in their order."""
     h_in, h_out = x.shape[1], dy.shape[1]
     shape = tile_grad_shape(h_in, h_out, order)
     blocks_of_dw = cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"])
