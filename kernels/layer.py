@@ -208,8 +208,8 @@ def _weight_gradient(
     graphs: Graphs,
     dataset_x: bool,
 ) -> tuple[list[Callable[[], None]], Tensor]:
-    """What is to be launched for dW and db, and the workspace [programs, κ h_in + 1, h_out] to which
-    each program's share goes, db's in its last row: then they are added in their order."""
+    """What is to be launched for dW and db, and the workspace [programs, κ h_in + 1, h_out] where
+    each program's share goes, db's in the last row: then they are added in their order."""
     h_in, h_out = x.shape[1], dy.shape[1]
     shape = tile_grad_shape(h_in, h_out, order)
     blocks_of_dw = cdiv(h_out, shape["BO"]), cdiv(h_in, shape["BI"])
