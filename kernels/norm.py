@@ -251,7 +251,6 @@ def batch_norm(
     keep: Tensor | None,
     eps: float,
     count: Tensor | None,
-    *,
     relu: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
@@ -290,7 +289,6 @@ def batch_norm_grad(
     bias: Tensor,
     keep: Tensor | None,
     count: Tensor | None,
-    *,
     relu: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:

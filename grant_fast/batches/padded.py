@@ -103,20 +103,20 @@ class PaddedBatch(GraphBatch):
 
     def _fill(self, positions: Tensor, host_ptr: Tensor, fits: Tensor, table: Tensor) -> bool:
         """Write the tables of the graphs at these positions; False where they do not fit."""
-        from ..native.tiles import Capacity, fill_room
+        from .. import native
 
         fixed, num_graphs = self._fixed, self.graphs.num_graphs
         most = [part.shape[-1] for part in fixed["tiles"][:7]]
-        capacity = Capacity(
+        capacity = native.Capacity(
             len(positions), fixed["num_nodes"], most[0] - 1, tuple(most[3:]), len(table), num_graphs
         )
-        filled = fill_room(capacity, positions, host_ptr, fits, table)
+        filled = native.fill_room(capacity, positions, host_ptr, fits, table)
         return self._fill_slowly(positions, host_ptr, fits, table) if filled is None else filled
 
     def _fill_slowly(
         self, positions: Tensor, host_ptr: Tensor, fits: Tensor, table: Tensor
     ) -> bool:
-        """`_fill` where nothing was compiled: what `fill_room` does is defined here."""
+        """`_fill` where nothing was compiled: what `native.fill_room` does is defined here."""
         fixed = self._fixed
         if not bool(fits[positions].all()):
             return False

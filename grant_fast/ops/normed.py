@@ -4,6 +4,8 @@ Registered as the other operators are. The kernels are imported when it first ru
 torch.compile, whose own kernels fuse the norm (`nn.modules.BatchNorm`).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,21 +17,11 @@ from .registration import operator
     "(Tensor x, Tensor weight, Tensor bias, Tensor? keep, float eps, Tensor? count, bool relu, "
     "float scale) -> (Tensor, Tensor)",
 )
-def _batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    keep: Tensor | None,
-    eps: float,
-    count: Tensor | None,
-    relu: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def _batch_norm(x: Tensor, weight: Tensor, bias: Tensor, *settings: Any) -> tuple[Tensor, Tensor]:
     """Y, and [3, h]: μ, 1/σ, and the variance without bias."""
     from ..kernels import norm
 
-    operands = x, weight.contiguous(), bias.contiguous(), keep, eps, count
-    return norm.batch_norm(*operands, relu=relu, scale=scale)
+    return norm.batch_norm(x, weight.contiguous(), bias.contiguous(), *settings)
 
 
 @_batch_norm.register_fake
@@ -48,16 +40,13 @@ def _batch_norm_backward(
     stats: Tensor,
     weight: Tensor,
     bias: Tensor,
-    keep: Tensor | None,
-    count: Tensor | None,
-    relu: bool,
-    scale: float,
+    *settings: Any,
 ) -> tuple[Tensor, Tensor]:
     """dX, and [2, h]: db, dw."""
     from ..kernels import norm
 
-    operands = grad.contiguous(), x, stats, weight.contiguous(), bias.contiguous(), keep, count
-    return norm.batch_norm_grad(*operands, relu=relu, scale=scale)
+    operands = grad.contiguous(), x, stats, weight.contiguous(), bias.contiguous()
+    return norm.batch_norm_grad(*operands, *settings)
 
 
 @_batch_norm_backward.register_fake

@@ -65,7 +65,7 @@ def summed_loss(
     """`loss` as a sum, and how many entries that is of, [] int64.
 
     Args:
-        complete: all entries are measured, which spares a GPU half of some twenty launches.
+        complete: all entries are measured, which spares a GPU up to half of the launches.
     """
     if not complete:
         total = loss(pred, y, task, reduction="sum")

@@ -79,9 +79,10 @@ class Recorder(Generic[Result]):
 class BatchRecorder(Generic[Result]):
     """Does work on batches: by one recording those that fit into a room, one by one the others.
 
-    Those of other sizes have rooms and recordings of their own: in a small set, an epoch's shorter
-    last batch would take longer than all others. Whether a batch has room does not depend on those
-    before it, or a resumed run would draw other numbers for its dropout.
+    Those of other sizes have rooms and recordings of their own: in a small set, to start the
+    kernels of a shorter last batch one by one should take longer than all other batches. Whether a
+    batch has room does not depend on those before it, or a resumed run would draw other numbers for
+    its dropout.
 
     Args:
         device: as of a `Recorder`.
@@ -106,12 +107,12 @@ class BatchRecorder(Generic[Result]):
 
     def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
         """The result of `work` on the batch, or on the room filled with the same graphs."""
-        room, positions = self.room, batch.positions
+        room = self.room
         if room is None:
             return work(batch)
-        if len(positions) != len(room):
+        if len(batch) != len(room):
             return self._of_another_size(work, batch)
-        if not room.fill(positions):
+        if not room.fill(positions := batch.positions):
             return work(batch)
 
         def anew() -> Result:

@@ -121,8 +121,6 @@ class Trainer:
         self.model = build_model(config, self.spec).to(self._device)
         dtype = next(self.model.parameters()).dtype
         self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
-        labels = targets_of(self._graphs, self._train_ids)
-        self._complete = bool(measured(labels, self.task).all())
         self._parameters = list(self.model.parameters())  # which each step would look for anew
         on = recording_device(self.model)
         decay = config.weight_decay
@@ -131,6 +129,7 @@ class Trainer:
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
         y = {name: targets_of(graphs, ids) for name, ids in split.items()}
+        self._complete = bool(measured(y["train"], self.task).all())
         self._evaluator = Evaluator(self._graphs, split, y, self.metric, self.spec, Recorder(on))
         # New loss weights are uploaded in each step, which a recorded graph cannot.
         on = None if config.arm in WEIGHTED else on
