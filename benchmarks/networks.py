@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from grant_fast import GraphBatch, PackedGraphs, Task
+from grant_fast import GraphBatch, PackedGraphs, Task, record_steps
 from grant_fast.tasks import measured
 from grant_fast.teaching import loss
 from grant_fast.teaching.residuals import summed_loss
-from grant_fast.training.recording import BatchRecorder, room_for
+from grant_fast.training.recording import room_for
 from grant_fast.training.targets import targets_of
 
 from .gradients import TOLERANCE as GRADIENT_TOLERANCE
@@ -22,14 +22,14 @@ from .gradients import exactly_in_training, in_training
 from .settings import PlainBatch, Setting, data_list, peer, peer_answer, peers, through
 from .work import Side, Work
 
-_TRIES = 30  # steps, of which two should be on batches that can be recorded
+_TRIES = 30  # steps, of which three should be on batches that can be recorded
 _LOADED = 20  # batches' worth of graphs that PyG's loader draws its batches from
 
 
 def step_work(setting: Setting) -> Work:
     """A training step, of shuffled batches put together within the timing: forward, backward and
     an Adam step. What is checked is the gradient of such a batch, in training mode. On a GPU ours
-    is recorded besides, as the trainer records it."""
+    is recorded besides, by `record_steps`."""
     records = "triton" in setting.backends
     checked = setting.recordable if records else setting.checked
 
@@ -47,29 +47,28 @@ def step_work(setting: Setting) -> Work:
 
 
 def recorded_step(setting: Setting) -> Side:
-    """Batches that are put into one room, with the whole step on what is there recorded."""
+    """A loop of one's own, whose steps are recorded."""
     graphs, ids, task = setting.graphs, setting.ids, setting.task
     complete = bool(measured(targets_of(graphs, ids), task).all())
     model = copy.deepcopy(setting.model)  # the other sides start from the same weights
     size = setting.batch_size
-    room, checked = (room_for(model, graphs, ids, size) for _ in range(2))
-    if room is None or checked is None or not checked.fill(setting.recordable):
+    checked = room_for(model, graphs, ids, size)
+    if checked is None or not checked.fill(setting.recordable):
         raise ValueError("the network is not one for the kernels alone, and so not recorded")
-    on_gpu = graphs.device.type == "cuda"
-    optimizer = torch.optim.Adam(model.parameters(), fused=True, capturable=on_gpu)
-    step: BatchRecorder[None] = BatchRecorder(graphs.device, room)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
     batches = shuffled(graphs, ids, size)
 
     def one(batch: GraphBatch) -> None:
-        optimizer.zero_grad()
         total, count = summed_loss(model(batch), batch.y, task, complete=complete)
         (total / count.clamp(min=1)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
+    step = through("triton", lambda: record_steps(model, optimizer, graphs, size, ids=ids)(one))()
+
     def run() -> None:
         model.train()
-        step(one, next(batches))
+        step(next(batches))
 
     recorded = through("triton", run)
     for _ in range(_TRIES):

@@ -22,6 +22,7 @@ Teaching:
 Runs, as of the command line:
 
 - `train`: a run into a folder; `load_predictor`: its network, ready to predict.
+- `record_steps`: has a GPU record the steps of a loop of your own, as those of `train`.
 
 `InputError` is raised for wrong input, and names the culprit and the remedy.
 """
@@ -43,6 +44,7 @@ _HOME = {
     "explain": "nn.paths",
     "load_dataset": "data.load",
     "load_predictor": "training.predict",
+    "record_steps": "training.loop",
     "score_graphs": "teaching",
     "select_graphs": "teaching",
     "train": "training.run",
@@ -60,6 +62,7 @@ __all__ = [
     "explain",
     "load_dataset",
     "load_predictor",
+    "record_steps",
     "score_graphs",
     "select_graphs",
     "train",
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     from .nn.paths import explain
     from .tasks import Task
     from .teaching import GraNTSampler, score_graphs, select_graphs
+    from .training.loop import record_steps
     from .training.predict import load_predictor
     from .training.run import train
 

@@ -105,13 +105,16 @@ class BatchRecorder(Generic[Result]):
         """As of a `Recorder`."""
         return self._recorder.is_replaying
 
-    def __call__(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
-        """The result of `work` on the batch, or on the room filled with the same graphs."""
+    def __call__(
+        self, work: Callable[[GraphBatch], Result], batch: GraphBatch, *subjects: object
+    ) -> Result:
+        """The result of `work` on the batch, or on the room filled with the same graphs; `subjects`
+        beside the batch as of a `Recorder`."""
         room = self.room
         if room is None:
             return work(batch)
         if len(batch) != len(room):
-            return self._of_another_size(work, batch)
+            return self._of_another_size(work, batch, subjects)
         if not room.fill(positions := batch.positions):
             return work(batch)
 
@@ -119,9 +122,11 @@ class BatchRecorder(Generic[Result]):
             room.hold(positions)  # what a recording in vain derived, no kernel has filled
             return work(room)
 
-        return self._recorder(anew, room)
+        return self._recorder(anew, room, *subjects)
 
-    def _of_another_size(self, work: Callable[[GraphBatch], Result], batch: GraphBatch) -> Result:
+    def _of_another_size(
+        self, work: Callable[[GraphBatch], Result], batch: GraphBatch, subjects: tuple[object, ...]
+    ) -> Result:
         size = len(batch)
         if self._make_room is None:
             return work(batch)
@@ -129,7 +134,7 @@ class BatchRecorder(Generic[Result]):
             if len(self._others) == MOST_OTHERS:
                 self._others.clear()
             self._others[size] = BatchRecorder(self._recorder.device, self._make_room(size))
-        return self._others[size](work, batch)
+        return self._others[size](work, batch, *subjects)
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:

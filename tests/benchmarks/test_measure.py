@@ -25,7 +25,7 @@ from benchmarks.work import Side, Work
 from grant_fast import GraphBatch, PackedGraphs, native
 from grant_fast.native import loading
 from grant_fast.teaching import picking
-from grant_fast.training import recording
+from grant_fast.training import loop, recording
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
 CPU = torch.device("cpu")
@@ -267,6 +267,7 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
 
     replayed = []
     monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(loop, "recording_device", lambda model: CPU)
     small = {"hidden_channels": (9,), "orders": (2, 2), "dropout": (0.0,)}
     setting = Setting.of("ogbg-molhiv", store, batch_size=4, **small)
     made = networks.recorded_step(setting)
@@ -274,7 +275,7 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
     assert relative_error(made.answer(), exact) < 1e-5
     for _ in range(3):
         made.run()
-    assert len(replayed) == 4  # two steps before, of which the first is not recorded
+    assert len(replayed) == 4  # one before; two steps came before that one, as they are
     with pytest.raises(ValueError, match="not recorded"):
         networks.recorded_step(Setting.of("gen-cls", store))
     monkeypatch.setattr(recording, "record", Mock(side_effect=RuntimeError("not permitted")))
@@ -293,10 +294,11 @@ def test_steps_that_cannot_be_recorded_do_not_keep_others_from_being(store, monk
     assert len(setting.recordable) == 4 and not torch.isin(odd, setting.recordable)
 
     good, bad = (setting.graphs.batch(ids) for ids in (setting.recordable, setting.checked))
-    batches = iter([good, bad, bad, bad, good, good])
+    batches = iter([good, bad, bad, bad, good, bad, good, good])
     monkeypatch.setattr(networks, "shuffled", lambda *_: batches)
     graph = SimpleNamespace(replay=lambda: None)
     monkeypatch.setattr(recording, "record", lambda work, device: (graph, work()))
+    monkeypatch.setattr(loop, "recording_device", lambda model: CPU)
     networks.recorded_step(setting).run()
 
 

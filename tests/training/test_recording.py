@@ -2,7 +2,6 @@
 
 import gc
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +10,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from grant_fast import FlexGCN, PackedGraphs
 from grant_fast.batches.padded import PaddedBatch
-from grant_fast.kernels import tables
 from grant_fast.ops import dispatch
-from grant_fast.teaching import aligned, residuals
+from grant_fast.teaching import residuals
 from grant_fast.training import recording
 from grant_fast.training.optimizer import AdamW
 from grant_fast.training.recording import Recorder, room_for
@@ -27,30 +25,6 @@ from tests.training.runs import InterruptAt, same, untimed
 def by_torch(monkeypatch):
     """The compiled CPU kernels are no operators, so that a tape would not see them."""
     monkeypatch.setenv("GRANT_FAST_BACKEND", "torch")
-
-
-@pytest.fixture
-def tapes(monkeypatch):
-    """All that is recorded from here on, on the CPU."""
-    out = []
-
-    def record(work, device):
-        out.append(tape := Tape())
-        through_it = lambda *args, **kwargs: tape.starting(partial(launch, *args, **kwargs))  # noqa: E731
-        with tape, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tables, "launch", through_it)
-            for module in (aligned, residuals):
-                patch.setattr(module, "may_look_at", lambda _: False)  # as of a GPU's labels
-            result = work()
-        return tape, result
-
-    launch = tables.launch
-
-    monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(
-        "grant_fast.training.trainer.recording_device", lambda model: model.convs[0].weight.device
-    )
-    return out
 
 
 SETTINGS = {

@@ -1,0 +1,174 @@
+"""The steps of a training loop of one's own, recorded on a GPU as the trainer's are."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..batches import GraphBatch
+from ..errors import InputError, whole_number
+from ..graphs import PackedGraphs
+from ..indexing import Positions
+from ..nn import FlexGCN
+from .recording import BatchRecorder, recording_device, room_for
+
+Given = TypeVar("Given")  # by a step, such as its loss
+#: Settings that are the same where they are equal; of others, such as a tensor, there is one each.
+_VALUES = (bool, int, float, str, tuple)
+
+
+def record_steps(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    graphs: PackedGraphs,
+    batch_size: int,
+    *,
+    ids: Positions | None = None,
+) -> Callable[[Callable[[GraphBatch], Given]], "RecordedSteps[Given]"]:
+    """A decorator for a function that takes a training step on a batch of packed graphs.
+
+    By count, Python takes longer to start the kernels of a step over some hundred graphs than a GPU
+    should take to run them. So where the Triton kernels compute a `FlexGCN`, one of the first steps
+    is recorded, as a CUDA graph, and replayed for all batches from then on. Elsewhere, and for a
+    batch that cannot be recorded, the function is called as it is. ::
+
+        @record_steps(model, optimizer, graphs, batch_size=500)
+        def step(batch):
+            value = loss(model(batch), batch.y, task)
+            optimizer.zero_grad()
+            value.backward()
+            optimizer.step()
+            return value
+
+        for ids in sampler:
+            value = step(graphs.batch(ids))
+
+    A replay runs no Python. So the function must do the same for every batch, of which it may use
+    `y` and `ids` beside what the model does, and wait for nothing, as it would for `.item()` or the
+    rows in a mask. It finds no gradients of before. Between steps, whatever lies in memory may
+    change: weights are loaded in place, say. Where something else does (a learning rate that is a
+    number, other settings of the optimizer, which parameters learn, `graphs.y`), the next step is
+    not replayed, and the one after it recorded anew. A rate that changes with each step should
+    therefore be a tensor, as in `Adam(model.parameters(), lr=torch.tensor(0.01, device="cuda"),
+    fused=True)`; PyTorch's schedulers write to it.
+
+    Args:
+        model: what the function trains; only a `FlexGCN`, in training mode, is recorded.
+        optimizer: of the model, whose `step` the function calls. Where steps are recorded, it is
+            made `capturable`, if PyTorch has that for it.
+        graphs: the data set that all batches are of.
+        batch_size: graphs in a batch. Two other sizes at a time have recordings of their own.
+        ids: positions of the graphs that batches are drawn from, or a mask; all if None. Memory is
+            set aside for half as many nodes again as they have on average.
+
+    Returns:
+        A decorator, which makes the function a `RecordedSteps`.
+
+    Raises:
+        InputError: a batch size or positions that make no sense.
+    """
+    drawn = graphs.batch(slice(None) if ids is None else ids).positions
+    size = min(whole_number("batch_size", batch_size), len(drawn))
+    return lambda work: RecordedSteps(work, model, optimizer, graphs, size, drawn)
+
+
+class RecordedSteps(Generic[Given]):
+    """A function that takes training steps, see `record_steps`; it is called like that function.
+
+    Whatever tensors the function gives are given detached, as copies that no later step changes.
+
+    Raises:
+        InputError: when called, with a batch of something other than the data set; or if the
+            function has not called the optimizer's `step`, which a replay would then never do.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[GraphBatch], Given],
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        graphs: PackedGraphs,
+        size: int,
+        ids: Tensor,
+    ) -> None:
+        self._work, self._optimizer, self._graphs = work, optimizer, graphs
+        self._modules = list(model.modules())
+        on = recording_device(model) if type(model) is FlexGCN else None
+        make_room = partial(room_for, cast(FlexGCN, model), graphs, ids)
+        room = None if on is None else make_room(size)
+        self._steps: BatchRecorder[Given] = BatchRecorder(on, room, make_room)
+        self._settings: list[Any] = []
+        self._has_stepped = False
+        optimizer.register_step_post_hook(self._note_step)
+        if room is not None:
+            _make_capturable(optimizer)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the last step on a batch of the usual size was recorded, and is replayed now."""
+        return self._steps.is_replaying
+
+    def __call__(self, batch: GraphBatch) -> Given:
+        """Take a step on a batch, and give what the function gives."""
+        if not isinstance(batch, GraphBatch) or batch.graphs is not self._graphs:
+            raise InputError(
+                "the batch is not of the data set that record_steps was given: call the step with "
+                "graphs.batch(positions)"
+            )
+        if self._steps.room is None or not all(module.training for module in self._modules):
+            return _apart(self._step_on(batch))
+        settings = self._settings_now()
+        if len(settings) != len(self._settings) or not all(map(_same, settings, self._settings)):
+            self._settings = settings
+        return _apart(self._steps(self._step_on, batch, self._settings))
+
+    def _step_on(self, batch: GraphBatch) -> Given:
+        self._optimizer.zero_grad()  # of what a recording began in vain
+        self._has_stepped = False
+        given = self._work(batch)
+        if not self._has_stepped:
+            raise InputError(
+                "the function that record_steps was given has not called optimizer.step(): a "
+                "replay does what the function does, so let it take the whole step"
+            )
+        return given
+
+    def _note_step(self, *_: Any) -> None:
+        self._has_stepped = True
+
+    def _settings_now(self) -> list[Any]:
+        """All that may change between steps and what is recorded would not see."""
+        out: list[Any] = [self._graphs.y]
+        for module in self._modules:  # whose `parameters()` would take most of the time
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                out += (None, None) if tensor is None else (tensor.data_ptr(), tensor.requires_grad)
+        for group in self._optimizer.param_groups:
+            out += [value for name, value in group.items() if name != "params"]
+            out += group["params"]
+        for state in self._optimizer.state.values():  # some optimizers count steps in Python
+            out += state.values()
+        return out
+
+
+def _same(setting: Any, other: Any) -> bool:
+    alike = isinstance(setting, _VALUES) and type(setting) is type(other)
+    return setting is other or (alike and setting == other)
+
+
+def _make_capturable(optimizer: torch.optim.Optimizer) -> None:
+    """Have an optimizer count its steps where its parameters are, which a CUDA graph can record."""
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+    for parameter, state in optimizer.state.items():
+        if isinstance(state.get("step"), Tensor):
+            state["step"] = state["step"].to(parameter.device)
+
+
+def _apart(given: Any) -> Any:
+    """Copies of the tensors that a step gives."""
+    if isinstance(given, tuple):
+        return tuple(map(_apart, given))
+    return given.detach().clone() if isinstance(given, Tensor) else given
