@@ -8,7 +8,7 @@ slowly.
 """
 
 from ..reference import Products
-from .csr import multiplies, spmm
+from .csr import Choices, multiplies, spmm, sum_of_chosen
 from .dense import mm, mm_columns, takes_products
 from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import first_source, flex_conv
@@ -40,6 +40,7 @@ __all__ = [
     "PRODUCTS",
     "Activation",
     "Capacity",
+    "Choices",
     "Layer",
     "Network",
     "SortedEdges",
@@ -58,6 +59,7 @@ __all__ = [
     "multiplies",
     "pool_weights",
     "sort_edges",
+    "sum_of_chosen",
     "takes",
     "takes_products",
     "target_scores",

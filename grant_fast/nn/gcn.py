@@ -1,6 +1,7 @@
 """Networks of flexible graph convolutions."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
@@ -216,7 +217,8 @@ class FlexGCN(nn.Module):
             and embeds_kinds(self.encoder)
             and graphs.graphs.kinds is not None
         ):  # a few hundred kinds of atoms: embed them, then copy
-            return ops.embed(self.encoder.of_kinds(graphs.graphs), graphs, self.backend)
+            rows = self.encoder.of_kinds(graphs.graphs, self.backend)
+            return ops.embed(rows, graphs, self.backend)
         if self.encoder is not None:
             return self.encoder(graphs.x)
         x = graphs.x
@@ -295,7 +297,7 @@ class FlexGCN(nn.Module):
         encoder = self.encoder
         if encoder is not None and not embeds_kinds(encoder):
             return "batch", None
-        encode = None if encoder is None else encoder.of_kinds
+        encode = None if encoder is None else partial(encoder.of_kinds, backend=backend)
         return ops.reads(weight, graphs, self.normalize, backend, encode), encode
 
     def _is_called(self, layer: int) -> bool:

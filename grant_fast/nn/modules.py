@@ -14,7 +14,7 @@ from ..errors import InputError, whole_number
 from ..graphs.flat import FlatGraphs
 from ..graphs.kinds import MOST_KINDS, find_kinds
 from ..ops import autocasts
-from ..ops.dispatch import takes_kernels
+from ..ops.dispatch import takes_kernels, takes_native
 from ..ops.normed import batch_norm
 
 #: Of fewer nodes on a CPU each is embedded by itself: finding their kinds would take longer.
@@ -22,9 +22,8 @@ FEW_NODES = 256
 #: From so many rows on a GPU should gain more by a batch norm's kernels than Python loses by
 #: starting five of them: an estimate, since no device has run them.
 MANY_ROWS = 1 << 16
-_Table = tuple[tuple[int, ...], torch.dtype]  # its cardinalities, and the dtype of its weight
-_counts: WeakKeyDictionary[FlatGraphs, dict[_Table, tuple[Tensor, Tensor]]]
-_counts = WeakKeyDictionary()
+#: For a dataset and the key of a table, the kinds and what makes their rows of the table's.
+_matrices: WeakKeyDictionary[FlatGraphs, dict[Any, tuple[Tensor, Any]]] = WeakKeyDictionary()
 
 #: Categories in each of OGB's nine atom columns (`ogb.utils.features.get_atom_feature_dims`).
 ATOM_CARDINALITIES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
@@ -171,34 +170,50 @@ class AtomEncoder(nn.Module):
         # In a third of the memory traffic; but it has no second derivative, and a slow first one.
         return F.embedding_bag(row, weight, mode="sum")
 
-    def of_kinds(self, graphs: FlatGraphs) -> Tensor:
+    def of_kinds(self, graphs: FlatGraphs, backend: str | None = None) -> Tensor:
         """The rows of a dataset's kinds of nodes, [m, out_channels], as `self(graphs.kinds[0])`.
 
-        A few hundred kinds are one product with a constant matrix, and its gradient is another:
-        the gradient of a gathered sum would sort. The matrix is kept for a dataset.
+        They are a product with a constant matrix, and its gradient is another: the gradient of a
+        gathered sum would sort. The matrix is kept for a dataset: sparse where the compiled CPU
+        kernels may multiply, else dense, of a few hundred kinds.
+
+        Args:
+            backend: as for `FlexConv`.
         """
         assert graphs.kinds is not None, "the dataset has kinds of nodes"
         x, transformed = graphs.kinds[0], torch._C._are_functorch_transforms_active()
-        if transformed or len(x) > MOST_KINDS or autocasts(x):
+        if transformed or autocasts(x):
             return self(x)
         weight = self.weight  # once: something may compute it
-        made, key = _counts.setdefault(graphs, {}), (self.cardinalities, weight.dtype)
-        of, count = made.get(key, (None, None))
-        if count is None or of is not x:  # they are other kinds where X was written to
-            count = self._count(x, weight)
-            made[key] = x, count
-        return count @ weight
+        sparse = takes_native(weight, None, backend) and native.multiplies(weight)
+        if not sparse and len(x) > MOST_KINDS:
+            return self(x)
+        made, key = _matrices.setdefault(graphs, {}), (self.cardinalities, weight.dtype, sparse)
+        if key not in made or made[key][0] is not x:  # other kinds, where X was written to
+            make = self._choices if sparse else self._count
+            made[key] = x, make(x, weight)
+        _, matrix = made[key]
+        return native.sum_of_chosen(weight, matrix) if sparse else matrix @ weight
 
     @kept
     @torch.no_grad()
     def _count(self, x: Tensor, weight: Tensor) -> Tensor:
         """How often each row of the table is in each row of x, [m, sum(cardinalities)]."""
+        rows = self._rows(x)
+        out = weight.new_zeros(len(x), len(weight))
+        return out.scatter_add_(1, rows, torch.ones_like(rows, dtype=out.dtype))
+
+    @kept
+    @torch.no_grad()
+    def _choices(self, x: Tensor, weight: Tensor) -> native.Choices:
+        """Which rows of the table are in each row of x."""
+        return native.Choices.of(self._rows(x), len(weight))
+
+    def _rows(self, x: Tensor) -> Tensor:
         self._check_shape(x)
         if x.device.type == "cpu" and x.numel() and not native.is_watched():
             self._check_categories(x)
-        rows = x.long() + self.offset
-        out = weight.new_zeros(len(x), len(weight))
-        return out.scatter_add_(1, rows, torch.ones_like(rows, dtype=out.dtype))
+        return x.long() + self.offset
 
     def _check_shape(self, x: Tensor) -> None:
         if x.dim() != 2 or x.shape[1] != len(self.cardinalities) or x.is_floating_point():

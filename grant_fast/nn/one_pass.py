@@ -202,7 +202,7 @@ def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> tuple[Tensor, T
     if source == "kinds":
         assert flat.kinds is not None, "the plan was made with them"
         rows, code = flat.kinds
-        return (encoder.of_kinds(flat) if embeds_kinds(encoder) else rows), code
+        return (encoder.of_kinds(flat, model.backend) if embeds_kinds(encoder) else rows), code
     if source == "hops":
         hops = flat.hops(cast(FlexConv, model.convs[0]).order, model.normalize)
         assert hops is not None, "the plan was made with them"

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from grant_fast import FlexConv, FlexGCN, PackedGraphs, explain, native, ops
+from grant_fast import FlexConv, FlexGCN, InputError, PackedGraphs, explain, native, ops
 from grant_fast.adjacency import Adjacency
 from tests.cases import Case, to_dense
 from tests.native.checks import close
@@ -49,6 +49,23 @@ def test_product(width):
         close(native.PRODUCTS.spmm(*a.csr, x.T.contiguous().T), want)  # in another order in memory
         begun = torch.randn(rows, width)
         close(native.PRODUCTS.spmm(*a.csr, x, begun.clone()), want + begun)
+
+
+@pytest.mark.usefixtures("build", "always")
+@pytest.mark.parametrize("width", [1, 9, 64, 70])
+@pytest.mark.parametrize(("rows", "columns"), [(374, 9), (1500, 3), (1, 1), (0, 9), (5, 0)])
+def test_sums_of_chosen_rows(rows, columns, width):
+    chosen, table = torch.randint(20, (rows, columns)), torch.randn(20, width)
+    table, grad = table.T.contiguous().T.requires_grad_(), torch.randn(width, rows).T
+    want = table.double()[chosen].sum(1)
+    got = native.sum_of_chosen(table, native.Choices.of(chosen, 20))
+    close(got, want)
+    (found,) = torch.autograd.grad(got, table, grad)
+    (wanted,) = torch.autograd.grad(want, table, grad.double())
+    close(found, wanted.double())
+    again = native.sum_of_chosen(table, native.Choices.of(chosen, 20))
+    with pytest.raises(InputError, match="differentiated only once"):
+        torch.autograd.grad(again.square().sum(), table, create_graph=True)
 
 
 @pytest.mark.usefixtures("build", "always")

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from grant_fast import AtomEncoder, FlexGCN, InputError, PackedGraphs
+from grant_fast import AtomEncoder, FlexGCN, InputError, PackedGraphs, native
 from grant_fast.nn import ATOM_CARDINALITIES
-from tests.cases import Case
 
 
 def test_the_atom_encoder_is_ogbs():
@@ -71,19 +70,28 @@ def test_kinds_of_atoms_stand_for_the_atoms():
     assert torch.equal(kinds[code], wide)
 
 
-def test_kinds_of_nodes_are_embedded_as_their_rows_are():
-    rows = torch.tensor([[0, 1], [2, 1], [2, 0]], dtype=torch.uint8)
-    case = Case()
-    x = rows[torch.arange(case.num_nodes) % 3]
-    graphs = PackedGraphs(x, None, case.graphs.ptr, case.graphs.adj, case.graphs.adj_t)
-    encoder = AtomEncoder(4, (3, 2))
-    grads = []
-    for out in (encoder.of_kinds(graphs), encoder(graphs.kinds[0])):
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("kinds", [3, 1500])
+def test_kinds_of_nodes_are_embedded_as_their_rows_are(monkeypatch, backend, kinds):
+    called = []
+    chosen = native.sum_of_chosen
+    monkeypatch.setattr(native, "sum_of_chosen", lambda *a: (called.append(1), chosen(*a))[1])
+    known = torch.stack([torch.arange(kinds) % 119, torch.arange(kinds) // 119], 1)
+    x, empty = known.repeat(4, 1), torch.empty(2, 0).long()
+    graphs = PackedGraphs.from_arrays(x, empty, torch.arange(len(x)) // kinds)
+    encoder, grads = AtomEncoder(4, (119, 13)), []
+    for out in (encoder.of_kinds(graphs, backend), encoder(graphs.kinds[0])):
         torch.testing.assert_close(out, encoder(graphs.kinds[0]))
         grads.append(torch.autograd.grad(out.square().sum(), encoder.weight)[0])
     torch.testing.assert_close(*grads)
-    with pytest.raises(InputError, match="category 2 in column 0, which has 0 to 1"):
-        AtomEncoder(4, (2, 2)).of_kinds(graphs)
+    by_kernels = backend == "auto" and native.multiplies(encoder.weight)
+    assert len(called) == by_kernels
+    largest = min(kinds, 119) - 1
+    with pytest.raises(InputError, match=f"category {largest} in column 0, which has 0 to 1"):
+        AtomEncoder(4, (2, 13)).of_kinds(graphs, backend)
+    graphs.x[:] = 0  # these are other kinds
+    graphs.forget_written()
+    torch.testing.assert_close(encoder.of_kinds(graphs, backend), encoder(graphs.x[:1]))
 
 
 @pytest.mark.parametrize("kinds", [1, 7, 300])
