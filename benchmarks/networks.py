@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from grant_fast import GraphBatch, PackedGraphs, Task, record_steps
 from grant_fast.tasks import measured
 from grant_fast.teaching import loss
-from grant_fast.teaching.residuals import summed_loss
+from grant_fast.teaching.residuals import backward_of_mean, summed_loss
 from grant_fast.training.recording import room_for
 from grant_fast.training.targets import targets_of
 
@@ -59,8 +59,7 @@ def recorded_step(setting: Setting) -> Side:
     batches = shuffled(graphs, ids, size)
 
     def one(batch: GraphBatch) -> None:
-        total, count = summed_loss(model(batch), batch.y, task, complete=complete)
-        (total / count.clamp(min=1)).backward()
+        backward_of_mean(*summed_loss(model(batch), batch.y, task, complete=complete))
         optimizer.step()
         optimizer.zero_grad()
 

@@ -61,11 +61,11 @@ def loss(pred: Tensor, y: Tensor | None, task: Task, reduction: Reduction = "mea
 
 def summed_loss(
     pred: Tensor, y: Tensor | None, task: Task, *, complete: bool
-) -> tuple[Tensor, Tensor]:
-    """`loss` as a sum, and how many entries that is of, [] int64.
+) -> tuple[Tensor, Tensor | int]:
+    """`loss` as a sum, and how many entries that is of: a number where `complete`, else [] int64.
 
     Args:
-        complete: all entries are measured, which spares a GPU up to half of the launches.
+        complete: all entries are measured, which spares a GPU most of the launches.
     """
     if not complete:
         total = loss(pred, y, task, reduction="sum")
@@ -73,10 +73,22 @@ def summed_loss(
         return total, measured(y, task).sum()
     pred, y = aligned(pred, y, task)
     if task.kind == "multiclass" and pred.device.type != "cpu":  # see `loss`
-        total = _entry_loss(pred, y, task, "none").sum()
+        return _entry_loss(pred, y, task, "none").sum(), y.numel()
+    return _entry_loss(pred, y, task, "sum"), y.numel()
+
+
+def backward_of_mean(total: Tensor, count: Tensor | int) -> None:
+    """The backward pass of the mean of `count` losses, from their sum."""
+    count = at_least_one(count)
+    if isinstance(count, int):
+        total.backward(torch.full_like(total, 1 / count))
     else:
-        total = _entry_loss(pred, y, task, "sum")
-    return total, torch.full((), y.numel(), device=y.device)
+        total.backward(count.to(total.dtype).reciprocal())
+
+
+def at_least_one(count: Tensor | int) -> Tensor | int:
+    """What to divide a sum by, which is 0 where there is none."""
+    return max(count, 1) if isinstance(count, int) else count.clamp(min=1)
 
 
 def _entry_loss(pred: Tensor, y: Tensor, task: Task, reduction: str) -> Tensor:

@@ -21,7 +21,7 @@ from ..indexing import take, upload
 from ..nn.one_pass import unchanging
 from ..tasks import Task, measured
 from ..teaching.infobatch import InfoBatchSampler
-from ..teaching.residuals import graph_losses, summed_loss
+from ..teaching.residuals import at_least_one, backward_of_mean, graph_losses, summed_loss
 from ..teaching.sampler import GraNTSampler
 from .checkpoints import copied, load_optimizer, load_weights, taken_from
 from .config import INFOBATCH, PROPORTIONAL, WEIGHTED, RunConfig
@@ -52,7 +52,7 @@ _MODES: dict[str, Any] = {
 }
 
 #: The sum of the losses of some graphs' labels, and how many labels there are.
-Sums = tuple[Tensor, Tensor]
+Sums = tuple[Tensor, Tensor | int]
 
 
 @dataclasses.dataclass
@@ -129,10 +129,11 @@ class Trainer:
         self._sampler = _sampler(config, self._graphs, self.task, self._train_ids)
         self._passes = Passes(self._graphs, self._sampler, self.model, config)
         y = {name: targets_of(graphs, ids) for name, ids in split.items()}
-        self._complete = bool(measured(y["train"], self.task).all())
+        weighted = config.arm in WEIGHTED
+        self._complete = not weighted and bool(measured(y["train"], self.task).all())
         self._evaluator = Evaluator(self._graphs, split, y, self.metric, self.spec, Recorder(on))
         # New loss weights are uploaded in each step, which a recorded graph cannot.
-        on = None if config.arm in WEIGHTED else on
+        on = None if weighted else on
         self._epochs: Recorder[tuple[int, Sums]] = Recorder(on)
         room, make_room = None, partial(room_for, self.model, self._graphs, self._train_ids)
         if on is not None and config.step_every == "batch":
@@ -238,7 +239,7 @@ class Trainer:
                 seen, (total, count) = self._sum(passes, self._step_on)
             else:
                 seen, (total, count) = self._epochs(lambda: self._epoch_step(passes), passes)
-        mean = float(total / count)
+        mean = float(total / at_least_one(count))
         if not math.isfinite(mean):
             raise self._diverged(f"the training loss is {mean}")
         return seen, mean
@@ -246,16 +247,16 @@ class Trainer:
     def _sum(
         self, passes: Iterable[Pass], visit: Callable[[Tensor, GraphBatch], Sums]
     ) -> tuple[int, Sums]:
-        """Graphs visited, and what the visits of the passes add up to (1 label at least)."""
+        """Graphs visited, and what the visits of the passes add up to."""
         total = torch.zeros((), dtype=torch.float64, device=self._device)
-        count = torch.zeros_like(total)
+        count: Tensor | int = 0 if self._complete else torch.zeros_like(total)
         seen = 0
         for ids, batch in passes:
             part, labels = visit(ids, batch)
             total += part
             count += labels
             seen += len(ids)
-        return seen, (total, count.clamp_(min=1))
+        return seen, (total, count)
 
     def _step_on(self, ids: Tensor, batch: GraphBatch) -> Sums:
         return self._steps(partial(self._batch_step, ids), batch)
@@ -264,7 +265,7 @@ class Trainer:
         """A step by the mean over a batch's labels."""
         self._optimizer.zero_grad()  # of what a recording began in vain
         part, labels = self._summed_loss(ids, batch)
-        (part / labels.clamp(min=1)).backward()
+        backward_of_mean(part, labels)
         self._step()
         return part.detach(), labels
 
@@ -277,11 +278,12 @@ class Trainer:
             return part.detach(), labels
 
         self._optimizer.zero_grad()
-        seen, sums = self._sum(passes, visit)
+        seen, (total, count) = self._sum(passes, visit)
         given = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        torch._foreach_div_(given, sums[1].to(given[0].dtype))  # of another, it is slow on a GPU
+        by = at_least_one(count)  # which, of another dtype than theirs, is slow on a GPU
+        torch._foreach_div_(given, by.to(given[0].dtype) if isinstance(by, Tensor) else by)
         self._step()
-        return seen, sums
+        return seen, (total, count)
 
     def _summed_loss(self, ids: Tensor, batch: GraphBatch) -> Sums:
         """The sum of a batch's losses, and how many labels that is of; graphs may have weights."""
