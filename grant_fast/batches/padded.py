@@ -10,11 +10,12 @@ Padding rows hold garbage, so only the kernels, which skip them, may sum over ro
 """
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..indexing import cut, room, sizes_to_ptr, spans, take
 from .batch import GraphBatch
 from .tiles import LARGER, TILE, Segments, Tiles, tile_batch
@@ -41,6 +42,19 @@ class _Tables(NamedTuple):
     nodes: Any  # int32: two in each int64 of the buffer
 
 
+class _OfEachNode:
+    """What would have rows of padding, too, and is refused whoever asks for it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, batch: "PaddedBatch", owner: type) -> NoReturn:
+        raise InputError(
+            f"the batch has no {self._name}, as a step that is recorded has room for more nodes: "
+            "let the step use y and ids of its batch, or call it without record_steps"
+        )
+
+
 class PaddedBatch(GraphBatch):
     """Room for `size` graphs of a dataset. Nothing is in it until it is filled.
 
@@ -53,6 +67,8 @@ class PaddedBatch(GraphBatch):
         size: graphs in a batch.
     """
 
+    x, batch = _OfEachNode(), _OfEachNode()
+    edge_index, edge_weight, edge_attr = _OfEachNode(), _OfEachNode(), _OfEachNode()
     _tables = ()  # each refill writes to them
     _row: Tensor  # 0, 1, …
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from grant_fast import AtomEncoder, FlexGCN, PackedGraphs
+from grant_fast import AtomEncoder, FlexGCN, InputError, PackedGraphs
 from grant_fast.batches.padded import PaddedBatch
 from tests.cases import dense_graphs
 
@@ -88,3 +88,13 @@ def test_there_is_room_for_any_usual_batch():
     largest = torch.tensor(sizes).argsort()[-200:]
     assert not room.fill(largest)
     assert PaddedBatch(graphs, torch.arange(3000), 3000).fill(torch.randperm(3000))
+
+
+@pytest.mark.parametrize("name", ["x", "batch", "edge_index", "edge_weight", "edge_attr"])
+def test_a_room_has_nothing_with_a_row_for_each_node(name):
+    """Which a step of one's own might take for that of its batch."""
+    room = PaddedBatch(some_graphs(True), IDS, 3)
+    assert room.fill(torch.tensor([2, 0, 5]))
+    for read in (lambda: getattr(room, name), lambda: room[name]):
+        with pytest.raises(InputError, match=f"the batch has no {name}, as a step that is rec"):
+            read()
