@@ -118,11 +118,11 @@ class RecordedSteps(Generic[Given]):
                 "graphs.batch(positions)"
             )
         if self._steps.room is None or not all(module.training for module in self._modules):
-            return _apart(self._step_on(batch))
+            return self._step_on(batch)
         settings = self._settings_now()
         if len(settings) != len(self._settings) or not all(map(_same, settings, self._settings)):
             self._settings = settings
-        return _apart(self._steps(self._step_on, batch, self._settings))
+        return _each(Tensor.clone, self._steps(self._step_on, batch, self._settings))
 
     def _step_on(self, batch: GraphBatch) -> Given:
         self._optimizer.zero_grad()  # of what a recording began in vain
@@ -133,7 +133,7 @@ class RecordedSteps(Generic[Given]):
                 "the function that record_steps was given has not called optimizer.step(): a "
                 "replay does what the function does, so let it take the whole step"
             )
-        return given
+        return _each(Tensor.detach, given)  # or what autograd made would outlive a recording
 
     def _note_step(self, *_: Any) -> None:
         self._has_stepped = True
@@ -167,8 +167,8 @@ def _make_capturable(optimizer: torch.optim.Optimizer) -> None:
             state["step"] = state["step"].to(parameter.device)
 
 
-def _apart(given: Any) -> Any:
-    """Copies of the tensors that a step gives."""
+def _each(change: Callable[[Tensor], Tensor], given: Any) -> Any:
+    """What a step gives, with its tensors changed."""
     if isinstance(given, tuple):
-        return tuple(map(_apart, given))
-    return given.detach().clone() if isinstance(given, Tensor) else given
+        return tuple(_each(change, one) for one in given)
+    return change(given) if isinstance(given, Tensor) else given

@@ -1,9 +1,11 @@
 """A loop of one's own takes the same steps recorded: on the CPU, where a tape is the CUDA graph."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from grant_fast import FlexGCN, InputError, record_steps
 from grant_fast.ops import dispatch
@@ -182,6 +184,34 @@ def test_steps_of_any_network_may_be_given():
 
     first, second = (step(graphs.batch(range(4))) for _ in range(2))
     assert second < first and not step.is_replaying
+
+
+def test_nothing_that_autograd_made_outlives_a_step(monkeypatch):
+    """As of the trainer's steps: a recording fails where a parameter's node is kept."""
+    graph = SimpleNamespace(replay=lambda: None)
+    monkeypatch.setattr(recording, "record", lambda work, device: (graph, work()))
+    monkeypatch.setattr("grant_fast.training.loop.recording_device", lambda _: torch.device("cpu"))
+    loop = Loop()
+    parameters = list(loop.model.parameters())
+
+    def marks():
+        return [get_gradient_edge(parameter).node.metadata for parameter in parameters]
+
+    @record_steps(loop.model, loop.optimizer, loop.graphs, 5)
+    def step(batch):
+        value = loss(loop.model(batch), batch.y, DATA.task)
+        for each in marks():
+            each["of a step"] = True
+        assert all("of a step" in each for each in marks())
+        value.backward()
+        loop.optimizer.step()
+        return value, loop.model(batch)
+
+    kept = []
+    for _ in range(4):
+        kept.append(step(loop.graphs.batch(range(5))))
+        assert not any("of a step" in each for each in marks())
+    assert step.is_replaying and kept
 
 
 def test_what_a_step_gives_no_later_step_changes(tapes):
