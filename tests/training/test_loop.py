@@ -1,6 +1,7 @@
 """A loop of one's own takes the same steps recorded: on the CPU, where a tape is the CUDA graph."""
 
 import copy
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from grant_fast.training import recording
 from tests.rings import make_dataset
 from tests.training.runs import same
 
-EPOCHS, SIZE = 6, 10
+EPOCHS, SIZE = 5, 10
 DATA = make_dataset()
 TRAIN = DATA.split["train"][:16]  # batches of 10 and 6
 
@@ -43,6 +44,8 @@ class Loop:
         self.graphs.y = (self.graphs.y - 300) / 50
         torch.manual_seed(0)
         self.model = FlexGCN(3, 4, 2, orders=[3, 2], norm="batch_norm").to(device)
+        if not recorded and device == "cpu":
+            self.model.backend = "auto"  # the interpreter takes its time
         self.optimizer = make_optimizer(self.model)
         self.weights = torch.linspace(0.5, 2, len(self.graphs), device=device)
         self.values = []
@@ -70,9 +73,10 @@ class Loop:
 
 
 def assert_alike(loop, other):
-    torch.testing.assert_close(torch.stack(loop.values), torch.stack(other.values))
+    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
+    close(torch.stack(loop.values), torch.stack(other.values))
     for name, value in other.model.state_dict().items():
-        torch.testing.assert_close(loop.model.state_dict()[name], value, msg=name)
+        close(loop.model.state_dict()[name], value, msg=name)
 
 
 def halve(loop, epoch):
@@ -165,7 +169,9 @@ def test_what_cannot_be_recorded_is_done_as_it_comes(monkeypatch, request):
 @pytest.mark.parametrize("backend", ["auto", "triton"])
 def test_without_a_gpu_the_function_is_called_as_it_is(monkeypatch, backend):
     monkeypatch.setenv("GRANT_FAST_BACKEND", backend)
-    plain, recorded = Loop().run(), Loop(recorded=True).run()
+    plain, recorded = Loop(), Loop(recorded=True).run()
+    plain.model.backend = None
+    plain.run()
     assert same(plain.model.state_dict(), recorded.model.state_dict())
     assert not recorded.step.is_replaying
 
