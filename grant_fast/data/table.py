@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..errors import InputError, short, typed
 from ..files import read_text, unzipped_name
-from .labels import classes_of, is_of_classes, is_of_numbers, numbers_of
+from .labels import classes_of, is_of_classes, is_of_numbers, nearly_of_numbers, numbers_of
 from .parsing import Failure
 from .sdf import read_sdf
 from .sheet import Sheet, listed, one_line, read_sheet
@@ -289,10 +290,13 @@ def _target_positions(
             raise InputError(_no_targets(sheet, others, beside))
         if len(either) == 1:
             (only,) = either
-            rest = listed([names[i] for i in others if i != only], 3)
+            without = [i for i in others if i != only]
+            reasons = filter(None, (nearly_of_numbers(sheet, i) for i in without))
+            nearly = "".join(f"; {reason}" for reason in islice(reasons, 1))
             raise InputError(
-                f"{path} has several columns {beside}: give --target {typed(names[only])} "
-                f"(the cells of {rest} are neither all numbers nor classes)"
+                f"{path} has several columns {beside}: give --target {typed(names[only])} (the "
+                f"cells of {listed([names[i] for i in without], 3)} are neither all numbers nor "
+                f"classes{nearly})"
             )
         for i in either:  # of those called alike none can be chosen
             sheet.position(names[i], "--target")
@@ -338,5 +342,9 @@ def _of_numbers(sheet: Sheet, columns: list[int], beside: str) -> list[int]:
 def _no_targets(sheet: Sheet, columns: list[int], beside: str) -> str:
     """That no column holds numbers, and what to do."""
     classes = [sheet.names[i] for i in columns if is_of_classes(sheet.column(i))]
+    nearly = next(filter(None, (nearly_of_numbers(sheet, i) for i in columns)), None)
+    if nearly and not classes:
+        return f"{nearly} (no column {beside} holds numbers alone)"
     remedy = f"choose one of {listed(classes)} as --target" if classes else "add the targets"
-    return f"{sheet.path} has no column of numbers {beside}: {remedy}"
+    also = f"; or, as {nearly}" if nearly else ""
+    return f"{sheet.path} has no column of numbers {beside}: {remedy}{also}"

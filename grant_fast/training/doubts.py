@@ -1,6 +1,8 @@
 """What in a data set may be other than its user thinks: each doubt in a line."""
 
 import re
+from difflib import get_close_matches
+from itertools import product
 
 import numpy as np
 import torch
@@ -23,13 +25,23 @@ from .targets import (
 
 _MOST_CLASSES = 10
 #: Names of classes, in any case, that may stand for "not measured".
-_NO_CLASS = ("<na>", "none", "n.d.", "nd", "unknown", "not tested")
+_NO_CLASS = (
+    *("<na>", "none", "n.d.", "nd", "n/d", "n.t.", "nt", "n.a.", "tbd", "unknown", "missing"),
+    *("not tested", "not determined", "untested", "undetermined", "unspecified", "undefined"),
+    *("inconclusive", "ambiguous", "unclear"),
+)
 #: The share of one class from which on always to guess it is hard to beat by accuracy.
 _MOST_OF_ONE = 0.9
 #: Fewer graphs, or fewer of a class, say little in the validation or the test.
 _FEW = 10
 #: A class of no more labels, and no larger a share of them, may be a misspelling.
 _RARE, _RARE_SHARE = 9, 0.02
+#: So may one of no more than this share of another one's, if their names are so alike.
+_MISSPELT_SHARE, _ALIKE = 0.1, 0.9
+#: A label so many times as far from all others as these span may be a slip, if there are so few.
+_FAR, _SLIPS = 3, 3
+#: Labels above 0 of which the largest is so many times the median are learned by their logarithms.
+_SKEWED = 100
 #: Metrics of a target that has two values or more.
 _OF_TWO = ("r2", "roc_auc", "ap")
 
@@ -96,6 +108,8 @@ def _of_labels(dataset: Dataset, config: RunConfig) -> list[str]:
             lines += _classes_among(y, task, is_table=False) if task.num_outputs == 1 else []
     assert dataset.graphs.y is not None, "these are data to learn from"
     lines += doubts_of_labels(dataset.graphs.y, task)
+    if task.kind == "regression" and task.level == "graph":
+        lines += _odd_labels(dataset, "row" if has_columns(config.source) else "graph")
     lines += _rare_classes(dataset.graphs.y, task)
     if metric == "accuracy":
         lines += _one_class_above_all(y, task)
@@ -227,6 +241,49 @@ def _nines(column: Tensor) -> list[float]:
     return found
 
 
+def _odd_labels(dataset: Dataset, place: str) -> list[str]:
+    """That a target only numbers the graphs, or a few large labels outweigh the others, which may
+    be slips, a line for each target."""
+    y, ids, lines = dataset.graphs.y, dataset.graphs.ids.cpu(), []
+    assert y is not None
+    y = y.cpu().reshape(len(y), -1)
+    for name, column in zip(names_of(dataset.task, y.shape[1]), y.T, strict=True):
+        if y.shape[1] > 1 and bool(((column - ids).diff() == 0).all()):
+            lines.append(f"target {name} only numbers the {place}s: leave it out")
+            continue
+        usual = column[~column.isnan() & ~torch.isin(column, column.new_tensor(_nines(column)))]
+        slips = torch.isin(column, _slips(usual))
+        rest = usual[~torch.isin(usual, column[slips])]
+        if len(rest) and rest.min() > 0 and rest.max() > _SKEWED * rest.median():
+            lines.append(
+                f"some labels of target {name} are more than {_SKEWED} times its median, and "
+                "outweigh the others: learn the logarithms"
+            )
+        elif 0 < slips.sum() <= _SLIPS:
+            first = f"{column[slips][0]:.6g} in {place} {ids[slips][0]}"
+            what = f"a label of target {name} is far from all others, and outweighs them ({first})"
+            if (count := int(slips.sum())) > 1:
+                others = "the others, and outweigh them"
+                what = f"{count} labels of target {name} are far from {others} (such as {first})"
+            lines.append(f"{what}: correct it, if it is a slip")
+    return lines
+
+
+def _slips(column: Tensor) -> Tensor:
+    """A few values that a target takes far from all others, on either side of them."""
+    values = column[~column.isnan()].unique()
+    best = values[:0]
+    for low, high in product(range(_SLIPS + 1), repeat=2):
+        rest = values[low : len(values) - high]
+        if len(rest) < 3 or not len(best) < low + high <= _SLIPS:
+            continue
+        nearest = _FAR * (rest[-1] - rest[0])
+        below = low == 0 or rest[0] - values[low - 1] > nearest
+        if below and (high == 0 or values[-high] - rest[-1] > nearest):
+            best = torch.cat([values[:low], values[len(values) - high :]])
+    return best
+
+
 def _classes_of_no_word(y: Tensor, task: Task) -> list[str]:
     """Classes such as "-" among words that may stand for "not measured", a line for each."""
     signs = [name for name in task.class_names if not any(map(str.isalnum, name))]
@@ -242,19 +299,28 @@ def _classes_of_no_word(y: Tensor, task: Task) -> list[str]:
 
 
 def _rare_classes(y: Tensor, task: Task) -> list[str]:
-    """Classes among three or more words that hardly occur, as if misspelt, in a line."""
+    """Classes among three or more words that hardly occur, or less than others of nearly the same
+    name, as if misspelt, in a line."""
     if len(task.class_names) < 3:
         return []
     counts = y[y >= 0].bincount(minlength=len(task.class_names)).tolist()
+    sizes = dict(zip(task.class_names, counts, strict=False))
     most = min(_RARE, int(_RARE_SHARE * sum(counts)))
     rare = [
         f"{name} ({count})"
-        for name, count in zip(task.class_names, counts, strict=False)
-        if 0 < count <= most and any(map(str.isalpha, name))
+        for name, count in sizes.items()
+        if count and any(map(str.isalpha, name)) and (count <= most or _is_misspelt(name, sizes))
     ]
     if not rare:
         return []
     return [f"hardly a label is of class {few(rare)}: if that is another one misspelt, correct it"]
+
+
+def _is_misspelt(name: str, sizes: dict[str, int]) -> bool:
+    """Whether a class may be a larger one, with a letter wrong."""
+    larger = [other for other, size in sizes.items() if sizes[name] <= _MISSPELT_SHARE * size]
+    words = [other.lower() for other in larger if not any(map(str.isdigit, name + other))]
+    return bool(get_close_matches(name.lower(), words, cutoff=_ALIKE))
 
 
 def _comparable(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:

@@ -73,9 +73,47 @@ def test_classes_that_a_script_packed_as_a_column_look_like_classes():
     assert not any("look like classes" in line for line in doubts(data, config))
 
 
-@pytest.mark.parametrize("label", ["-999.5", "-1000", "", "3.5", "9"])
-def test_other_labels_that_stand_out_are_the_users_own(tmp_path: Path, label: str) -> None:
+@pytest.mark.parametrize("label", ["", "3.5", "9", "11"])
+def test_labels_not_so_far_from_others_are_the_users_own(tmp_path: Path, label: str) -> None:
     assert said(tmp_path, spread([label])) == []
+
+
+@pytest.mark.parametrize("label", ["-999.5", "-1000", "12", "1e30"])
+def test_a_label_far_from_all_others_may_be_a_slip(tmp_path: Path, label: str) -> None:
+    assert said(tmp_path, spread([0, 0.1, label])) == [
+        "a label of target y is far from all others, and outweighs them "
+        f"({float(label):.6g} in row 4): correct it, if it is a slip"
+    ]
+
+
+def test_a_few_labels_may_be_slips_on_either_side(tmp_path: Path) -> None:
+    assert said(tmp_path, spread([0, 1e20, "", -40, 15])) == [
+        "3 labels of target y are far from the others, and outweigh them "
+        "(such as 1e+20 in row 3): correct it, if it is a slip"
+    ]
+    many = [("C" * n + "O", 12 if n % 8 else n / 80) for n in range(1, 81)]
+    assert not any("slip" in line for line in said(tmp_path, many))
+
+
+@pytest.mark.parametrize("slip", ["", 1e12])
+def test_labels_of_many_sizes_are_better_learned_by_their_logarithms(
+    tmp_path: Path, slip: object
+) -> None:
+    says = (
+        "some labels of target y are more than 100 times its median, and outweigh the others: "
+        "learn the logarithms"
+    )
+    rows: list[tuple[str, object]] = [(s, 10 ** (n / 5)) for n, s in enumerate(CHAINS)]
+    rows[0] = (CHAINS[0], slip)
+    assert said(tmp_path, rows) == [says]
+    rows[1] = (CHAINS[1], -1)  # of which there is no logarithm
+    assert says not in said(tmp_path, rows)
+
+
+def test_a_target_that_numbers_the_rows_is_one_too_many(tmp_path: Path) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n + 7, n / 2) for n in range(31)])
+    assert doubts(dataset, config) == ["target y only numbers the rows: leave it out"]
+    assert said(tmp_path, [(s, n) for n, s in enumerate(CHAINS)]) == []  # it was asked for
 
 
 def test_nines_among_others_are_labels(tmp_path: Path) -> None:
@@ -122,14 +160,14 @@ def test_labels_of_atoms_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_target_without_labels_is_no_trouble(tmp_path: Path) -> None:
-    dataset, config = of_two_targets(tmp_path, [(n, "") for n in range(30)] + [(1, 2)])
+    dataset, config = of_two_targets(tmp_path, [(n / 3, "") for n in range(30)] + [(1, 2)])
     assert doubts(dataset, config) == [
         "no label in training, so predictions mean nothing: target z"
     ]
 
 
 def test_a_target_that_validation_cannot_judge_is_named(tmp_path: Path) -> None:
-    dataset, config = of_two_targets(tmp_path, [(n, n / 2) for n in range(31)])
+    dataset, config = of_two_targets(tmp_path, [(n / 3, n / 2) for n in range(31)])
     assert doubts(dataset, config) == []
     dataset.graphs.y[dataset.split["valid"][1:], 1] = torch.nan
     assert doubts(dataset, config) == [
@@ -142,7 +180,7 @@ def test_a_target_that_validation_cannot_judge_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["valid", "test"])
 def test_a_part_on_which_nothing_can_be_measured_is_named(tmp_path: Path, part: str) -> None:
-    dataset, config = of_two_targets(tmp_path, [(n, n / 2) for n in range(31)])
+    dataset, config = of_two_targets(tmp_path, [(n / 3, n / 2) for n in range(31)])
     so = "the last weights are kept" if part == "valid" else "nothing is measured there"
     y = dataset.graphs.y
     assert y is not None
@@ -217,7 +255,9 @@ def test_accuracy_where_nearly_all_is_one_class(tmp_path: Path, rare: int, expec
     assert all("of the labels in training are of class mid" in line for line in found)
 
 
-@pytest.mark.parametrize("mark", ["-", "?", "<NA>", "None", "n.d.", "ND", "Unknown", "not tested"])
+@pytest.mark.parametrize(
+    "mark", ["-", "?", "<NA>", "None", "n.d.", "ND", "Unknown", "NT", "inconclusive"]
+)
 @pytest.mark.parametrize(("times", "words"), [(1, "1 label is"), (4, "4 labels are")])
 def test_a_class_that_may_mean_not_measured(
     tmp_path: Path, mark: str, times: int, words: str
@@ -230,8 +270,14 @@ def test_a_class_that_may_mean_not_measured(
 
 def test_a_class_that_may_be_another_one_misspelt(tmp_path: Path) -> None:
     hardly = "hardly a label is of class"
-    kinds = ["low", "high"] * 100
-    for rare, expected in (([], None), (["hihg"], "hihg (1)"), (["mid"] * 5, None)):
+    kinds = ["lower", "higher"] * 100
+    cases = (
+        ([], None),
+        (["higehr"], "higehr (1)"),
+        (["mid"] * 5, None),
+        (["higer"] * 7, "higer (7)"),
+    )
+    for rare, expected in (*cases, (["higer"] * 9, None), (["higer2"] * 7, None)):
         words = [*kinds[: 200 - len(rare)], *rare]
         rows = [(CHAINS[n % len(CHAINS)], kind) for n, kind in enumerate(words)]
         lines = [line for line in said(tmp_path, rows) if hardly in line]
