@@ -75,7 +75,7 @@ def recorded_step(setting: Setting) -> Side:
         if step.is_replaying:
             break
     else:
-        raise RuntimeError("the device did not record the step")
+        raise RuntimeError(f"the device did not record the step: {step.failure}")
     first = copy.deepcopy(setting.model)
     answer = through("triton", partial(in_training, first, checked, task))
     return Side(recorded, answer, recorded=True)

@@ -42,17 +42,16 @@ class _Tables(NamedTuple):
     nodes: Any  # int32: two in each int64 of the buffer
 
 
-class _OfEachNode:
-    """What would have rows of padding, too, and is refused whoever asks for it."""
+class NodesAskedFor(InputError):
+    """Of a `PaddedBatch` something was asked for that would have rows of padding, too."""
 
+
+class _OfEachNode:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, batch: "PaddedBatch", owner: type) -> NoReturn:
-        raise InputError(
-            f"the batch has no {self._name}, as a step that is recorded has room for more nodes: "
-            "let the step use y and ids of its batch, or call it without record_steps"
-        )
+        raise NodesAskedFor(f"of its batch a step that is recorded has no {self._name}")
 
 
 class PaddedBatch(GraphBatch):

@@ -385,10 +385,13 @@ class FlatGraphs:
     @kept
     @torch.no_grad()
     def pool_weights(self, order: int, normalize: bool, mean: bool) -> Tensor:
-        """p_k = ρÂ^k, [κ, N]: pooling a linear layer is a sum with these weights."""
-        key = ("pool", normalize, mean)
+        """p_k = ρÂ^k, [κ, N]: pooling a linear layer is a sum with these weights.
+
+        Those of each order are kept, since a recorded CUDA graph may read them.
+        """
+        key = ("pool", order, normalize, mean)
         out = self._cache.get(key)
-        if out is None or out.shape[0] < order:
+        if out is None:
             out = self.scale.new_empty(order, self.num_nodes)
             whole = self.batch(slice(None)).adjacency(normalize)
             if native.takes(out, whole):
@@ -396,7 +399,7 @@ class FlatGraphs:
             else:
                 self._sum_pool_weights(out, normalize, mean)
             self._cache[key] = out
-        return out[:order]
+        return out
 
     def _sum_pool_weights(self, out: Tensor, normalize: bool, mean: bool) -> None:
         for part in self._parts():

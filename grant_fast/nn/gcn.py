@@ -209,6 +209,8 @@ class FlexGCN(nn.Module):
         return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+        if graphs.node_count is not None:
+            return graphs.x  # which a room refuses: what follows would embed its padding, too
         own = type(self.encoder) is AtomEncoder and "forward" not in self.encoder.__dict__
         if own and is_reference(self.backend):
             return cast(AtomEncoder, self.encoder)(graphs.x, smooth=True)

@@ -1,5 +1,6 @@
 """The steps of a training loop of one's own, recorded on a GPU as the trainer's are."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -8,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import GraphBatch
+from ..batches.padded import NodesAskedFor
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..indexing import Positions
 from ..nn import FlexGCN
+from ..nn.checks import is_hooked
 from .recording import BatchRecorder, recording_device, room_for
 
 Given = TypeVar("Given")  # by a step, such as its loss
@@ -49,13 +52,14 @@ def record_steps(
     `y` and `ids` beside what the model does, and wait for nothing, as it would for `.item()` or the
     rows in a mask. It finds no gradients of before. Between steps, whatever lies in memory may
     change: weights are loaded in place, say. Where something else does (a learning rate that is a
-    number, other settings of the optimizer, which parameters learn, `graphs.y`), the next step is
-    not replayed, and the one after it recorded anew. A rate that changes with each step should
-    therefore be a tensor, as in `Adam(model.parameters(), lr=torch.tensor(0.01, device="cuda"),
-    fused=True)`; PyTorch's schedulers write to it.
+    number, other settings of the optimizer or a module, which parameters learn, `graphs.y`), the
+    next step is not replayed, and the one after it recorded anew. A rate that changes with each
+    step should therefore be a tensor on the GPU, as in `Adam(model.parameters(), fused=True,
+    lr=torch.tensor(0.01, device="cuda"))`; PyTorch's schedulers write to it.
 
     Args:
-        model: what the function trains; only a `FlexGCN`, in training mode, is recorded.
+        model: what the function trains; only a `FlexGCN` in training mode, without hooks, is
+            recorded, and not under autocast.
         optimizer: of the model, whose `step` the function calls. Where steps are recorded, it is
             made `capturable`, if PyTorch has that for it.
         graphs: the data set that all batches are of.
@@ -97,18 +101,19 @@ class RecordedSteps(Generic[Given]):
         self._modules = list(model.modules())
         on = recording_device(model) if type(model) is FlexGCN else None
         make_room = partial(room_for, cast(FlexGCN, model), graphs, ids)
-        room = None if on is None else make_room(size)
-        self._steps: BatchRecorder[Given] = BatchRecorder(on, room, make_room)
+        self._room = None if on is None else make_room(size)
+        self._steps: BatchRecorder[Given] = BatchRecorder(on, self._room, make_room)
         self._settings: list[Any] = []
-        self._has_stepped = False
-        optimizer.register_step_post_hook(self._note_step)
-        if room is not None:
-            _make_capturable(optimizer)
 
     @property
     def is_replaying(self) -> bool:
         """Whether the last step on a batch of the usual size was recorded, and is replayed now."""
         return self._steps.is_replaying
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why steps are not recorded, if that was tried in vain."""
+        return self._steps.failure
 
     def __call__(self, batch: GraphBatch) -> Given:
         """Take a step on a batch, and give what the function gives."""
@@ -117,26 +122,39 @@ class RecordedSteps(Generic[Given]):
                 "the batch is not of the data set that record_steps was given: call the step with "
                 "graphs.batch(positions)"
             )
-        if self._steps.room is None or not all(module.training for module in self._modules):
+        if self._room is None or not all(map(_is_as_recorded, self._modules)):
             return self._step_on(batch)
-        settings = self._settings_now()
-        if len(settings) != len(self._settings) or not all(map(_same, settings, self._settings)):
-            self._settings = settings
-        return _each(Tensor.clone, self._steps(self._step_on, batch, self._settings))
+        if not self._is_set_as_before():
+            _make_capturable(self._optimizer)
+            self._settings = self._settings_now()
+        try:
+            return _each(Tensor.clone, self._steps(self._step_on, batch, self._settings))
+        except NodesAskedFor as error:
+            self._room = None
+            warnings.warn(
+                f"steps are not recorded, which is slower ({error}, nor does it autocast)",
+                stacklevel=2,
+            )
+            return self._step_on(batch)
 
     def _step_on(self, batch: GraphBatch) -> Given:
         self._optimizer.zero_grad()  # of what a recording began in vain
-        self._has_stepped = False
-        given = self._work(batch)
-        if not self._has_stepped:
+        steps: list[Any] = []
+        hook = self._optimizer.register_step_post_hook(lambda *_: steps.append(True))
+        try:
+            given = self._work(batch)
+        finally:
+            hook.remove()
+        if not steps:
             raise InputError(
                 "the function that record_steps was given has not called optimizer.step(): a "
                 "replay does what the function does, so let it take the whole step"
             )
         return _each(Tensor.detach, given)  # or what autograd made would outlive a recording
 
-    def _note_step(self, *_: Any) -> None:
-        self._has_stepped = True
+    def _is_set_as_before(self) -> bool:
+        now, before = self._settings_now(), self._settings
+        return len(now) == len(before) and all(map(_same, now, before))
 
     def _settings_now(self) -> list[Any]:
         """All that may change between steps and what is recorded would not see."""
@@ -144,12 +162,23 @@ class RecordedSteps(Generic[Given]):
         for module in self._modules:  # whose `parameters()` would take most of the time
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 out += (None, None) if tensor is None else (tensor.data_ptr(), tensor.requires_grad)
+            out += [value for value in vars(module).values() if isinstance(value, _VALUES)]
         for group in self._optimizer.param_groups:
-            out += [value for name, value in group.items() if name != "params"]
+            out += [self._seen(value) for name, value in group.items() if name != "params"]
             out += group["params"]
         for state in self._optimizer.state.values():  # some optimizers count steps in Python
-            out += state.values()
+            out += map(self._seen, state.values())
         return out
+
+    def _seen(self, setting: Any) -> Any:
+        """What a recording would keep of a setting: of a number on the host its value."""
+        device = self._graphs.device.type
+        on_host = isinstance(setting, Tensor) and setting.device.type != device
+        return setting.item() if on_host and setting.numel() == 1 else setting
+
+
+def _is_as_recorded(module: nn.Module) -> bool:
+    return module.training and not is_hooked(module)
 
 
 def _same(setting: Any, other: Any) -> bool:

@@ -38,6 +38,7 @@ class Recorder(Generic[Result]):
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device  # None from where it has failed to record
+        self.failure: RuntimeError | None = None
         self._subjects: tuple[object, ...] = ()
         self._recorded: tuple[Any, Result] | None = None
 
@@ -69,7 +70,7 @@ class Recorder(Generic[Result]):
                     "goes on without, which is slower",
                     stacklevel=2,
                 )
-                self.device = None
+                self.device, self.failure = None, error
                 return work()
         graph, result = self._recorded
         graph.replay()
@@ -104,6 +105,11 @@ class BatchRecorder(Generic[Result]):
     def is_replaying(self) -> bool:
         """As of a `Recorder`."""
         return self._recorder.is_replaying
+
+    @property
+    def failure(self) -> RuntimeError | None:
+        """Why the device did not record batches of the usual size, if it was asked to."""
+        return self._recorder.failure
 
     def __call__(
         self, work: Callable[[GraphBatch], Result], batch: GraphBatch, *subjects: object

@@ -277,7 +277,7 @@ def test_a_class_that_may_be_another_one_misspelt(tmp_path: Path) -> None:
         (["mid"] * 5, None),
         (["higer"] * 7, "higer (7)"),
     )
-    for rare, expected in (*cases, (["higer"] * 9, None), (["higer2"] * 7, None)):
+    for rare, expected in (*cases, (["higer"] * 12, None), (["higer2"] * 7, None)):
         words = [*kinds[: 200 - len(rare)], *rare]
         rows = [(CHAINS[n % len(CHAINS)], kind) for n, kind in enumerate(words)]
         lines = [line for line in said(tmp_path, rows) if hardly in line]

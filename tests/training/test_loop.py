@@ -1,6 +1,8 @@
 """A loop of one's own takes the same steps recorded: on the CPU, where a tape is the CUDA graph."""
 
 import copy
+import gc
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -8,7 +10,7 @@ import pytest
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from grant_fast import FlexGCN, InputError, record_steps
+from grant_fast import AtomEncoder, FlexGCN, InputError, PackedGraphs, record_steps
 from grant_fast.ops import dispatch
 from grant_fast.teaching import graph_losses, loss
 from grant_fast.training import recording
@@ -108,6 +110,24 @@ def reload(loop, epoch):
         loop.model.load_state_dict({k: 0.9 * v for k, v in loop.model.state_dict().items()})
 
 
+def reload_uncapturable(loop, epoch):
+    """As of a checkpoint that a CPU wrote."""
+    if epoch == 3:
+        state = copy.deepcopy(loop.optimizer.state_dict())
+        for group in state["param_groups"]:
+            group["capturable"] = False
+        loop.optimizer.load_state_dict(state)
+
+
+def forget_less(loop, epoch):
+    loop.model.norms[0].momentum = 0.1 if epoch < 3 else 0.3
+
+
+def watch(loop, epoch):
+    if epoch == 3:
+        loop.model.norms[0].register_forward_hook(lambda *_: None)
+
+
 def replace(loop, epoch):
     if epoch == 3:
         loop.model.convs[0].weight.data = loop.model.convs[0].weight.data * 0.9
@@ -124,6 +144,8 @@ def replace(loop, epoch):
         (relabel, 4),
         (reload, 4),
         (replace, 4),
+        (forget_less, 4),
+        (watch, 2),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -134,7 +156,7 @@ def test_recorded_steps_are_those_of_a_plain_loop(request, between, recordings):
     tapes = request.getfixturevalue("tapes")
     recorded = Loop(make_optimizer, recorded=True).run(between)
     assert_alike(recorded, plain)
-    assert len(tapes) == recordings and recorded.step.is_replaying
+    assert len(tapes) == recordings
 
 
 def test_an_optimizer_that_counts_in_python_is_not_recorded(tapes):
@@ -241,24 +263,51 @@ def test_what_a_step_gives_no_later_step_changes(tapes):
     assert len({float(value) for value, *_ in given}) == 5
 
 
-def test_steps_are_counted_where_they_can_be_recorded(tapes, monkeypatch):
+def test_steps_are_counted_where_they_can_be_recorded(tapes):
     model = Loop().model
-    optimizer = torch.optim.Adam(model.parameters())
-    assert not optimizer.param_groups[0]["capturable"]
+    optimizer, other = torch.optim.Adam(model.parameters()), sgd(model)
     optimizer.state[model.convs[0].bias] = {"step": torch.tensor(3.0, dtype=torch.float64)}
-    record_steps(model, optimizer, DATA.graphs, SIZE)(print)
-    assert optimizer.param_groups[0]["capturable"]
+    for each in (optimizer, other):
+        step = record_steps(model, each, DATA.graphs, SIZE)(lambda batch: None)
+        with pytest.raises(InputError, match="has not called"):
+            step(DATA.graphs.batch(range(SIZE)))
+    assert optimizer.param_groups[0]["capturable"] and "capturable" not in other.param_groups[0]
     assert optimizer.state[model.convs[0].bias]["step"] == 3
-    sgd_ = sgd(model)
-    record_steps(model, sgd_, DATA.graphs, SIZE)(print)
-    assert "capturable" not in sgd_.param_groups[0]
 
 
-def test_a_step_that_reads_more_of_its_batch_is_refused(tapes):
-    loop = Loop()
-    step = record_steps(loop.model, loop.optimizer, loop.graphs, 5)(lambda batch: batch.x.sum())
-    with pytest.raises(InputError, match=r"the batch has no x, .* call it without record_steps"):
-        step(loop.graphs.batch(range(5)))
+@pytest.mark.parametrize("why", ["reads", "autocast", "autocast of atoms"])
+def test_a_step_that_needs_the_rows_of_nodes_is_not_recorded(tapes, why):
+    loop = Loop(recorded=True)
+    graphs, model, optimizer = loop.graphs, loop.model, loop.optimizer
+    if why.endswith("atoms"):
+        x = torch.randint(2, (graphs.num_nodes, 2))
+        graphs = PackedGraphs(x, graphs.y, graphs.ptr, graphs.adj, graphs.adj_t)
+        model = FlexGCN(4, 4, 2, orders=[3, 2], encoder=AtomEncoder(4, (2, 2)))
+        optimizer = sgd(model)
+
+    @record_steps(model, optimizer, graphs, 5)
+    def step(batch):
+        with torch.autocast("cpu", enabled=why != "reads"):
+            value = loss(model(batch).float(), batch.y, DATA.task)
+        if why == "reads":
+            value = value + batch.x.mean()
+        value.backward()
+        optimizer.step()
+        return value
+
+    with pytest.warns(UserWarning, match=r"not recorded, which is slower \(of its batch a step"):
+        values = [float(step(graphs.batch(range(5)))) for _ in range(4)]
+    assert not tapes and len(set(values)) == 4
+
+
+def test_optimizers_and_steps_let_go_of_each_other():
+    loop = Loop(recorded=True)
+    step = weakref.ref(loop.step)
+    loop.step(loop.graphs.batch(range(5)))
+    optimizer = loop.optimizer
+    loop.step = None
+    gc.collect()
+    assert step() is None and optimizer.state
 
 
 def test_wrong_steps_are_refused():
@@ -281,7 +330,9 @@ def test_wrong_steps_are_refused():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 @pytest.mark.skipif(dispatch.is_interpreting(), reason="kernels are interpreted here")
 @pytest.mark.filterwarnings("default")  # a driver's remarks are no failure of ours
-@pytest.mark.parametrize("between", [halve, fill, freeze, relabel, reload, replace])
+@pytest.mark.parametrize(
+    "between", [halve, fill, freeze, relabel, reload, reload_uncapturable, replace, forget_less]
+)
 @pytest.mark.parametrize("make_optimizer", [sgd, adam])
 def test_on_a_gpu_recorded_steps_are_those_of_a_plain_loop(between, make_optimizer):
     between = halve if between is fill and make_optimizer is sgd else between
