@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from functools import partial
+from operator import is_
 from typing import Any, Generic, TypeVar, cast
 
 import torch
@@ -18,8 +19,8 @@ from ..nn.checks import is_hooked
 from .recording import BatchRecorder, recording_device, room_for
 
 Given = TypeVar("Given")  # by a step, such as its loss
-#: Settings that are the same where they are equal; of others, such as a tensor, there is one each.
-_VALUES = (bool, int, float, str, tuple)
+#: Settings that are the same where they are equal.
+_VALUES = (bool, int, float, str, tuple, type(None))
 
 
 def record_steps(
@@ -103,7 +104,12 @@ class RecordedSteps(Generic[Given]):
         make_room = partial(room_for, cast(FlexGCN, model), graphs, ids)
         self._room = None if on is None else make_room(size)
         self._steps: BatchRecorder[Given] = BatchRecorder(on, self._room, make_room)
-        self._settings: list[Any] = []
+        self._settings: tuple[list[Any], list[Any]] = [], []
+        #: What each module is set to in numbers and words, such as the rate of a dropout.
+        self._attributes = [
+            (vars(module), [k for k, v in vars(module).items() if isinstance(v, _VALUES)])
+            for module in self._modules
+        ]
 
     @property
     def is_replaying(self) -> bool:
@@ -124,7 +130,7 @@ class RecordedSteps(Generic[Given]):
             )
         if self._room is None or not all(map(_is_as_recorded, self._modules)):
             return self._step_on(batch)
-        if not self._is_set_as_before():
+        if not self._are_settings(self._settings_now()):
             _make_capturable(self._optimizer)
             self._settings = self._settings_now()
         try:
@@ -152,38 +158,44 @@ class RecordedSteps(Generic[Given]):
             )
         return _each(Tensor.detach, given)  # or what autograd made would outlive a recording
 
-    def _is_set_as_before(self) -> bool:
-        now, before = self._settings_now(), self._settings
-        return len(now) == len(before) and all(map(_same, now, before))
-
-    def _settings_now(self) -> list[Any]:
-        """All that may change between steps and what is recorded would not see."""
-        out: list[Any] = [self._graphs.y]
+    def _settings_now(self) -> tuple[list[Any], list[Any]]:
+        """All that may change between steps and what is recorded would not see: values, and objects
+        of which there is one each."""
+        values: list[Any] = []
         for module in self._modules:  # whose `parameters()` would take most of the time
             for tensor in (*module._parameters.values(), *module._buffers.values()):
-                out += (None, None) if tensor is None else (tensor.data_ptr(), tensor.requires_grad)
-            out += [value for value in vars(module).values() if isinstance(value, _VALUES)]
+                if tensor is not None:
+                    values += tensor.data_ptr(), tensor.requires_grad
+        for table, names in self._attributes:
+            values += map(table.get, names)
+        objects: list[Any] = [self._graphs.y]
         for group in self._optimizer.param_groups:
-            out += [self._seen(value) for name, value in group.items() if name != "params"]
-            out += group["params"]
+            objects += group["params"]
+            for name, value in group.items():
+                if name != "params":
+                    self._add(value, values, objects)
         for state in self._optimizer.state.values():  # some optimizers count steps in Python
-            out += map(self._seen, state.values())
-        return out
+            for value in state.values():
+                self._add(value, values, objects)
+        return values, objects
 
-    def _seen(self, setting: Any) -> Any:
-        """What a recording would keep of a setting: of a number on the host its value."""
-        device = self._graphs.device.type
-        on_host = isinstance(setting, Tensor) and setting.device.type != device
-        return setting.item() if on_host and setting.numel() == 1 else setting
+    def _add(self, setting: Any, values: list[Any], objects: list[Any]) -> None:
+        """Of a number on the host a recording would keep the value, as of Python's own."""
+        if isinstance(setting, _VALUES):
+            values.append(setting)
+        elif isinstance(setting, Tensor) and setting.device.type != self._graphs.device.type:
+            values.append(setting.tolist())
+        else:
+            objects.append(setting)
+
+    def _are_settings(self, now: tuple[list[Any], list[Any]]) -> bool:
+        values, objects = self._settings
+        same = now[0] == values and len(now[1]) == len(objects)
+        return same and all(map(is_, now[1], objects))
 
 
 def _is_as_recorded(module: nn.Module) -> bool:
     return module.training and not is_hooked(module)
-
-
-def _same(setting: Any, other: Any) -> bool:
-    alike = isinstance(setting, _VALUES) and type(setting) is type(other)
-    return setting is other or (alike and setting == other)
 
 
 def _make_capturable(optimizer: torch.optim.Optimizer) -> None:
