@@ -36,7 +36,8 @@ def described(dataset: Any, config: RunConfig) -> list[str]:
     names = (not task.class_names and task.names) or dataset.targets
     if names:
         named = f"target{'s' * (len(names) > 1)} {', '.join(names)}"
-        words.append(named if len(names) <= _FEW_NAMES else f"{len(names)} targets")
+        several = f"{len(names)} targets ({few(list(names), _FEW_NAMES)})"
+        words.append(named if len(names) <= _FEW_NAMES else several)
     words.append(task.kind)
     y = targets_of(dataset.graphs, dataset.split["train"])
     if task.kind == "multiclass":

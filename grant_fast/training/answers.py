@@ -253,9 +253,11 @@ def _written(
 def _doubts_of_answers(
     predictors: Sequence[Predictor], graphs: PackedGraphs, places: str
 ) -> list[str]:
-    """What makes answers doubtful, a line each, though several runs may have the same doubt."""
-    each = [unseen_elements(graphs, predictor.spec.elements, places) for predictor in predictors]
-    return list(dict.fromkeys(line for lines in each for line in lines))
+    """What makes the answers of all or some runs doubtful, a line each."""
+    sets = {frozenset(elements) for p in predictors if (elements := p.spec.elements)}
+    seen = frozenset.intersection(*sets) if sets else frozenset()
+    where = "in the training of some of the runs" if len(sets) > 1 else "in training"
+    return unseen_elements(graphs, sorted(seen), places, where)
 
 
 def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:

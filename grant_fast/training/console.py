@@ -102,4 +102,5 @@ class ConsoleObserver(Observer):
 
 def _state(record: EpochRecord) -> str:
     metric = "" if record.valid_metric is None else f"  valid {record.valid_metric:.4g}"
-    return f"loss {record.loss:.4g}{metric}  share {record.share:.0%}"
+    share = "" if record.share == 1 else f"  share {record.share:.0%}"
+    return f"loss {record.loss:.4g}{metric}{share}"

@@ -13,7 +13,7 @@ from ..data.dataset import Dataset
 from ..data.table import has_columns
 from ..errors import few
 from ..tasks import Task, measured
-from .config import RunConfig
+from .config import MEMORY, RunConfig
 from .targets import (
     Scaling,
     constant_targets,
@@ -46,8 +46,10 @@ _SKEWED = 100
 _OF_TWO = ("r2", "roc_auc", "ap")
 
 
-def doubts(dataset: Dataset, config: RunConfig) -> list[str]:
-    """All of them, of a data set with targets that the config's source gave."""
+def doubts(dataset: Dataset, config: RunConfig | None = None) -> list[str]:
+    """All of them, of a data set with targets that the config's source gave; by default, those of
+    one in memory."""
+    config = config or RunConfig(source=MEMORY)
     return [*_of_labels(dataset, config), *_of_molecules(dataset, config)]
 
 

@@ -28,13 +28,16 @@ def elements_of(x: Tensor) -> tuple[int, ...]:
     return tuple(element.bincount().nonzero().flatten().tolist())
 
 
-def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> list[str]:
+def unseen_elements(
+    graphs: PackedGraphs, seen: Sequence[int], places: str, where: str = "in training"
+) -> list[str]:
     """That molecules have an element that none in training had, in a line.
 
     Args:
         graphs: what is predicted.
         seen: the elements of training; none where they are not known.
         places: what the graphs' ids count, such as "row".
+        where: they were seen, or not.
     """
     element = graphs.x[:, 0]
     known = torch.tensor(sorted(seen), dtype=element.dtype, device=element.device)
@@ -48,6 +51,6 @@ def unseen_elements(graphs: PackedGraphs, seen: Sequence[int], places: str) -> l
     count = len({place for place, _ in found})
     have, them = ("molecule has", "it") if count == 1 else ("molecules have", "them")
     return [
-        f"{count} {have} an element that no molecule in training had ({shown}), so what is "
+        f"{count} {have} an element that no molecule {where} had ({shown}), so what is "
         f"predicted for {them} means little"
     ]

@@ -382,3 +382,9 @@ def test_a_share_is_that_of_the_labels_to_the_last_digit(rare: int, share: str |
     assert [line.split(" of the labels in training are of class 0")[0] for line in found] == (
         [share] if share else []
     )
+
+
+def test_of_a_data_set_in_memory_the_doubts_may_be_asked_for_alone(tmp_path: Path) -> None:
+    dataset, config = of_two_targets(tmp_path, [(n, n / 2) for n in range(31)])
+    assert doubts(dataset, config) == ["target y only numbers the rows: leave it out"]
+    assert doubts(dataset) == ["target y only numbers the graphs: leave it out"]

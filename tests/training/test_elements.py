@@ -1,11 +1,13 @@
 """Molecules with elements that a network has not learned about."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from grant_fast.graphs import PackedGraphs
+from grant_fast.training.answers import _doubts_of_answers
 from grant_fast.training.elements import SYMBOLS, elements_of, unseen_elements
 from grant_fast.training.trainer import Trainer
 from tests.rings import make_dataset
@@ -47,6 +49,17 @@ def test_new_elements_are_named_with_their_molecules():
         "1 molecule has an element that no molecule in training had (Se in graph 3), so what is "
         "predicted for it means little"
     ]
+
+
+def test_of_several_runs_it_is_said_once_what_some_have_not_seen():
+    runs = [SimpleNamespace(spec=SimpleNamespace(elements=seen)) for seen in ((5, 7), (5, 6), ())]
+    new = molecules("C", "N", "O")
+    assert _doubts_of_answers(runs[:1], new, "row") == unseen_elements(new, (5, 7), "row")
+    assert _doubts_of_answers(runs, new, "row") == [
+        "2 molecules have an element that no molecule in the training of some of the runs had (N "
+        "in row 3, O in row 4), so what is predicted for them means little"
+    ]
+    assert _doubts_of_answers(runs[2:], new, "row") == []
 
 
 def test_of_unknown_elements_nothing_is_said():
