@@ -47,6 +47,8 @@ class NodesAskedFor(InputError):
 
 
 class _OfEachNode:
+    """An attribute with a row for each node."""
+
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
