@@ -28,13 +28,16 @@ def is_of_numbers(cells: list[str]) -> bool:
     return bool(labels) and all(abs(_value(cell)) <= _LARGEST for cell in labels)
 
 
-def nearly_of_numbers(sheet: Sheet, column: int) -> str | None:
-    """Which cells, the first of all, keep a column from holding numbers alone, and what can be
-    done; None where they are not a few among many numbers."""
-    cells = sheet.column(column)
-    labels = [at for at, cell in enumerate(cells) if cell.lower() not in MISSING]
-    wrong = [at for at in labels if not abs(_value(cells[at])) <= _LARGEST]
-    return _no_number(sheet, column, wrong) if 0 < 2 * len(wrong) < len(labels) else None
+def nearly_of_numbers(sheet: Sheet, columns: Sequence[int]) -> str:
+    """Which cells, a few among many numbers, keep the first such column from holding numbers alone,
+    and what can be done; nothing where there is no such column."""
+    for column in columns:
+        cells = sheet.column(column)
+        labels = [at for at, cell in enumerate(cells) if cell.lower() not in MISSING]
+        wrong = [at for at in labels if not abs(_value(cells[at])) <= _LARGEST]
+        if 0 < 2 * len(wrong) < len(labels):
+            return _no_number(sheet, column, wrong)
+    return ""
 
 
 def is_of_classes(cells: list[str]) -> bool:

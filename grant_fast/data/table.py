@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import torch
@@ -291,12 +290,11 @@ def _target_positions(
         if len(either) == 1:
             (only,) = either
             without = [i for i in others if i != only]
-            reasons = filter(None, (nearly_of_numbers(sheet, i) for i in without))
-            nearly = "".join(f"; {reason}" for reason in islice(reasons, 1))
+            nearly = nearly_of_numbers(sheet, without)
             raise InputError(
                 f"{path} has several columns {beside}: give --target {typed(names[only])} (the "
                 f"cells of {listed([names[i] for i in without], 3)} are neither all numbers nor "
-                f"classes{nearly})"
+                f"classes{nearly and f'; {nearly}'})"
             )
         for i in either:  # of those called alike none can be chosen
             sheet.position(names[i], "--target")
@@ -342,7 +340,7 @@ def _of_numbers(sheet: Sheet, columns: list[int], beside: str) -> list[int]:
 def _no_targets(sheet: Sheet, columns: list[int], beside: str) -> str:
     """That no column holds numbers, and what to do."""
     classes = [sheet.names[i] for i in columns if is_of_classes(sheet.column(i))]
-    nearly = next(filter(None, (nearly_of_numbers(sheet, i) for i in columns)), None)
+    nearly = nearly_of_numbers(sheet, columns)
     if nearly and not classes:
         return f"{nearly} (no column {beside} holds numbers alone)"
     remedy = f"choose one of {listed(classes)} as --target" if classes else "add the targets"

@@ -209,8 +209,6 @@ class FlexGCN(nn.Module):
         return self._encode(graphs) if h is None else h
 
     def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if graphs.node_count is not None:
-            return graphs.x  # which a room refuses: what follows would embed its padding, too
         own = type(self.encoder) is AtomEncoder and "forward" not in self.encoder.__dict__
         if own and is_reference(self.backend):
             return cast(AtomEncoder, self.encoder)(graphs.x, smooth=True)
@@ -218,6 +216,7 @@ class FlexGCN(nn.Module):
             isinstance(graphs, GraphBatch)
             and embeds_kinds(self.encoder)
             and graphs.graphs.kinds is not None
+            and graphs.node_count is None  # else there is padding, for which no row is to be made
         ):  # a few hundred kinds of atoms: embed them, then copy
             rows = self.encoder.of_kinds(graphs.graphs, self.backend)
             return ops.embed(rows, graphs, self.backend)

@@ -258,7 +258,7 @@ class GraNTSampler(Sampler[list[int]]):
         Raises:
             InputError: the selection that this epoch uses has not been made.
         """
-        for batch in self._watch.serves(self._batches(), self.epoch):
+        for batch in self.batches():
             yield batch.tolist()
 
     def batches(self) -> Iterator[Tensor]:

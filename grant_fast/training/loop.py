@@ -102,8 +102,8 @@ class RecordedSteps(Generic[Given]):
         self._modules = list(model.modules())
         on = recording_device(model) if type(model) is FlexGCN else None
         make_room = partial(room_for, cast(FlexGCN, model), graphs, ids)
-        self._room = None if on is None else make_room(size)
-        self._steps: BatchRecorder[Given] = BatchRecorder(on, self._room, make_room)
+        room = None if on is None else make_room(size)
+        self._steps: BatchRecorder[Given] = BatchRecorder(on, room, make_room)
         self._settings: tuple[list[Any], list[Any]] = [], []
         #: What each module is set to in numbers and words, such as the rate of a dropout.
         self._attributes = [
@@ -114,12 +114,12 @@ class RecordedSteps(Generic[Given]):
     @property
     def is_replaying(self) -> bool:
         """Whether the last step on a batch of the usual size was recorded, and is replayed now."""
-        return self._steps.is_replaying
+        return self._steps.usual.is_replaying
 
     @property
     def failure(self) -> Exception | None:
         """Why steps are not recorded, if that was tried in vain."""
-        return self._steps.failure
+        return self._steps.usual.failure
 
     def __call__(self, batch: GraphBatch) -> Given:
         """Take a step on a batch, and give what the function gives."""
@@ -128,7 +128,7 @@ class RecordedSteps(Generic[Given]):
                 "the batch is not of the data set that record_steps was given: call the step with "
                 "graphs.batch(positions)"
             )
-        if self._room is None or not all(map(_is_as_recorded, self._modules)):
+        if self._steps.room is None or not all(map(_is_as_recorded, self._modules)):
             return self._step_on(batch)
         if not self._are_settings(self._settings_now()):
             _make_capturable(self._optimizer)
@@ -136,7 +136,7 @@ class RecordedSteps(Generic[Given]):
         try:
             return _each(Tensor.clone, self._steps(self._step_on, batch, self._settings))
         except NodesAskedFor as error:
-            self._room = None
+            self._steps.room = None
             warnings.warn(
                 f"steps are not recorded, which is slower ({error}, nor does it autocast)",
                 stacklevel=2,
@@ -149,6 +149,10 @@ class RecordedSteps(Generic[Given]):
         hook = self._optimizer.register_step_post_hook(lambda *_: steps.append(True))
         try:
             given = self._work(batch)
+        except NodesAskedFor as error:
+            if steps:  # it cannot be taken again
+                raise InputError(f"{error}: ask for it before optimizer.step()") from error
+            raise
         finally:
             hook.remove()
         if not steps:

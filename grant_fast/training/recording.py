@@ -97,19 +97,9 @@ class BatchRecorder(Generic[Result]):
         room: PaddedBatch | None,
         make_room: Callable[[int], PaddedBatch | None] | None = None,
     ) -> None:
-        self._recorder = Recorder[Result](device)
+        self.usual = Recorder[Result](device)  # of batches that fill the room
         self.room, self._make_room = room, make_room
         self._others: dict[int, BatchRecorder[Result]] = {}
-
-    @property
-    def is_replaying(self) -> bool:
-        """As of a `Recorder`."""
-        return self._recorder.is_replaying
-
-    @property
-    def failure(self) -> RuntimeError | None:
-        """Why the device did not record batches of the usual size, if it was asked to."""
-        return self._recorder.failure
 
     def __call__(
         self, work: Callable[[GraphBatch], Result], batch: GraphBatch, *subjects: object
@@ -128,7 +118,7 @@ class BatchRecorder(Generic[Result]):
             room.hold(positions)  # what a recording in vain derived, no kernel has filled
             return work(room)
 
-        return self._recorder(anew, room, *subjects)
+        return self.usual(anew, room, *subjects)
 
     def _of_another_size(
         self, work: Callable[[GraphBatch], Result], batch: GraphBatch, subjects: tuple[object, ...]
@@ -139,7 +129,7 @@ class BatchRecorder(Generic[Result]):
         if size not in self._others:
             if len(self._others) == MOST_OTHERS:
                 self._others.clear()
-            self._others[size] = BatchRecorder(self._recorder.device, self._make_room(size))
+            self._others[size] = BatchRecorder(self.usual.device, self._make_room(size))
         return self._others[size](work, batch, *subjects)
 
 

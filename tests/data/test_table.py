@@ -95,6 +95,18 @@ def test_take_keeps_rows_together(csv_file) -> None:
         ("smiles,SMILES\nC,1\n", "several columns called 'smiles'"),
         ("smiles\nC\n", "no column beside 'smiles': add the targets"),
         ("smiles,id,z\nC,T1,\n", "no column of numbers beside 'smiles': add the targets"),
+        (
+            "smiles,id,z\nC,T1,1\nCC,T2,2\nCCC,T3,bad\n",
+            r"row 4, column 'z': 'bad' is not a number.*\(no column beside 'smiles' holds",
+        ),
+        (
+            "smiles,id,y,z\nC,T1,1,1\nCC,T2,2,2\nCCC,T3,3,>8\n",
+            r"give --target y \(.*nor classes; .* row 4, column 'z': '>8' is not a number",
+        ),
+        (
+            "smiles,act,z\nC,a,1\nCC,b,2\nCCC,a,>8\nCCCC,b,3\n",
+            r"several columns.*give --target act .*; .*row 4, column 'z': '>8' is not a number",
+        ),
         ("smiles,a,b\nC,1,2\n", "several columns.*--target among 'a', 'b' .*--target all"),
         ("smiles,y\nC,1\nCC,high\n", "row 3, column 'y': 'high' is not a number"),
         ("smiles,y\nC,1_0\n", "row 2, column 'y': '1_0' is not a number"),
@@ -243,7 +255,10 @@ def test_classes_are_proposed_beside_numbers(csv_file) -> None:
     with pytest.raises(InputError, match=r"among 'act', 'kind', 'n' \(or --target all for all th"):
         read_table(csv_file(WORDS))
     path = csv_file(WORDS.replace("n\n", "n\nT9,C,active,x,>1,a\n", 1))
-    with pytest.raises(InputError, match="numbers beside 'smiles': choose one of 'act', 'kind' as"):
+    remedies = (
+        r"numbers beside 'smiles': choose one of 'act', 'kind' as --target; or, as .*'a' is not"
+    )
+    with pytest.raises(InputError, match=remedies):
         read_table(path, target="all")
 
 

@@ -300,6 +300,19 @@ def test_a_step_that_needs_the_rows_of_nodes_is_not_recorded(tapes, why):
     assert not tapes and len(set(values)) == 4
 
 
+def test_a_step_is_never_taken_twice(tapes):
+    loop = Loop(recorded=True)
+
+    @record_steps(loop.model, loop.optimizer, loop.graphs, 5)
+    def step(batch):
+        loss(loop.model(batch), batch.y, DATA.task).backward()
+        loop.optimizer.step()
+        return batch.x.mean()
+
+    with pytest.raises(InputError, match=r"has no x: ask for it before optimizer\.step\(\)"):
+        step(loop.graphs.batch(range(5)))
+
+
 def test_optimizers_and_steps_let_go_of_each_other():
     loop = Loop(recorded=True)
     step = weakref.ref(loop.step)

@@ -283,7 +283,7 @@ def test_on_a_gpu_a_recorded_run_equals_a_plain_one(tmp_path, config, monkeypatc
     chosen = config(**settings, **rate, device="cuda")
     recorded = Trainer(make_dataset(), chosen, tmp_path / "recorded")
     recorded.fit()
-    recorder = recorded._steps._recorder if recorded._steps.room else recorded._epochs
+    recorder = recorded._steps.usual if recorded._steps.room else recorded._epochs
     assert recorder._recorded is not None
     monkeypatch.setattr(Recorder, "__call__", lambda self, work, *subjects: work())
     plain = Trainer(make_dataset(), chosen, tmp_path / "plain")
