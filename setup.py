@@ -1,4 +1,4 @@
-"""The CPU kernels: one source, a build for each instruction set; kernels/cpu/cpu.c says why.
+"""The CPU kernels: one source, and a build for each instruction set (`native.loading.BUILDS`).
 
 Where there is no C compiler they are left out, and PyTorch's operators serve.
 """

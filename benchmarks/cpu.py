@@ -23,22 +23,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.data import HIV
-from benchmarks.gradients import TOLERANCE as GRADIENT_TOLERANCE
-from benchmarks.gradients import in_training
-from benchmarks.machine import cpu_name
-from benchmarks.measure import must_be_right, relative_errors
-from benchmarks.networks import forever, inference, shuffled, training
-from benchmarks.peers import pyg
-from benchmarks.report import PYGS, WAYS
-from benchmarks.stages import stages, table
-from benchmarks.timing import interleaved, spread
-from benchmarks.work import TOLERANCE
 from grant_fast import FlexConv, FlexGCN, PackedGraphs, Task, native
 from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
 from grant_fast.nn.evaluating import evaluating
 from grant_fast.teaching import loss
+
+from .data import HIV
+from .gradients import TOLERANCE as GRADIENT_TOLERANCE
+from .gradients import in_training
+from .machine import cpu_name
+from .measure import must_be_right, relative_errors
+from .networks import forever, inference, shuffled, training
+from .peers import pyg
+from .report import PYGS, WAYS
+from .stages import stages, table
+from .timing import interleaved, spread
+from .work import TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def paper_mode(graphs: PackedGraphs, task: Task, rounds: int) -> dict[str, Any]:
     """
     from torch_geometric.loader import DataLoader
 
-    from benchmarks.peers.authors import PaperNet
+    from .peers.authors import PaperNet
 
     data = pyg.data_list(graphs)
     ours, _ = MOLHIV.models(atoms=True)

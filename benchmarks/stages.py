@@ -53,11 +53,14 @@ def reasons(model: FlexGCN, coded: bool) -> dict[str, str]:
     ]  # fmt: skip
     act = "" if isinstance(model.act, nn.Identity) else type(model.act).__name__
     before = ["the last norm" if norm else "", act, "dropout" if drops else ""]
-    rest = ["Python", "autograd's bookkeeping", "the encoder" if model.encoder else "", "the loss"]
+    loss, cost = "the loss", "a cost a batch, not a node"
+    if model.pool is None:
+        loss, cost = "the loss of each node", "but for that loss a cost a batch"
+    rest = ["Python", "autograd's bookkeeping", "the encoder" if model.encoder else "", loss]
     return {
         "layer": "; ".join(filter(None, layer)),
         "readout": f"{', '.join(filter(None, before))}; one miss a graph for its weights",
-        "the rest": f"{', '.join(filter(None, rest))} and Adam: a cost a batch, not a node",
+        "the rest": f"{', '.join(filter(None, rest))} and Adam: {cost}",
     }
 
 

@@ -27,7 +27,8 @@ from grant_fast import GraNTSampler, score_graphs, select_graphs
 from grant_fast.data.dataset import Dataset
 from grant_fast.data.load import load_dataset
 from grant_fast.files import atomic_write_text
-from grant_fast.studies.report import Spread, chance, markdown
+from grant_fast.studies.markdown import markdown
+from grant_fast.studies.report import Spread, chance
 from grant_fast.teaching.residuals import graph_losses
 from grant_fast.training.config import RunConfig
 from grant_fast.training.defaults import defaults_for

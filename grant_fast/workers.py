@@ -60,8 +60,8 @@ def share_out(workers: int, work: Callable[..., T], *columns: Iterable[Any]) -> 
     except BrokenProcessPool as error:
         raise InputError(
             f"one of {workers} processes that share the work was killed, most likely for lack of "
-            "memory: look for an entry that is not a molecule, or free some memory (a script must "
-            'start them below `if __name__ == "__main__":`)'
+            "memory: free some, or take fewer workers (a script must start them below "
+            '`if __name__ == "__main__":`)'
         ) from error
     finally:
         held.close()

@@ -56,11 +56,10 @@ from .tile import (
     load_block,
     load_gradient,
     load_weight,
-    no_sums,
     sources,
     spread_bits,
+    store_bias_sum,
     store_block,
-    store_sums,
 )
 from .weights import load_lanes
 
@@ -261,8 +260,9 @@ def weight_grad_tiles(
     PRECISION: tl.constexpr,
 ):
     i_col, i_in = tl.program_id(1), tl.program_id(2)
-    b_dw = no_sums(ORDER, BO, BI)  # transposed
-    b_db = tl.zeros([BO], tl.float32)
+    b_dw, b_db = (), tl.zeros([BO], tl.float32)
+    for _ in tl.static_range(ORDER):
+        b_dw = b_dw + (tl.zeros([BO, BI], tl.float32),)  # transposed
     i_first = tl.program_id(0) * tiles_each
     for i_tile in range(i_first, tl.minimum(i_first + tiles_each, num_tiles)):
         o_row, m_row, b_a, b_scale = load_tile(
@@ -285,8 +285,10 @@ def weight_grad_tiles(
             if k < ORDER - 1:
                 tl.debug_barrier()  # else the compiler mixes the orders: registers spill
         b_dw = b_next
-    b_next = ()
+    p_partial += tl.program_id(0).to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
+    o_in = i_in * BI + tl.arange(0, BI)
     for k in tl.static_range(ORDER):
-        b_next = b_next + (tl.trans(b_dw[k]),)
-    i_program = tl.program_id(0)
-    store_sums(p_partial, b_next, b_db, i_program, i_in, i_col, ORDER, H_IN, H_OUT, BI, BO)
+        store_block(
+            p_partial, tl.trans(b_dw[k]), k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO
+        )  # fmt: skip
+    store_bias_sum(p_partial + ORDER * H_IN * H_OUT, b_db, i_in, i_col, H_OUT, BO)

@@ -41,7 +41,7 @@ from . import layer, weights
 from .fused import horner
 from .launch import launch, parts, precision
 from .select import add_leading
-from .tables import tile_slots
+from .tables import slot_rows, tile_slots
 from .tile import add_sources, finish, load_block, load_weight, sources, spread_bits, store_block
 
 #: Rows of the block of graphs, at least a tile's slots: the matrix units want 16.
@@ -52,12 +52,8 @@ GRAPHS = 16
 def tile_graphs(p_ptr, p_tile, p_graph, i_tile, ROWS: tl.constexpr, GRAPHS: tl.constexpr):
     """A tile's graphs [GRAPHS], whether there is one, and of each row: graph, node, first row."""
     _, m_graph, b_graph, b_node, b_size = tile_slots(p_ptr, p_tile, p_graph, i_tile, GRAPHS)
-    b_start = tl.cumsum(b_size, 0) - b_size
-    o = tl.arange(0, ROWS)
-    m_in = (b_start[:, None] <= o[None, :]) & (o[None, :] < (b_start + b_size)[:, None])
-    o_node = tl.sum(tl.where(m_in, (b_node - b_start)[:, None].to(tl.int32), 0), 0) + o
-    o_start = tl.sum(tl.where(m_in, b_start[:, None].to(tl.int32) + 1, 0), 0) - 1  # -1 of no graph
-    return b_graph, m_graph, b_size, m_in, o_node.to(tl.int64), o_start
+    _, m_own, o_start, o_node = slot_rows(b_node, b_size, ROWS)
+    return b_graph, m_graph, b_size, m_own, o_node.to(tl.int64), o_start
 
 
 @triton.jit

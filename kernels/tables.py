@@ -36,6 +36,19 @@ def tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS: tl.constexpr):
 
 
 @triton.jit
+def slot_rows(b_node, b_size, ROWS: tl.constexpr):
+    """Where in a tile each slot's graph begins; which rows are its own, [SLOTS, ROWS]; and of each
+    row, where its graph begins (-1: it has none), and its node."""
+    b_start = tl.cumsum(b_size, 0) - b_size
+    o = tl.arange(0, ROWS)
+    m_own = (b_start[:, None] <= o[None, :]) & (o[None, :] < (b_start + b_size)[:, None])
+    # A thread has all slots of a row, of which one at most is not 0.
+    o_start = tl.sum(tl.where(m_own, b_start[:, None].to(tl.int32) + 1, 0), 0) - 1
+    o_node = tl.sum(tl.where(m_own, (b_node - b_start)[:, None].to(tl.int32), 0), 0) + o
+    return b_start, m_own, o_start, o_node
+
+
+@triton.jit
 def lay_out_tiles(
     p_word,  # [tiles · ROWS] int32, and the three below as well: `TileRows`
     p_scales,
@@ -53,14 +66,9 @@ def lay_out_tiles(
     i_tile = tl.program_id(0)
     o_slot, m_slot, _, b_node, b_size = tile_slots(p_ptr, p_tile, p_graph, i_tile, SLOTS)
     b_row = tl.load(p_row + o_slot, mask=m_slot, other=0)
-    b_start = tl.cumsum(b_size, 0) - b_size
-    o = tl.arange(0, ROWS)
-    # A thread has all slots of a row, of which one at most is not 0.
-    m_here = (b_start[:, None] <= o[None, :]) & (o[None, :] < (b_start + b_size)[:, None])
-    o_start = tl.sum(tl.where(m_here, b_start[:, None].to(tl.int32) + 1, 0), 0) - 1
-    o_node = tl.sum(tl.where(m_here, (b_node - b_start)[:, None].to(tl.int32), 0), 0) + o
-    o_row = tl.sum(tl.where(m_here, (b_row - b_start)[:, None].to(tl.int32), 0), 0) + o
-    m_row = o_start >= 0
+    b_start, m_own, o_start, o_node = slot_rows(b_node, b_size, ROWS)
+    o, m_row = tl.arange(0, ROWS), o_start >= 0
+    o_row = tl.sum(tl.where(m_own, (b_row - b_start)[:, None].to(tl.int32), 0), 0) + o
     b_word = tl.load(p_bits + o_node, mask=m_row, other=0) << o_start
     b_scale = tl.load(p_scale + o_node, mask=m_row, other=0).to(tl.float32)
     o += i_tile * ROWS

@@ -94,32 +94,10 @@ def load_weight(
 
 
 @triton.jit
-def no_sums(ORDER: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr):
-    """What a program's blocks of dW_0 … dW_{κ-1} begin as."""
-    b_dw = ()
-    for _ in tl.static_range(ORDER):
-        b_dw = b_dw + (tl.zeros([BI, BO], tl.float32),)
-    return b_dw
-
-
-@triton.jit
 def store_bias_sum(p_db, b_db, i_in, i_col, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Write a block of db, if these are the first inputs: programs of all inputs have the same."""
     o_col = i_col * BLOCK + tl.arange(0, BLOCK)
     tl.store(p_db + o_col, b_db, mask=o_col < tl.where(i_in == 0, WIDTH, 0))
-
-
-@triton.jit
-def store_sums(
-    p_partial, b_dw, b_db, i_program, i_in, i_col, ORDER: tl.constexpr,
-    H_IN: tl.constexpr, H_OUT: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr,
-):  # fmt: skip
-    """Write them to the program's place in the workspace, [ORDER · H_IN + 1, H_OUT]."""
-    p_partial += i_program.to(tl.int64) * ((ORDER * H_IN + 1) * H_OUT)
-    o_in = i_in * BI + tl.arange(0, BI)
-    for k in tl.static_range(ORDER):
-        store_block(p_partial, b_dw[k], k * H_IN + o_in, o_in < H_IN, i_col, H_OUT, BO)
-    store_bias_sum(p_partial + ORDER * H_IN * H_OUT, b_db, i_in, i_col, H_OUT, BO)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from torch_geometric.nn import global_mean_pool
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_sparse import SparseTensor, cat, matmul
 
-from benchmarks.peers.pyg import TAGNet
+from .pyg import TAGNet
 
 
 class PaperNet(TAGNet):

@@ -65,12 +65,7 @@ class GraphBatch(ReadOnly):
         return getattr(self, name)
 
     if not TYPE_CHECKING:  # to whom every name would be one
-
-        def __getattr__(self, name: str) -> Any:
-            """What is not there, such as some of PyG's attributes."""
-            if name.startswith("_") or hasattr(type(self), name):
-                return self.__getattribute__(name)  # fails again, and says what is wrong
-            raise no_such(self, name, of_batch=True)
+        __getattr__ = no_such(of_batch=True)
 
     def __len__(self) -> int:
         return self.num_graphs

@@ -1,5 +1,6 @@
 """PyG's names that packed graphs do not have, and what to write instead."""
 
+from collections.abc import Callable
 from typing import Any
 
 _EACH = (
@@ -32,8 +33,15 @@ _LEFT_OUT = (
 _BY_HELP = "help(PackedGraphs) tells what it has"
 
 
-def no_such(thing: Any, name: str, of_batch: bool) -> AttributeError:
-    """The error where a batch or a data set has no attribute of this name."""
-    kind = type(thing).__name__
-    instead = _OF_BATCHES.get(name, _LEFT_OUT) if of_batch else _OF_DATASETS.get(name, _BY_HELP)
-    return AttributeError(f"a {kind} has no {name!r}: {instead}", name=name, obj=thing)
+def no_such(of_batch: bool) -> Callable[[Any, str], Any]:
+    """The `__getattr__` of batches, or of data sets."""
+    names, others = (_OF_BATCHES, _LEFT_OUT) if of_batch else (_OF_DATASETS, _BY_HELP)
+
+    def __getattr__(self: Any, name: str) -> Any:
+        """What is not there, such as some of PyG's attributes."""
+        if name.startswith("_") or hasattr(type(self), name):
+            return self.__getattribute__(name)  # fails again, and says what is wrong
+        message = f"a {type(self).__name__} has no {name!r}: {names.get(name, others)}"
+        raise AttributeError(message, name=name, obj=self)
+
+    return __getattr__

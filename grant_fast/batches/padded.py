@@ -53,7 +53,7 @@ class _OfEachNode:
         self._name = name
 
     def __get__(self, batch: "PaddedBatch", owner: type) -> NoReturn:
-        raise NodesAskedFor(f"of its batch a step that is recorded has no {self._name}")
+        raise NodesAskedFor(f"a recorded step has no {self._name} of its batch")
 
 
 class PaddedBatch(GraphBatch):
@@ -64,7 +64,7 @@ class PaddedBatch(GraphBatch):
     Args:
         graphs: kept as bits, with targets by graph.
         ids: on the CPU, the graphs that batches are drawn from. Capacity: 1.5 times the expected
-            nodes of `size` of them, twice the expected larger graphs; see `_room`.
+            nodes of `size` of them, twice the expected larger graphs; see `_capacity`.
         size: graphs in a batch.
     """
 
@@ -77,8 +77,10 @@ class PaddedBatch(GraphBatch):
         assert graphs.bits is not None
         super().__init__(graphs, ids[:0])
         nodes = take(graphs.host_ptr.diff(), ids)
-        rows = _room(nodes, size, 1.5)
-        larger = [(2, _room((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER]
+        rows = _capacity(nodes, size, 1.5)
+        larger = [
+            (2, _capacity((least < nodes) & (nodes <= most), size, 2)) for least, most in LARGER
+        ]
         most_tiles = min(size, int(((nodes > 0) & (nodes <= TILE)).sum()))
         one, of_tiles = (size,), ((most_tiles + 1,), (size,), (size,), *larger)
         self._shapes = (one, one, (size + 1,), one, (1,), *of_tiles, (rows // 2 + 1,))
@@ -167,7 +169,7 @@ class PaddedBatch(GraphBatch):
         return found.masked_fill_(self._row >= self.node_count, otherwise)
 
 
-def _room(values: Tensor, size: int, times: float) -> int:
+def _capacity(values: Tensor, size: int, times: float) -> int:
     """`times` (the expected sum of `size` draws + 6 deviations); at most their largest sum."""
     values = values.double()
     most = values.topk(min(size, len(values))).values.sum()

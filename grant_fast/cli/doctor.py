@@ -15,13 +15,13 @@ from torch import Tensor
 
 from .. import native
 from ..batches.tiles import PLANES
-from ..data.progress import track
 from ..devices import clock
 from ..errors import InputError, installed
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..nn.paths import explain
 from ..ops.dispatch import ENVIRONMENT, why_not
+from ..progress import track
 from ..reference import dense_flex_conv
 from ..training.checkpoints import load_checkpoint, load_weights, save_checkpoint
 from ..training.model import resolve_device

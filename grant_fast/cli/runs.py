@@ -31,10 +31,10 @@ def use_fitting_threads(config: RunConfig, graphs: "PackedGraphs | None" = None)
 
     if "OMP_NUM_THREADS" in os.environ:
         return
-    few = max(*config.hidden_channels, config.embedding, config.head or 0) <= _NARROW
+    light = max(*config.hidden_channels, config.embedding, config.head or 0) <= _NARROW
     if graphs is not None and config.step_every == "batch":
-        few |= config.batch_size * graphs.num_nodes <= _FEW_NODES * len(graphs)
-    if few:
+        light |= config.batch_size * graphs.num_nodes <= _FEW_NODES * len(graphs)
+    if light:
         torch.set_num_threads(max(1, min(torch.get_num_threads() // 2, _FEW_THREADS)))
 
 
@@ -83,10 +83,10 @@ def again() -> str:
     return f"{command()} --resume"
 
 
-def interrupted(can_go_on: bool, command: str) -> KeyboardInterrupt:
+def interrupted(can_go_on: bool, going_on: str) -> KeyboardInterrupt:
     """What to say at Ctrl-C: how to go on, if there is something to go on with."""
     if can_go_on:
-        return KeyboardInterrupt(f"interrupted; continue with: {command}")
+        return KeyboardInterrupt(f"interrupted; continue with: {going_on}")
     return KeyboardInterrupt("interrupted before training began: run the command again")
 
 

@@ -27,8 +27,8 @@ from torch import Tensor
 from ..devices import usual_tensors
 from ..errors import InputError, whole_number
 from ..graphs.arrays import GraphArrays, batch_vector, concatenate
+from ..progress import track
 from ..workers import share_out
-from .progress import track
 from .stream import Part, pack_part
 
 NAMES = ("gen-reg", "gen-cls")

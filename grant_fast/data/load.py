@@ -318,7 +318,7 @@ def _generated(
         graphs=cached_graphs(name, count, seed, draw),
         task=Task(kind, "node", 1 if kind == "regression" else graphon.NUM_CLASSES),
         split=random_split(count, GENERATED_FRACTIONS, seed),
-        # Nearly all nodes of gen-cls are of one class: accuracy would say nothing.
+        # Most nodes of gen-cls may be of one class: accuracy would then say nothing.
         metric="mae" if kind == "regression" else "roc_auc",
         splitting="random",
     )

@@ -17,7 +17,7 @@ Failure = tuple[int, str]
 # Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, their rows [e, 3] uint8
 # or None, nodes of each molecule, the failures, what else was found of each.
 Chunk = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray, list[Failure], list[Any]]
-# The former of `ATOM_CARDINALITIES`, which lies beside what imports torch.
+# OGB's of an atom, one for each of `nn.ATOM_CARDINALITIES` (which imports torch), and of a bond.
 _ATOM_COLUMNS, _BOND_COLUMNS = 9, 3
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..errors import InputError, require
 from ..graphs.arrays import GraphArrays, batch_vector
+from ..progress import track
 from .fetching import Source, check_sha256, provide
 from .parsing import import_rdkit
-from .progress import track
 
 SPLIT = (110_000, 10_000, 10_831)
 TARGET = "dipole moment (D)"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..errors import InputError, few, short
 from ..files import read_text
+from ..progress import track
 from ..workers import share_out
 from .parsing import CHUNK, PIECES, import_rdkit, settled
-from .progress import track
 from .sheet import Sheet, one_line
 
 #: A data field: its name in a line that begins with >, and the lines from there to an empty one.

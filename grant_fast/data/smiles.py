@@ -9,9 +9,9 @@ import torch
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..graphs.arrays import GraphArrays, batch_vector
+from ..progress import track
 from ..workers import share_out
 from .parsing import CHUNK, PIECES, Failure, featurizers, read_chunk
-from .progress import track
 
 T = TypeVar("T")
 

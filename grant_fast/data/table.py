@@ -308,8 +308,8 @@ def _target_positions(
 
 def _asked_for(names: Sequence[str], target: Sequence[str]) -> list[str]:
     """The names in `target`, where commas are between names, but for those that hold some."""
-    typed = map(one_line, target)
-    texts = (part for text in typed for part in ([text] if text in names else text.split(",")))
+    given = map(one_line, target)
+    texts = (part for text in given for part in ([text] if text in names else text.split(",")))
     asked = [text.strip() for text in texts if text.strip()]
     if not asked:
         raise InputError("--target is empty: name a column, or leave it out")

@@ -8,9 +8,9 @@ import torch
 
 from ..errors import InputError
 from ..graphs.arrays import GraphArrays, batch_vector, concatenate
+from ..progress import track
 from .fetching import Source, provide
 from .pickles import read_pickled_tensors
-from .progress import track
 
 SPLIT = (220_011, 24_445, 5_000)
 TARGET = "penalised logP"

@@ -95,12 +95,7 @@ class PackedGraphs(FlatGraphs):
         super().__setattr__(name, value)
 
     if not TYPE_CHECKING:  # to whom every name would be one
-
-        def __getattr__(self, name: str) -> Any:
-            """What is not there, such as some of PyG's attributes."""
-            if name.startswith("_") or hasattr(type(self), name):
-                return self.__getattribute__(name)  # fails again, and says what is wrong
-            raise no_such(self, name, of_batch=False)
+        __getattr__ = no_such(of_batch=False)
 
     def _checked(self, name: str, value: Any) -> Any:
         """A new value of a field, as packing makes it; InputError where it does not fit these

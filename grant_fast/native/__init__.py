@@ -14,6 +14,7 @@ from .edges import SortedEdges, grouped, pool_weights, sort_edges
 from .layer import first_source, flex_conv
 from .loading import BUILDS, build, by_rows, is_readable
 from .network import Activation, Layer, Network, evaluate, train
+from .room import Capacity, fill_room
 from .rows import few_rows
 from .scores import class_scores, target_scores
 from .structure import (
@@ -26,7 +27,6 @@ from .structure import (
     takes,
     why_not,
 )
-from .tiles import Capacity, fill_room
 
 #: As `reference.PRODUCTS`, where they can.
 PRODUCTS = Products(spmm, mm, mm_columns)

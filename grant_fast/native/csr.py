@@ -29,7 +29,7 @@ def spmm(
         return reference.spmm(rowptr, col, value, x, add_to)
     out = x.new_empty(rows, width) if add_to is None else add_to.contiguous()
     given = (t.contiguous() for t in (rowptr, col, value.to(x.dtype), x))
-    call("csr_matmul", rows, width, int(add_to is not None), threads(), *given, out)
+    call("csr_matmul", rows, width, add_to is not None, threads(), *given, out)
     return out
 
 

@@ -101,4 +101,4 @@ def pool_weights(adjacency: BatchAdjacency, mean: bool, out: Tensor) -> None:
     """p_k = ρÂ^k of a batch's graphs in `out`, [κ, N], which has a column for each of the dataset's
     nodes; ρ is the mean over each graph, or the sum."""
     struct, parts = split(adjacency, 1)
-    call("pool_weights", struct, parts, threads(), *out.shape, int(mean), out)
+    call("pool_weights", struct, parts, threads(), *out.shape, mean, out)

@@ -27,8 +27,8 @@ class _FlexConv(torch.autograd.Function):
         y = x.new_empty(adjacency.batch.num_nodes, h_out)
         call(
             "flex_conv_forward",
-            *(struct, parts, threads(), x, x.stride(0), int(packed)),
-            *(order, h_in, h_out, int(relu), weight, bias, y),
+            *(struct, parts, threads(), x, x.stride(0), packed),
+            *(order, h_in, h_out, relu, weight, bias, y),
         )
         ctx.save_for_backward(x, weight, y if relu else None)
         ctx.adjacency, ctx.packed = adjacency, packed
@@ -51,8 +51,8 @@ class _FlexConv(torch.autograd.Function):
             dvalue = x.new_zeros(ctx.adjacency.batch.num_edges)
         call(
             "flex_conv_backward",
-            *(struct, parts, threads(), x, x.stride(0), int(ctx.packed)),
-            *(order, h_in, h_out, int(y is not None), weight, y),
+            *(struct, parts, threads(), x, x.stride(0), ctx.packed),
+            *(order, h_in, h_out, y is not None, weight, y),
             *(grad.resolve_neg().contiguous(), dx, dw, db, dvalue),
         )
         return dx, dw, db, None, None, None, dvalue

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 #: What `interface` of kernels/cpu/cpu.c must say.
-INTERFACE = 14
+INTERFACE = 15
 
 #: The builds of `kernels/cpu/`, by what torch says of this CPU; the baseline serves the others.
+#: One would not do: how long a vector is must be known when the sources are compiled.
 BUILDS = {"AVX512": ("_cpu_v4", "_cpu_v3", "_cpu"), "AVX2": ("_cpu_v3", "_cpu")}
 
 
@@ -85,12 +86,12 @@ def by_rows(x: Tensor) -> Tensor:
 
 
 def call(name: str, *args: Any) -> Any:
-    """A function of the library: tensors as pointers, ints as int64, the rest as it is."""
+    """A function of the library: tensors as pointers, whole numbers and bools as int64."""
     converted = [
         ctypes.c_void_p(pointer(arg))
         if arg is None or isinstance(arg, Tensor)
         else ctypes.c_int64(arg)
-        if type(arg) is int
+        if isinstance(arg, int)
         else arg
         for arg in args
     ]

@@ -29,6 +29,6 @@ def target_scores(pred: Tensor, y: Tensor, *, sigmoid: bool, labels: bool) -> Te
         labels: a graph with a target outside of [0, 1] scores -1.
     """
     out = pred.new_empty(pred.shape[0])
-    args = (out.shape[0], threads(), pred.shape[1], int(sigmoid), int(labels))
+    args = (out.shape[0], threads(), pred.shape[1], sigmoid, labels)
     call("target_scores", *args, aside(pred), aside(y), out)
     return out

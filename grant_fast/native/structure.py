@@ -57,8 +57,7 @@ def why_not(
     if not isinstance(adjacency, BatchAdjacency):
         return (
             "the graphs are no GraphBatch, and PyG's tensors are packed where the batch vector "
-            "ascends and edges stay within its graphs (and those of edge weights that learn where "
-            f"they have up to {MAX_NODES} nodes)"
+            "ascends and edges stay within its graphs"
         )
     graphs = adjacency.batch.graphs
     if graphs.scale.dtype != torch.float32:

@@ -183,10 +183,10 @@ class FlexConv(nn.Module):
         )
 
 
-def check_precision(graphs: GraphBatch, weight: Tensor, normalize: bool) -> None:
+def check_precision(batch: GraphBatch, weight: Tensor, normalize: bool) -> None:
     """Refuse a matrix Â that is less exact than the weights, unless autocast has to do with both
     (InputError)."""
-    given, dtype = graphs.graphs.scale.dtype, weight.dtype
+    given, dtype = batch.graphs.scale.dtype, weight.dtype
     casts = ops.autocasts(weight) and dtype != torch.float64
     if normalize and not casts and torch.finfo(given).eps > torch.finfo(dtype).eps:
         raise InputError(

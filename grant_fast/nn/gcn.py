@@ -153,30 +153,30 @@ class FlexGCN(nn.Module):
             return self._layers_uncompiled(graphs)
         return self._layers(graphs)
 
-    def _layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
-        if not (isinstance(graphs, GraphBatch) and one_pass.is_planned(self, graphs)):
-            self._check(graphs)
-        if isinstance(graphs, LooseGraphs):
-            graphs = self._packed(graphs)
-        if isinstance(graphs, GraphBatch) and (out := one_pass.run(self, graphs)) is not None:
+    def _layers(self, batch: GraphBatch | LooseGraphs) -> Tensor:
+        if not (isinstance(batch, GraphBatch) and one_pass.is_planned(self, batch)):
+            self._check(batch)
+        if isinstance(batch, LooseGraphs):
+            batch = self._packed(batch)
+        if isinstance(batch, GraphBatch) and (out := one_pass.run(self, batch)) is not None:
             if self.pool in ("mean", "sum"):
-                return self._product(out, self._conv(-1).weight, graphs)
-            return self._pool(out, graphs)
+                return self._product(out, self._conv(-1).weight, batch)
+            return self._pool(out, batch)
         hidden = self.hidden if self._overrides("hidden") else self._hidden_layers
-        return self._last_layer(hidden(graphs), graphs)
+        return self._last_layer(hidden(batch), batch)
 
-    def _check(self, graphs: GraphBatch | LooseGraphs) -> None:
+    def _check(self, batch: GraphBatch | LooseGraphs) -> None:
         """Refuse layers or graphs that are no longer what they were made as, and a matrix Â that is
         less exact than the weights."""
         check_layers(self)
-        if not isinstance(graphs, GraphBatch):
+        if not isinstance(batch, GraphBatch):
             return
-        graphs.check_unchanged()
-        check_precision(graphs, self._conv(0).any_parameter, self.normalize)
+        batch.check_unchanged()
+        check_precision(batch, self._conv(0).any_parameter, self.normalize)
 
-    def _packed(self, graphs: LooseGraphs) -> GraphBatch | LooseGraphs:
+    def _packed(self, batch: LooseGraphs) -> GraphBatch | LooseGraphs:
         first = self._conv(0)
-        return packed(graphs, first.any_parameter, self.pool is not None, first.backend)
+        return packed(batch, first.any_parameter, self.pool is not None, first.backend)
 
     def _overrides(self, name: str) -> bool:
         """Whether a method of this name is not `FlexGCN`'s own."""
@@ -190,39 +190,39 @@ class FlexGCN(nn.Module):
     def _conv(self, layer: int) -> FlexConv:
         return cast(FlexConv, self.convs[layer])
 
-    def hidden(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+    def hidden(self, batch: GraphBatch | LooseGraphs) -> Tensor:
         """What the last layer takes, [n, h], of a `GraphBatch` (or a model's own packed call).
 
         Raises:
             InputError: it is given something else, or graphs with other features.
         """
-        if not isinstance(graphs, (GraphBatch, LooseGraphs)):
-            kind = type(graphs).__name__
+        if not isinstance(batch, (GraphBatch, LooseGraphs)):
+            kind = type(batch).__name__
             raise InputError(f"hidden takes a GraphBatch of packed graphs, not a {kind}")
-        self._check(graphs)
-        return self._hidden_layers(graphs)
+        self._check(batch)
+        return self._hidden_layers(batch)
 
-    def _hidden_layers(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+    def _hidden_layers(self, batch: GraphBatch | LooseGraphs) -> Tensor:
         h = None
         for layer in range(len(self.norms)):
-            h = self._hidden_layer(layer, h, graphs)
-        return self._encode(graphs) if h is None else h
+            h = self._hidden_layer(layer, h, batch)
+        return self._encode(batch) if h is None else h
 
-    def _encode(self, graphs: GraphBatch | LooseGraphs) -> Tensor:
+    def _encode(self, batch: GraphBatch | LooseGraphs) -> Tensor:
         own = type(self.encoder) is AtomEncoder and "forward" not in self.encoder.__dict__
         if own and is_reference(self.backend):
-            return cast(AtomEncoder, self.encoder)(graphs.x, smooth=True)
+            return cast(AtomEncoder, self.encoder)(batch.x, smooth=True)
         if (
-            isinstance(graphs, GraphBatch)
+            isinstance(batch, GraphBatch)
             and embeds_kinds(self.encoder)
-            and graphs.graphs.kinds is not None
-            and graphs.node_count is None  # else there is padding, for which no row is to be made
+            and batch.graphs.kinds is not None
+            and batch.node_count is None  # else there is padding, for which no row is to be made
         ):  # a few hundred kinds of atoms: embed them, then copy
-            rows = self.encoder.of_kinds(graphs.graphs, self.backend)
-            return ops.embed(rows, graphs, self.backend)
+            rows = self.encoder.of_kinds(batch.graphs, self.backend)
+            return ops.embed(rows, batch, self.backend)
         if self.encoder is not None:
-            return self.encoder(graphs.x)
-        x = graphs.x
+            return self.encoder(batch.x)
+        x = batch.x
         if x.is_floating_point() or x.is_complex():  # the latter for the layer to refuse
             return x
         if x.shape[1:] == (len(ATOM_CARDINALITIES),) != (self._conv(0).in_channels,):
@@ -233,12 +233,12 @@ class FlexGCN(nn.Module):
         return x.to(self._conv(0).any_parameter.dtype)
 
     def _hidden_layer(
-        self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
+        self, layer: int, h: Tensor | None, batch: GraphBatch | LooseGraphs
     ) -> Tensor:
         """Convolution → norm → activation → dropout; the first layer has no h, but X."""
         conv, norm = self._conv(layer), self.norms[layer]
         if self._is_called(layer):
-            return self._called_layer(layer, h, graphs)
+            return self._called_layer(layer, h, batch)
         weight: Tensor = conv.weight
         bias: Tensor | None = conv.bias
         ours = type(norm) is BatchNorm
@@ -252,7 +252,7 @@ class FlexGCN(nn.Module):
         rectified = type(self.act) is nn.ReLU and not is_hooked(self.act)
         plain = folded or type(norm) is nn.Identity
         relu = plain and rectified and not drops
-        y = self._convolved(h, graphs, weight, bias, relu, conv.backend)
+        y = self._convolved(h, batch, weight, bias, relu, conv.backend)
         if relu:
             return y
         # A layer's backward never needs its own output, nor does that of these norms.
@@ -262,91 +262,90 @@ class FlexGCN(nn.Module):
             return dropout(act(y))
         if ours:
             drop = rate if rectified and rate < 1 else 0.0
-            settings = rectified, conv.backend, graphs.node_count, drop
+            settings = rectified, conv.backend, batch.node_count, drop
             normed = cast(BatchNorm, norm).by_kernels(y, *settings)
-            if normed is not None and drop:
-                return normed
             if normed is not None:
-                return dropout(normed if rectified else self.act(normed))
+                out = normed if rectified else self.act(normed)
+                return out if drop else dropout(out)
         return dropout(act(norm(y)))
 
     def _convolved(
         self,
         h: Tensor | None,
-        graphs: GraphBatch | LooseGraphs,
+        batch: GraphBatch | LooseGraphs,
         weight: Tensor,
         bias: Tensor | None,
         relu: bool,
         backend: str | None,
     ) -> Tensor:
         """Σ Â^k h W_k + b, and its ReLU if asked; of X, the features of the graphs, without h."""
-        if h is None and isinstance(graphs, GraphBatch):
-            source, encode = self._first_reads(graphs, weight, backend)
+        if h is None and isinstance(batch, GraphBatch):
+            source, encode = self._first_reads(batch, weight, backend)
             if source != "batch":
                 return ops.first_flex_conv(
-                    source, graphs, weight, bias, self.normalize, relu, backend, encode
+                    source, batch, weight, bias, self.normalize, relu, backend, encode
                 )
-        x = self._encode(graphs) if h is None else h
+        x = self._encode(batch) if h is None else h
         return ops.flex_conv(
-            x, weight, bias, graphs.adjacency(self.normalize), relu=relu, backend=backend
+            x, weight, bias, batch.adjacency(self.normalize), relu=relu, backend=backend
         )
 
     def _first_reads(
-        self, graphs: GraphBatch, weight: Tensor, backend: str | None
+        self, batch: GraphBatch, weight: Tensor, backend: str | None
     ) -> tuple[ops.Source, Callable[[FlatGraphs], Tensor] | None]:
         """What the first layer reads, see `ops.reads`, and what embeds the kinds of nodes."""
         encoder = self.encoder
         if encoder is not None and not embeds_kinds(encoder):
             return "batch", None
         encode = None if encoder is None else partial(encoder.of_kinds, backend=backend)
-        return ops.reads(weight, graphs, self.normalize, backend, encode), encode
+        return ops.reads(weight, batch, self.normalize, backend, encode), encode
 
     def _is_called(self, layer: int) -> bool:
         """Whether the modules of a layer are called one by one: for hooks, which are to see it."""
         hidden = layer < len(self.norms)
         return is_hooked(self._conv(layer)) or (hidden and is_hooked(self.norms[layer]))
 
-    def _pools_first(self, graphs: GraphBatch | LooseGraphs) -> bool:
+    def _pools_first(self, batch: GraphBatch | LooseGraphs) -> bool:
         """Whether the last layer is ρ(Σ_k Â^k X W_k) = Σ_k (ρÂ^k) X W_k: one product per graph."""
-        linear = self.pool in ("mean", "sum") and isinstance(graphs, GraphBatch)
+        linear = self.pool in ("mean", "sum") and isinstance(batch, GraphBatch)
         return linear and not self._is_called(len(self.norms))
 
     def _called_layer(
-        self, layer: int, h: Tensor | None, graphs: GraphBatch | LooseGraphs
+        self, layer: int, h: Tensor | None, batch: GraphBatch | LooseGraphs
     ) -> Tensor:
         """`_hidden_layer` module by module, for hooks; what they were shown is not written over."""
-        x = self._encode(graphs) if h is None else h
-        y = self.norms[layer](self._conv(layer)(x, graphs.adjacency(self.normalize)))
+        x = self._encode(batch) if h is None else h
+        y = self.norms[layer](self._conv(layer)(x, batch.adjacency(self.normalize)))
         in_place = type(self.act) is nn.ReLU and not is_hooked(self.act)
         return self.dropouts[layer](F.relu(y) if in_place else self.act(y))
 
-    def _last_layer(self, h: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
+    def _last_layer(self, h: Tensor, batch: GraphBatch | LooseGraphs) -> Tensor:
         conv, mean = self._conv(-1), self.pool == "mean"
-        if self._pools_first(graphs):
-            assert isinstance(graphs, GraphBatch)
+        if self._pools_first(batch):
+            assert isinstance(batch, GraphBatch)
             weight = conv.weight
             ops.check_features(h, weight)
-            pooled = ops.readout(h, graphs, conv.order, self.normalize, mean, conv.backend)
-            return self._product(pooled, weight, graphs)
-        return self._pool(conv(h, graphs.adjacency(self.normalize)), graphs)
+            pooled = ops.readout(h, batch, conv.order, self.normalize, mean, conv.backend)
+            return self._product(pooled, weight, batch)
+        return self._pool(conv(h, batch.adjacency(self.normalize)), batch)
 
-    def _pool(self, out: Tensor, graphs: GraphBatch | LooseGraphs) -> Tensor:
+    def _pool(self, out: Tensor, batch: GraphBatch | LooseGraphs) -> Tensor:
         """The network's output, from the last layer's, [n, out_channels]."""
         if self.pool is None:
             return out
         if self.pool == "max":
-            index = graphs.batch[:, None].expand_as(out)
-            zeros = out.new_zeros(graphs.num_graphs, out.shape[1])
+            index = batch.batch[:, None].expand_as(out)
+            zeros = out.new_zeros(batch.num_graphs, out.shape[1])
             return zeros.scatter_reduce(0, index, out, "amax", include_self=False)
-        return ops.spmm(out, graphs.pooling(self.pool == "mean"), self._conv(-1).backend)
+        return ops.spmm(out, batch.pooling(self.pool == "mean"), self._conv(-1).backend)
 
-    def _product(self, pooled: Tensor, weight: Tensor, graphs: GraphBatch) -> Tensor:
+    def _product(self, pooled: Tensor, weight: Tensor, batch: GraphBatch) -> Tensor:
         """The network's output: what was pooled for the last layer, [B, κh], times its weights."""
         flat, bias = weight.flatten(0, 1).T, self._conv(-1).bias
-        if bias is None or (self.pool == "mean" and graphs.graphs.min_nodes):
+        if bias is None or (self.pool == "mean" and batch.graphs.min_nodes):
             return F.linear(pooled, flat, bias)
         out = F.linear(pooled, flat)
-        count = graphs.sizes.clamp(max=1) if self.pool == "mean" else graphs.sizes
+        count = batch.sizes.clamp(max=1) if self.pool == "mean" else batch.sizes
         return torch.addcmul(out, count[:, None].to(out.dtype), bias.to(out.dtype))
 
 

@@ -39,32 +39,32 @@ def unchanging(model: "FlexGCN") -> Iterator[None]:
         _plans.pop(model, None)
 
 
-def is_planned(model: "FlexGCN", graphs: GraphBatch) -> bool:
+def is_planned(model: "FlexGCN", batch: GraphBatch) -> bool:
     """Whether a call needs no check, since one of its kind was planned, see `unchanging`."""
-    return model in _plans and _kind(model, graphs) in _plans[model]
+    return model in _plans and _kind(model, batch) in _plans[model]
 
 
-def _kind(model: "FlexGCN", graphs: GraphBatch) -> tuple[Any, ...]:
+def _kind(model: "FlexGCN", batch: GraphBatch) -> tuple[Any, ...]:
     """What a plan may depend on within a time of no changes."""
-    return graphs.graphs, model.training, torch.is_grad_enabled(), graphs.num_nodes < 2
+    return batch.graphs, model.training, torch.is_grad_enabled(), batch.num_nodes < 2
 
 
-def run(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
+def run(model: "FlexGCN", batch: GraphBatch) -> Tensor | None:
     """What the model's layers make of a batch, differentiable once; None where they cannot here.
 
     Under mean or sum pooling that is [B, κh], what the last layer's product takes; else the last
     layer's output for every node, [n, out_channels].
     """
-    if graphs.device.type != "cpu":
+    if batch.device.type != "cpu":
         return None
-    planned, inference = _planned(model, graphs)
-    found = None if planned is None else _as_planned(model, graphs, planned)
+    planned, inference = _planned(model, batch)
+    found = None if planned is None else _as_planned(model, batch, planned)
     if found is None:
         return None
     return native.evaluate(*found) if inference else native.train(*found)
 
 
-def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
+def class_scores(model: "FlexGCN", batch: GraphBatch) -> Tensor | None:
     """‖softmax(f) − onehot(y)‖_F / n_i of each graph, [B] float32, of a network for nodes.
 
     y are the int64 classes of the nodes, below 0 where missing. One pass, in evaluation mode
@@ -72,15 +72,15 @@ def class_scores(model: "FlexGCN", graphs: GraphBatch) -> Tensor | None:
     """
     if not is_inference(model):
         return None
-    found = as_network(model, graphs)
-    if found is None or graphs.graphs.class_range[1] >= found[0].layers[-1].weight.shape[2]:
+    found = as_network(model, batch)
+    if found is None or batch.graphs.class_range[1] >= found[0].layers[-1].weight.shape[2]:
         return None
-    return native.evaluate(*found, labels=graphs.graphs.y)
+    return native.evaluate(*found, labels=batch.graphs.y)
 
 
-def is_allowed(model: "FlexGCN", graphs: GraphBatch) -> bool:
+def is_allowed(model: "FlexGCN", batch: GraphBatch) -> bool:
     """Whether the kernels may take a network that they know, as its modules are set now."""
-    return is_inference(model) or can_train(model, graphs)
+    return is_inference(model) or can_train(model, batch)
 
 
 def is_inference(model: "FlexGCN") -> bool:
@@ -89,25 +89,25 @@ def is_inference(model: "FlexGCN") -> bool:
     return not torch.is_grad_enabled() and not any(part.training for part in parts)
 
 
-def can_train(model: "FlexGCN", graphs: GraphBatch) -> bool:
+def can_train(model: "FlexGCN", batch: GraphBatch) -> bool:
     """Whether the kernels do with its batch norms what is due where `is_inference` is False."""
     batch_norms = [norm for norm in model.norms if isinstance(norm, BatchNorm)]
     if not all(norm.training for norm in batch_norms):
         return False  # a norm that stands still is folded into its layer, layer by layer
-    return not batch_norms or graphs.num_nodes >= 2
+    return not batch_norms or batch.num_nodes >= 2
 
 
-def as_network(model: "FlexGCN", graphs: GraphBatch) -> tuple[native.Network, Tensor] | None:
+def as_network(model: "FlexGCN", batch: GraphBatch) -> tuple[native.Network, Tensor] | None:
     """The model as the kernels take it, and its input; None where they do not."""
-    planned = plan(model, graphs)
-    return None if planned is None else _as_planned(model, graphs, planned)
+    planned = plan(model, batch)
+    return None if planned is None else _as_planned(model, batch, planned)
 
 
 def _as_planned(
-    model: "FlexGCN", graphs: GraphBatch, planned: Plan
+    model: "FlexGCN", batch: GraphBatch, planned: Plan
 ) -> tuple[native.Network, Tensor] | None:
     layers, source, act = planned
-    x, code = _input(model, graphs, source)
+    x, code = _input(model, batch, source)
     if source == "hops":
         first, *rest = layers
         stacked = first.weight.flatten(0, 1)[None]
@@ -115,44 +115,44 @@ def _as_planned(
         source = "dataset"
     if not native.is_readable(x) or x.dim() != 2 or x.shape[1] != layers[0].weight.shape[1]:
         return None
-    if source == "batch" and len(x) != graphs.num_nodes:
+    if source == "batch" and len(x) != batch.num_nodes:
         return None
     weights = None
     if model.pool in ("mean", "sum"):
         order = cast(FlexConv, model.convs[-1]).order
-        weights = graphs.graphs.pool_weights(order, model.normalize, model.pool == "mean")
-    adjacency = graphs.adjacency(model.normalize)
+        weights = batch.graphs.pool_weights(order, model.normalize, model.pool == "mean")
+    adjacency = batch.adjacency(model.normalize)
     return native.Network(layers, source, adjacency, weights, code, act), native.by_rows(x)
 
 
-def _planned(model: "FlexGCN", graphs: GraphBatch) -> tuple[Plan | None, bool]:
+def _planned(model: "FlexGCN", batch: GraphBatch) -> tuple[Plan | None, bool]:
     """The plan of a call, None where the kernels may not take it; and `is_inference`."""
-    plans, kind = _plans.get(model), _kind(model, graphs)
+    plans, kind = _plans.get(model), _kind(model, batch)
     if plans is not None and kind in plans:
         return plans[kind]
     inference = is_inference(model)
-    planned = plan(model, graphs) if is_allowed(model, graphs) else None
-    if plans is not None and planned is not None and _is_for_all(planned, graphs):
+    planned = plan(model, batch) if is_allowed(model, batch) else None
+    if plans is not None and planned is not None and _is_for_all(planned, batch):
         plans[kind] = planned, inference
     return planned, inference
 
 
-def _is_for_all(planned: Plan, graphs: GraphBatch) -> bool:
+def _is_for_all(planned: Plan, batch: GraphBatch) -> bool:
     """Whether a plan is that of any batch of the dataset: nothing computes a weight anew for each
     call, and no graph is so large that it depends on the batch whether the kernels take it."""
     tensors = [tensor for layer in planned[0] for tensor in layer.tensors]
     learned = all(tensor is None or type(tensor) is nn.Parameter for tensor in tensors)
-    return learned and graphs.graphs.max_nodes <= native.PART_ROWS
+    return learned and batch.graphs.max_nodes <= native.PART_ROWS
 
 
-def plan(model: "FlexGCN", graphs: GraphBatch) -> Plan | None:
+def plan(model: "FlexGCN", batch: GraphBatch) -> Plan | None:
     """How the kernels compute a batch; None where they do not. No part of the model is called."""
     act = native.Activation.of(model.act)
     if act is None or model._overrides("hidden"):
         return None
-    if not graphs.graphs.num_nodes:
+    if not batch.graphs.num_nodes:
         return None
-    first, adjacency = cast(FlexConv, model.convs[0]), graphs.adjacency(model.normalize)
+    first, adjacency = cast(FlexConv, model.convs[0]), batch.adjacency(model.normalize)
     backends = {cast(FlexConv, conv).backend for conv in model.convs}
     if not all(ops.takes_network(first.any_parameter, adjacency, each) for each in backends):
         return None
@@ -161,16 +161,16 @@ def plan(model: "FlexGCN", graphs: GraphBatch) -> Plan | None:
         return None
     if not _is_known(model) or not _fit(layers := _layers(model)):
         return None
-    if embeds_kinds(model.encoder) and graphs.graphs.kinds is not None:
+    if embeds_kinds(model.encoder) and batch.graphs.kinds is not None:
         return layers, "kinds", act
-    x = graphs.graphs.x
+    x = batch.graphs.x
     constant = x.dtype == torch.float32 and x.stride(1) == 1 and not x.requires_grad
     if model.encoder is not None or not constant:
         return layers, "batch", act
-    kinds = graphs.graphs.kinds
+    kinds = batch.graphs.kinds
     few = kinds is not None and len(kinds[0]) <= MOST_KINDS
-    source = native.first_source(layers[0].weight, graphs.graphs, few)
-    if source == "hops" and graphs.graphs.hops(first.order, model.normalize) is None:
+    source = native.first_source(layers[0].weight, batch.graphs, few)
+    if source == "hops" and batch.graphs.hops(first.order, model.normalize) is None:
         source = "dataset"  # they would take too much memory
     return layers, source, act
 
@@ -196,9 +196,9 @@ def _fit(layers: Sequence[native.Layer]) -> bool:
     return True
 
 
-def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> tuple[Tensor, Tensor | None]:
+def _input(model: "FlexGCN", batch: GraphBatch, source: str) -> tuple[Tensor, Tensor | None]:
     """What the first layer reads, and `native.Network.code`."""
-    encoder, flat = model.encoder, graphs.graphs
+    encoder, flat = model.encoder, batch.graphs
     if source == "kinds":
         assert flat.kinds is not None, "the plan was made with them"
         rows, code = flat.kinds
@@ -207,7 +207,7 @@ def _input(model: "FlexGCN", graphs: GraphBatch, source: str) -> tuple[Tensor, T
         hops = flat.hops(cast(FlexConv, model.convs[0]).order, model.normalize)
         assert hops is not None, "the plan was made with them"
         return hops, None
-    return (flat.x if source == "dataset" else model._encode(graphs).contiguous()), None
+    return (flat.x if source == "dataset" else model._encode(batch).contiguous()), None
 
 
 def _is_known(model: "FlexGCN") -> bool:

@@ -359,13 +359,13 @@ class GraNTSampler(Sampler[list[int]]):
             self.dataset,
             self.task,
             self._mine,
-            self.predict,
-            self.residual,
-            self.score_batch_size,
-            self.collate,
-            self._whole,
-            self.score,
-            self.batch_size,
+            predict=self.predict,
+            residual=self.residual,
+            batch_size=self.score_batch_size,
+            collate=self.collate,
+            whole=self._whole,
+            score=self.score,
+            usual=self.batch_size,
         )
         inner = self.replicas.inner(model)
         if self.replicas.count == 1:

@@ -113,7 +113,15 @@ def score_graphs(
     positions = None if ids is None else positions_of(ids, size)
     if predict is None and not callable(model):
         raise InputError(f"the model is a {type(model).__name__}: give a module or a callable")
-    pass_over = ScoringPass(graphs, task, positions, predict, residual, batch_size, collate)
+    pass_over = ScoringPass(
+        graphs,
+        task,
+        positions,
+        predict=predict,
+        residual=residual,
+        batch_size=batch_size,
+        collate=collate,
+    )
     scores, _, outputs = pass_over(model, return_predictions)
     return scores if outputs is None else (scores, outputs)
 
@@ -128,7 +136,8 @@ class ScoringPass:
     in the same pass where the CPU kernels take it (`one_pass.class_scores`).
 
     Args: as `score_graphs`, and `score` as `GraNTSampler`; `whole` is the batch of all graphs at
-        `positions`, if there is one; `usual` stands in for 1024.
+        `positions`, if there is one; `usual` is the `batch_size`, where none is given, of a pass
+        through another model than ours.
     """
 
     def __init__(
@@ -136,10 +145,11 @@ class ScoringPass:
         graphs: Any,
         task: Task,
         positions: Tensor | None,
-        predict: Predict | None,
-        residual: ResidualKind,
-        batch_size: int | None,
-        collate: Collate | None,
+        *,
+        predict: Predict | None = None,
+        residual: ResidualKind = "gradient",
+        batch_size: int | None = None,
+        collate: Collate | None = None,
         whole: GraphBatch | None = None,
         score: Score | None = None,
         usual: int = 1024,

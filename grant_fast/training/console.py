@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..data.progress import LINE_EVERY_SECONDS
+from ..progress import LINE_EVERY_SECONDS
 from .config import NETWORKS, RunConfig
 from .observers import Observer
 from .records import EpochRecord, RunResult

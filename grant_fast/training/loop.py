@@ -136,9 +136,10 @@ class RecordedSteps(Generic[Given]):
         try:
             return _each(Tensor.clone, self._steps(self._step_on, batch, self._settings))
         except NodesAskedFor as error:
-            self._steps.room = None
+            self._steps.room, self._steps.usual.failure = None, error
             warnings.warn(
-                f"steps are not recorded, which is slower ({error}, nor does it autocast)",
+                f"steps go on without being recorded, which is slower: {error}, but y and ids "
+                "(under autocast, the model itself asks for more)",
                 stacklevel=2,
             )
             return self._step_on(batch)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..data.progress import track
 from ..data.smiles import are_pyg_features
 from ..devices import usual_tensors
 from ..errors import InputError, typed
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
+from ..progress import track
 from ..tasks import Task, fits, measured
 from ..teaching.scoring import Ids, score_graphs
 from .checkpoints import REMEDY, check_shapes, load_checkpoint, load_weights, taken_from

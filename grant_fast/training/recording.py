@@ -38,7 +38,7 @@ class Recorder(Generic[Result]):
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device  # None from where it has failed to record
-        self.failure: RuntimeError | None = None
+        self.failure: Exception | None = None
         self._subjects: tuple[object, ...] = ()
         self._recorded: tuple[Any, Result] | None = None
 
@@ -88,14 +88,14 @@ class BatchRecorder(Generic[Result]):
     Args:
         device: as of a `Recorder`.
         room: see `room_for`; None where there is none.
-        make_room: makes room for another number of graphs; None where there is none.
+        make_room: makes room for another number of graphs.
     """
 
     def __init__(
         self,
         device: torch.device | None,
         room: PaddedBatch | None,
-        make_room: Callable[[int], PaddedBatch | None] | None = None,
+        make_room: Callable[[int], PaddedBatch | None],
     ) -> None:
         self.usual = Recorder[Result](device)  # of batches that fill the room
         self.room, self._make_room = room, make_room
@@ -124,12 +124,11 @@ class BatchRecorder(Generic[Result]):
         self, work: Callable[[GraphBatch], Result], batch: GraphBatch, subjects: tuple[object, ...]
     ) -> Result:
         size = len(batch)
-        if self._make_room is None:
-            return work(batch)
         if size not in self._others:
             if len(self._others) == MOST_OTHERS:
                 self._others.clear()
-            self._others[size] = BatchRecorder(self.usual.device, self._make_room(size))
+            room = self._make_room(size)
+            self._others[size] = BatchRecorder(self.usual.device, room, self._make_room)
         return self._others[size](work, batch, *subjects)
 
 

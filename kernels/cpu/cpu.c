@@ -26,8 +26,8 @@
 #include "dense.h"
 #include "edges.h"
 #include "network.h"
+#include "room.h"
 #include "rows.h"
-#include "tiles.h"
 
 EXPORT int vector_lanes(void) { return VL; }
 /* Whether this is AVX-512 on a processor that is not Intel's, where MKL is slow: native/dense.py. */
@@ -38,7 +38,7 @@ EXPORT int outruns_mkl(void) {
     return 0;
 #endif
 }
-EXPORT int interface(void) { return 14; } /* loading.py's INTERFACE; raise both with a signature */
+EXPORT int interface(void) { return 15; } /* loading.py's INTERFACE; raise both with a signature */
 
 /* GOMP_parallel, see threads.h; or NULL. */
 EXPORT void use_openmp(void *entry) { *(void **)&openmp = entry; }
@@ -145,7 +145,7 @@ EXPORT void flex_conv_backward(const graphs *g, i64 parts, int threads, const fl
 /* What a first layer on constant features is fastest from: 0, the features; 1, [X, AX, ...] of the whole
  * dataset, for one product that reads `order` times as much, three cycles for eight bytes; 2, the kinds
  * of nodes, where they are `few`. */
-EXPORT int first_source(i64 degree, i64 order, i64 h_in, i64 h_out, int few) {
+EXPORT int first_source(i64 degree, i64 order, i64 h_in, i64 h_out, i64 few) {
     i64 hop = hop_cycles(degree), kinds = kinds_cycles(order, h_out, hop);
     i64 features = forward_cycles(order, h_in, h_out, hop) + h_in * 3 / 2;
     i64 cached = order * h_in * vectors(h_out) / 2 + order * h_in * 3 / 2;

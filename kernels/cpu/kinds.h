@@ -18,7 +18,7 @@ static void free_kinds(kinds *k) {
 }
 
 /* `code` [N] names rows of `table` [codes, width]. */
-static kinds find_kinds(const graphs *g, const int32_t *code, i64 codes, const float *table, i64 ld,
+static kinds batch_kinds(const graphs *g, const int32_t *code, i64 codes, const float *table, i64 ld,
                         i64 width) {
     size_t bytes = sizeof(int32_t) * (size_t)codes;
     kinds k = {.codes = codes, .ld = padded(width), .of = memset(obtained(malloc(bytes)), -1, bytes)};

@@ -131,7 +131,7 @@ static void read_first(const network *n, layer *l, const tile *t, float *memory)
 /* Has the first layer go by the kinds of the batch's nodes, where that pays. They are to be freed. */
 static kinds take_batch_kinds(const network *n, const graphs *g, i64 parts, layer *l) {
     if (!n->code) return (kinds){0};
-    kinds k = find_kinds(g, n->code, n->kinds, n->x, n->ldx, l->h_in);
+    kinds k = batch_kinds(g, n->code, n->kinds, n->x, n->ldx, l->h_in);
     if (kinds_pay(&k, g, parts, l))
         l->code = n->code, l->kind = k.of, l->kinds = k.count, l->x = k.x, l->ldx = k.ld;
     return k;
@@ -344,7 +344,7 @@ static void run_pass(const pass *p, work_fn work, i64 parts, int threads, i64 nu
     if (p->n->seconds) p->n->seconds[number] = now_seconds() - start;
 }
 
-/* The norms of the hidden layers; their `first` and `second` are in `means`. */
+/* The norms of the hidden layers; their `mean_grad` and `mean_dot` are in `means`. */
 static norm *make_norms(const graphs *g, const network *n, float *means) {
     norm *norms = cleared(n->depth, sizeof(norm));
     for (i64 k = 0; k < n->depth; k++) {
@@ -354,7 +354,7 @@ static norm *make_norms(const graphs *g, const network *n, float *means) {
                           .by_column = l->gamma && l->mean, .by_row = by_row(l),
                           .eps = (float)l->eps, .f = n->f, .mean = l->state, .rstd = l->state + width,
                           .scale = l->state + 2 * width, .shift = l->state + 3 * width,
-                          .first = means, .second = means + width,
+                          .mean_grad = means, .mean_dot = means + width,
                           .seed = l->seed, .level = (uint32_t)l->level, .keep = (float)l->keep};
         means += means ? 2 * width : 0;
     }
@@ -447,8 +447,8 @@ static void train_backward(const graphs *g, i64 parts, int threads, const networ
             const double *total = p.sums + parts * 2 * width;
             add_parts(p.sums, parts, width);
             for (i64 c = 0; c < t->h && l->gamma; c++) {
-                t->first[c] = (float)(total[c] / (double)t->n);
-                t->second[c] = (float)(total[width + c] / (double)t->n);
+                t->mean_grad[c] = (float)(total[c] / (double)t->n);
+                t->mean_dot[c] = (float)(total[width + c] / (double)t->n);
                 l->dbeta[c] = (float)total[c], l->dgamma[c] = (float)total[width + c];
             }
             t->grad = to;

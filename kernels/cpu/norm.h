@@ -16,7 +16,7 @@ typedef struct {
     const float *y;                      /* [n, h], what the layer gave */
     float *mean, *rstd, *scale, *shift;  /* act = f(scale * y + shift) */
     activation f;
-    float *first, *second;               /* means of dY behind f and dropout, and of it times the
+    float *mean_grad, *mean_dot;         /* means of dY behind f and dropout, and of it times the
                                             normalised y */
     const float *grad;                   /* that dY, [n, h] */
     uint64_t seed;
@@ -207,17 +207,17 @@ static void add_grad(const norm *t, i64 row0, i64 rows, const float *act, const 
 /* dY of the layer, scale * (grad - its mean - normalised y * mean of grad times normalised y), of a
  * vector of columns: what is the same for all rows, and a row's. */
 typedef struct {
-    vec scale, mean, first, second;
+    vec scale, mean, mean_grad, mean_dot;
 } norm_column;
 
 INLINE norm_column grad_column(const norm *t, i64 c) {
     if (!t->by_column) return (norm_column){zero() + 1.0f, zero(), zero(), zero()};
-    return (norm_column){load(t->scale + c), load(t->mean + c), load(t->first + c),
-                         load(t->second + c) * load(t->rstd + c)};
+    return (norm_column){load(t->scale + c), load(t->mean + c), load(t->mean_grad + c),
+                         load(t->mean_dot + c) * load(t->rstd + c)};
 }
 INLINE vec norm_grad(const norm *t, const norm_column *k, i64 at, i64 lanes) {
     vec y = load_part(t->y + at, lanes), g = load_part(t->grad + at, lanes);
-    if (t->by_column) g = k->scale * (g - k->first - (y - k->mean) * k->second);
+    if (t->by_column) g = k->scale * (g - k->mean_grad - (y - k->mean) * k->mean_dot);
     return g;
 }
 

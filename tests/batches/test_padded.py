@@ -96,5 +96,5 @@ def test_a_room_has_nothing_with_a_row_for_each_node(name):
     room = PaddedBatch(some_graphs(True), IDS, 3)
     assert room.fill(torch.tensor([2, 0, 5]))
     for read in (lambda: getattr(room, name), lambda: room[name]):
-        with pytest.raises(InputError, match=f"of its batch a step that is recorded has no {name}"):
+        with pytest.raises(InputError, match=f"a recorded step has no {name} of its batch"):
             read()

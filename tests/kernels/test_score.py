@@ -103,7 +103,7 @@ def check_tail(
     assert not fused.fits(model, graphs.batch(ids), task)
     assert fused.tail_fits(model, graphs, task)
     positions, two_chunks = torch.tensor(ids), 1 + len(ids) // 2
-    look = ScoringPass(graphs, task, positions, None, kind, two_chunks, None)
+    look = ScoringPass(graphs, task, positions, residual=kind, batch_size=two_chunks)
     scores, counts, _ = look(model)
     torch.testing.assert_close(scores.cpu(), want, rtol=5e-5, atol=5e-6)
     picked = select.largest(scores, len(ids) // 2, counts)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from grant_fast.data import progress
+from grant_fast import progress
 
 
 def watched(monkeypatch, clock, **console):

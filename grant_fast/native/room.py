@@ -1,4 +1,4 @@
-"""Batches laid out for the kernels of a GPU: `kernels/cpu/tiles.h`."""
+"""Batches laid out for the kernels of a GPU: `kernels/cpu/room.h`."""
 
 import ctypes
 
@@ -10,7 +10,7 @@ from .loading import call
 
 
 class Capacity(ctypes.Structure):
-    """`capacity` of kernels/cpu/tiles.h."""
+    """`capacity` of kernels/cpu/room.h."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("graphs", "rows", "tiles")),
