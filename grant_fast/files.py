@@ -260,9 +260,10 @@ def read_text(path: Path) -> str:
         if path.suffix.lower() == ".gz" or content.startswith(_GZIP):
             content = gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(
-            f"{path} is not a complete gzip file ({error}): copy or pack it again"
-        ) from error
+        remedy = "copy or pack it again"
+        if not content.startswith(_GZIP):
+            remedy = f"if it is none, name it {path.stem}"
+        raise InputError(f"{path} is not a complete gzip file ({error}): {remedy}") from error
     except OSError as error:
         raise cannot_read(path, error) from error
     beginning = content[:100].removeprefix(codecs.BOM_UTF8).lstrip().lower()
@@ -275,10 +276,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = len(re.findall(rb"\r\n?|\n", content[: error.start])) + 1
         name = encoding.upper().removesuffix("-SIG")
-        raise InputError(
-            f"{path} line {line} is not {name} text: save it in UTF-8 (a spreadsheet program "
-            "offers that as CSV UTF-8)"
-        ) from error
+        how = " (a spreadsheet program offers that as CSV UTF-8)" if b"$$$$" not in content else ""
+        raise InputError(f"{path} line {line} is not {name} text: save it in UTF-8{how}") from error
     if "\0" in text:
         line = len(re.findall(r"\r\n?|\n", text[: text.index("\0")])) + 1
         raise InputError(f"{path} line {line} holds binary data: save it as text in UTF-8")

@@ -76,8 +76,10 @@ def errors(
     else:
         b_target = load_block(p_y, o_row, m_row, 0, WIDTH, BLOCK)
         m_label = (b_target == b_target) & m_row[:, None] & m_col
-        if SIGMOID and not RAW:
-            b_f = 1 / (1 + tl.exp(-b_f))
+        if SIGMOID and not RAW:  # σ(f) − y, of which nothing cancels where the label is certain
+            b_other = b_target / (1 + tl.exp(b_f))
+            b_f = (1 - b_target) / (1 + tl.exp(-b_f))
+            b_target = b_other
     b_error = tl.where(m_label & m_col, b_f - b_target, 0)
     return tl.sum(b_error * b_error, 1), tl.sum(m_label.to(tl.int32), 1)
 

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError, short, typed
+from ..graphs.packing import check_rounding
 from ..tasks import Task
 from .infer import class_numbers
 from .sheet import Sheet, listed
 
 MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none"})
 _NO_WORD = MISSING - {"none"}  # which is a class beside mild and severe
-#: By how much of the labels' range rounding to float32 may move one.
-_ROUNDING = 1e-4
 _LARGEST = float(np.finfo(np.float32).max)
 #: How a number begins that has a sign, a quote or a unit beside it, as in >10, '1' or 5 nM.
 _MEASURED = re.compile(r"[(<>≤≥=~±≈'\"\s]*[+-]?\.?\d")
@@ -73,13 +72,8 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
                 "fill some in, or choose another --target"
             )
         y[:, t] = values
-        spread = np.nanmax(values) - np.nanmin(values)
-        if spread and np.nanmax(np.abs(y[:, t] - values)) > _ROUNDING * spread:
-            raise InputError(
-                f"{sheet.path} column {name!r} varies too little for its size, so float32 rounds "
-                f"the differences away: subtract {np.nanmean(values):.6g}, its mean, from every "
-                "label"
-            )
+        given, rounded = map(torch.from_numpy, (values, y[:, t]))
+        check_rounding(given, rounded, f"{sheet.path} column {name!r}")
     return torch.from_numpy(y)
 
 

@@ -225,6 +225,8 @@ def _hint(name: str) -> str:
         return f"; {instead}"
     if path.is_dir():
         return "; this is a folder, give a file in it"
+    if path.exists():
+        return "; its name does not tell what it holds: save that as a *.csv, say"
     nearby = path.parent.iterdir() if path.parent.is_dir() else ()
     files = {f.stem: str(f) for f in nearby if table_kind(f) or f.suffix.lower() == ".gfast"}
     twins = (f"{twin.PREFIX}{known}" for known in twin.SHAPES)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..graphs.arrays import GraphArrays, batch_vector
-from ..graphs.packing import all_finite
+from ..graphs.packing import all_finite, check_rounding
 from ..indexing import count_graphs
 from ..tasks import Level
 from .pyg_rows import LEFT_OUT, GraphRows, Rows, rows_of_graphs
@@ -126,7 +126,9 @@ def _check_finite(name: str, thing: str, rows: Rows, remedy: str) -> None:
     sizes, values = rows
     if not all_finite(values) and (found := _first(~values.isfinite(), sizes)) is not None:
         graph, place = found
-        raise InputError(f"graph {graph}: {name} is NaN or infinite at {thing} {place}: {remedy}")
+        raise InputError(
+            f"graph {graph}: {name} is NaN or infinite, in float32, at {thing} {place}: {remedy}"
+        )
 
 
 def _targets(
@@ -149,12 +151,19 @@ def _targets(
         )
     if not values.is_floating_point():
         return values.long(), level
-    values = values.float()
+    given, values = values, values.float()
     if (found := _first(values.isinf(), rows)) is not None:
         raise InputError(
             f"graph {found[0]}: y is infinite: give numbers, or NaN where not measured"
         )
+    for column, (one, rounded) in enumerate(zip(_columns(given), _columns(values), strict=True)):
+        check_rounding(one, rounded, f"column {column} of y")
     return values, level
+
+
+def _columns(values: Tensor) -> Tensor:
+    """[columns, rows]"""
+    return values.reshape(len(values), -1).T
 
 
 def _first(bad: Tensor, sizes: np.ndarray) -> tuple[int, int] | None:

@@ -1,7 +1,7 @@
 """The molecules of an SDF as a sheet: SMILES of the structures, names and data fields."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from .sheet import Sheet, one_line
 
 #: A data field: its name in a line that begins with >, and the lines from there to an empty one.
 _FIELD = re.compile(r"^>[^\n<]*<([^\n]+)>[^\n>]*\n((?:[^\n]+\n?)*)", re.MULTILINE)
+#: What looks like the next field's name among them, and the line before it, if there is one.
+_SWALLOWED = re.compile(r"(?:^([^\n]*)\n|\A)>[^\n<]*<([^\n]+)>", re.MULTILINE)
 _END = re.compile(r"^\$\$\$\$.*\n?", re.MULTILINE)
 _END_OF_STRUCTURE = re.compile(r"^M  END", re.MULTILINE)
-_END_OF_FIELD = re.compile(r"\n[ \t]*\n\s*\Z")
 
 
 def read_sdf(
@@ -67,6 +68,8 @@ def read_sdf(
             "has of that molecule"
         )
     fields = list(dict.fromkeys(chain.from_iterable(values for _, values in found)))
+    for number, (_, values) in enumerate(found, 1):
+        _check_ended(f"{path} molecule {number}", values, fields)
     own = ("smiles", "name") if any(names) else ("smiles",)
     header = [*(f"sdf_{column}" if column in fields else column for column in own), *fields]
     body = [
@@ -76,10 +79,25 @@ def read_sdf(
     return Sheet(path, ",", header, list(map(one_line, header)), body), names if any(names) else ()
 
 
+def _check_ended(which: str, values: dict[str, str], fields: Collection[str]) -> None:
+    """Refuse a field that has swallowed the next one (InputError), for want of an empty line."""
+    for name, value in values.items():
+        for found in _SWALLOWED.finditer(value):
+            before, other = found.groups()
+            if other.strip() in fields or (before is not None and not before.strip()):
+                raise InputError(
+                    f"{which}: field {name!r} goes on to '> <{other}>': end it with an empty line, "
+                    "in which there are no blanks"
+                )
+
+
 def _breaks_off(text: str) -> bool:
     """Whether a molecule without a $$$$ at its end is not whole: its structure or last field."""
     _, *data = _END_OF_STRUCTURE.split(text, maxsplit=1)
-    return not data or (bool(data[-1].strip()) and not _END_OF_FIELD.search(data[-1]))
+    if not data:
+        return True
+    last = data[-1].rstrip()
+    return bool(last) and data[-1].count("\n", len(last)) < 2  # without an empty line behind it
 
 
 def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
@@ -91,6 +109,9 @@ def _read_structures(texts: Iterable[str]) -> list[tuple[str, dict[str, str]]]:
             molecule = chem.MolFromMolBlock(text)
             smiles = "" if molecule is None else chem.MolToSmiles(settled(chem, molecule))
             data = _END_OF_STRUCTURE.split(text, maxsplit=1)[-1]
-            fields = {name.strip(): value.strip() for name, value in _FIELD.findall(data)}
+            fields: dict[str, str] = {}
+            for name, value in ((n.strip(), v.strip()) for n, v in _FIELD.findall(data)):
+                before = fields.get(name, value)  # if there are two, none of them is to be believed
+                fields[name] = value if before == value else f"{before} / {value}"
             found.append((smiles, fields))
     return found

@@ -15,6 +15,9 @@ from ..errors import InputError, whole_number
 from ..indexing import tensor_of
 from ..tasks import NOT_MEASURED, Level
 
+#: By how much of the labels' range rounding to float32 may move one.
+_ROUNDING = 1e-4
+
 
 class Packed(NamedTuple):
     """The arrays of a `PackedGraphs`; see there for shapes."""
@@ -196,7 +199,7 @@ def pack_targets(
                 hint = f"pass missing_labels=True if {NOT_MEASURED} is 'not measured'"
             raise InputError(f"y is {classes[row]} at {level} {row}: classes count from 0 ({hint})")
         return classes.contiguous(), level
-    y = y if y.dim() == 2 else y[:, None]
+    given = y = y if y.dim() == 2 else y[:, None]
     if missing_labels and not y.is_floating_point() and y.dtype != torch.bool:
         y = y.long()
         missing = y == NOT_MEASURED
@@ -212,7 +215,32 @@ def pack_targets(
         )
     if y.numel() and torch.isnan(y).all():
         raise InputError("y holds no label at all, every entry is NaN: leave it out")
+    for column in range(y.shape[1]):
+        check_rounding(given[:, column], y[:, column], f"column {column} of y")
     return y, level
+
+
+def check_rounding(given: Tensor, rounded: Tensor, what: str) -> None:
+    """Refuse labels [rows], NaN where not measured, whose differences are rounded away in float32.
+
+    Args:
+        what: where they are, for the message.
+
+    Raises:
+        InputError: they are too alike for their size.
+    """
+    if given.is_floating_point() and given.dtype != torch.float64:
+        return
+    where = ~rounded.isnan()
+    known = given.double()[where]
+    if not len(known):
+        return
+    low, high = torch.aminmax(known)
+    if low < high and (rounded[where] - known).abs().max() > _ROUNDING * (high - low):
+        raise InputError(
+            f"{what} varies too little for its size, so float32 rounds the differences away: "
+            f"subtract its mean, some {float(known.mean()):.6g}, from every label"
+        )
 
 
 def _checked_edges(edge_index: Tensor, num_nodes: int) -> Tensor:

@@ -216,13 +216,14 @@ def chance(one: Spread, other: Spread) -> float:
     if squared == 0:
         return float(gap == 0)
     freedom = squared**2 / sum(part**2 / degrees for part, degrees in parts)
-    # Student's density, integrated over the angle whose tangent is t/√freedom.
-    angles = torch.linspace(
-        0, math.atan(gap / math.sqrt(squared * freedom)), 1001, dtype=torch.float64
+    # Student's density beyond t, integrated over the angle whose tangent is √freedom/t; its points
+    # lie closest at 0, where few degrees of freedom leave it no derivative.
+    angles = (
+        math.atan2(math.sqrt(squared * freedom), gap) * torch.linspace(0, 1, 10_001).double() ** 2
     )
-    between = float(torch.trapezoid(angles.cos() ** (freedom - 1), angles))
+    beyond = float(torch.trapezoid(angles.sin() ** (freedom - 1), angles))
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2))
-    return max(0.0, 1 - 2 * scale / math.sqrt(math.pi) * between)  # rounding may reach below it
+    return min(1.0, 2 * scale / math.sqrt(math.pi) * beyond)  # rounding may reach above it
 
 
 def _joined(names: Sequence[str]) -> str:

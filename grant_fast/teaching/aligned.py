@@ -60,6 +60,8 @@ def _or_the_task(pred: Tensor, y: Tensor, task: Task) -> str:
     """What may be wrong of a task for which predictions have the wrong width."""
     if pred.dim() != 2:
         return ""
+    if task.kind == "multiclass" and pred.shape[1] == 1:
+        return ', or make the task Task("binary"), of labels 0 and 1'
     if task.kind == "multiclass":
         return f", or give the task num_outputs={pred.shape[1]}, the number of classes"
     if pred.shape == y.shape:

@@ -80,15 +80,22 @@ class Replicas:
         return model.module
 
     def check_alike(self, settings: Mapping[str, object], device: torch.device) -> None:
-        """Refuse, in all processes at once, what is not the same in all of them.
+        """Refuse, in all processes at once, what differs between them, and ranks that do not.
 
         Raises:
-            InputError: a setting differs between processes.
+            InputError: a setting differs between processes, or some have the same rank.
         """
         marks = torch.tensor([zlib.crc32(repr(value).encode()) for value in settings.values()])
-        both = torch.cat([marks, -marks]).to(device)
-        dist.all_reduce(both, dist.ReduceOp.MAX)
-        largest, smallest = both.cpu().view(2, -1)
+        ranks = torch.zeros(self.count, dtype=torch.long)
+        ranks[self.rank] = 1
+        given = torch.cat([marks, -marks, ranks]).to(device)
+        dist.all_reduce(given, dist.ReduceOp.MAX)
+        largest, smallest, ranks = given.cpu().split([len(marks), len(marks), self.count])
+        if not ranks.all():
+            raise InputError(
+                f"no process has rank {int(ranks.argmin())} of num_replicas={self.count}, so some "
+                f"have the same (here {self.rank}): give torch.distributed.get_rank()"
+            )
         differs = (largest != -smallest).tolist()
         unlike = [f"{name} (here {value!r})" for name, value in compress(settings.items(), differs)]
         if unlike:

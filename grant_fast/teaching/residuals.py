@@ -298,7 +298,11 @@ def _errors(
                 f"the target in row {row} of y is infinite: correct it, and use NaN where a "
                 "target was not measured"
             )
-        output = pred if kind == "raw" or task.kind == "regression" else pred.sigmoid()
+        if kind == "gradient" and task.kind != "regression":
+            # (1 − y) σ(f) − y σ(−f): σ(f) − 1 would cancel where the right label is certain.
+            target = target.nan_to_num(0.0)
+            return torch.where(known, pred.sigmoid().lerp(-(-pred).sigmoid(), target), 0.0), known
+        output = pred
     return torch.where(known, output - target, 0.0), known
 
 

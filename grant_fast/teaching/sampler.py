@@ -29,6 +29,8 @@ from .watch import Watch
 PAPERS = {"batch": "B", "graph": "S", "global": "Algorithm 1"}
 #: What a selection was made with, and so cannot change.
 _FIXED = ("batch_size", "ids", "mode", "seed", "curriculum")
+#: What a sampler is given and keeps under another name.
+_GIVEN = ("epochs", "start_ratio", "ratio_schedule", "interval", "num_replicas", "rank")
 
 
 class GraNTSampler(Sampler[list[int]]):
@@ -107,7 +109,7 @@ class GraNTSampler(Sampler[list[int]]):
 
     Raises:
         InputError: a number, name or position that makes no sense, or a task that is not a `Task`;
-            and where batch_size, ids, mode, seed or curriculum is set anew.
+            and where batch_size, ids, mode, seed or the curriculum is set anew.
     """
 
     _is_set = False  # the epoch by `select`, and nothing was served since
@@ -168,7 +170,7 @@ class GraNTSampler(Sampler[list[int]]):
         self.set_epoch(0)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and name in vars(self):
+        if name in _GIVEN or (name in _FIXED and name in vars(self)):
             raise InputError(f"{name} of a sampler is fixed: make another {type(self).__name__}")
         super().__setattr__(name, value)
 
@@ -398,10 +400,10 @@ class GraNTSampler(Sampler[list[int]]):
         if not 0 <= epoch <= last:
             raise InputError(
                 f"epoch {epoch} is outside this run's 0..{last}: epochs count from 0, so a loop "
-                "that counts from 1 gives epoch - 1; of a longer run, raise epochs"
+                "that counts from 1 gives epoch - 1; a longer run needs a sampler of more epochs"
             )
         if epoch != self.epoch:
-            self._watch.leaves(self.epoch)
+            self._watch.leaves(self.epoch, int(epoch))
         self.epoch = int(epoch)
 
     @property

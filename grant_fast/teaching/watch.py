@@ -9,6 +9,7 @@ from torch import Tensor
 #: A second pass over an epoch may measure something, and who zips loader and sampler makes each
 #: twice; a fifth is of an epoch that was not begun.
 _TOO_MANY_PASSES = 5
+_FEW_PASSES = 2  # of an epoch, after which some may be left out on purpose
 
 
 class Watch:
@@ -48,8 +49,16 @@ class Watch:
             self._served = count, len(batches)
             yield batch
 
-    def leaves(self, epoch: int) -> None:
-        """The epoch is over: it may have ended early because its length was not asked for anew."""
+    def leaves(self, epoch: int, following: int) -> None:
+        """The epoch is over: it may have ended early because its length was not asked for anew, or
+        stood for all up to the one that follows."""
+        if _FEW_PASSES < following - epoch <= self._passes:
+            warnings.warn(
+                f"epoch {epoch} was served {self._passes} times, and the next one is {following}: "
+                "call sampler.select(model, epoch) at the start of every epoch, also of those in "
+                "which it picks nothing anew",
+                stacklevel=4,
+            )
         served, length = self._served
         if self._told <= served < length and not self._told_anew:
             warnings.warn(

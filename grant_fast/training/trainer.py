@@ -407,7 +407,8 @@ class Trainer:
 
     def _diverged(self, what: str) -> InputError:
         config, culprit = self.config, "lr"
-        if config.lr * config.weight_decay > 1:  # a step then overshoots 0
+        if config.weight_decay > config.lr and config.lr * config.weight_decay > 1:
+            # A step then overshoots 0.
             culprit = "weight_decay"
         elif config.lr_restart is not None and config.lr_restart > config.lr:
             culprit = "lr_restart"

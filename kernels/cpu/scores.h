@@ -66,9 +66,10 @@ static float target_score(const float *f, const float *y, i64 columns, int logit
     for (i64 c = 0; c < columns; c += VL) {
         i64 n = columns - c;
         vec v = load_part(f + c, n), target = load_part(y + c, n), one = zero() + 1.0f;
-        if (logits) v = sigmoid(v);
         ivec known = (target == target) & (ivec)(first_lanes(one, n) > 0.0f);
         vec error = v - target;
+        /* g(f) - y, of which nothing cancels where the right label is certain: */
+        if (logits) error = (one - target) * sigmoid(v) - target * sigmoid(-v);
         squares += (vec)((ivec)(error * error) & known);
         counts += (vec)((ivec)one & known);
         wrong += (vec)((ivec)one & known & ((target < 0.0f) | (target > 1.0f)));

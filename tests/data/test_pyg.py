@@ -266,7 +266,10 @@ def test_a_bad_graph_is_named_with_its_attribute(changes: dict, culprit: str) ->
     ("weight", "culprit"),
     [
         (torch.ones(3), r"graph 0: edge_weight has shape \[3\]: give \[2\]"),
-        (torch.tensor([1.0, float("nan")]), "graph 0: edge_weight is NaN or infinite at edge 1"),
+        (
+            torch.tensor([1.0, float("nan")]),
+            "graph 0: edge_weight is NaN or infinite, in float32, at edge 1",
+        ),
     ],
 )
 def test_bad_edge_weights_are_named(weight: torch.Tensor, culprit: str) -> None:

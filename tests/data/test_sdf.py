@@ -121,6 +121,39 @@ def test_fields_are_those_that_rdkit_reads(tmp_path: Path, chem) -> None:
     assert dict(zip(sheet.names[2:], sheet.body[0][1][2:], strict=True)) == theirs
 
 
+@pytest.mark.parametrize("between", [" \n", "", "\n"])
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_field_that_swallows_the_next_is_refused(tmp_path, chem, between, all_of_them) -> None:
+    """As RDKit lets it: that molecule's label would be lost without a word."""
+    texts = records(chem, [("a", "CCO", {"note": "5", "y": "1"}), ("b", "C", {"y": "2"})])
+    texts[0] = texts[0].replace("5\n\n", f"5\n{between}")
+    if all_of_them:
+        texts = texts[:1]
+    path = write(tmp_path, texts)
+    if between == "\n" or (all_of_them and not between):  # of which no other knows the name
+        assert read_sdf(path)[0].names[2:] == (["note", "y"] if between else ["note"])
+        return
+    with pytest.raises(InputError, match=r"molecule 1: field 'note' goes on to '> <y>': end it"):
+        read_sdf(path)
+
+
+def test_a_field_that_is_there_twice_has_both_values(tmp_path, chem) -> None:
+    texts = records(chem, [(str(n), "CCO", {"y": f"{n}", "z": "1"}) for n in range(9)])
+    texts[2] = texts[2].replace(">  <z>\n1", ">  <y>\n7\n\n>  <z>\n1\n\n>  <z>\n1")
+    path = write(tmp_path, texts)
+    assert [cells[2:] for _, cells in read_sdf(path)[0].body][1:4] == [
+        ["1", "1"], ["2 / 7", "1"], ["3", "1"],
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"row 3, column 'y': '2 / 7' is not a number"):
+        read_table(path, target="y")
+
+
+def test_a_long_tail_of_blank_lines_takes_no_time(tmp_path, chem) -> None:
+    text = records(chem)[0].removesuffix("$$$$\n") + "> <z>\n" + "\n" * 200_000 + "a"
+    with pytest.raises(InputError, match="breaks off"):
+        read_sdf(write(tmp_path, [text]))
+
+
 def test_a_zipped_one_is_read_and_many_molecules_in_processes_alike(tmp_path: Path, chem) -> None:
     path = write(tmp_path, records(chem))
     (zipped := tmp_path / "a.sdf.gz").write_bytes(gzip.compress(path.read_bytes()))

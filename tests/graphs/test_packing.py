@@ -1,6 +1,7 @@
 """What may not be packed: one case each, and the message names the culprit."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,3 +246,23 @@ def test_nothing_at_all_can_be_packed():
     )
     assert only_empty.num_nodes_per_graph.tolist() == [0, 0, 0]
     assert only_empty.batch([2, 0]).edge_index.shape == (2, 0)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_labels_that_float32_rounds_away_are_refused(whole):
+    """However they are packed; of what is not measured nothing is said."""
+    y = torch.tensor([[-272114.00, 1e9], [torch.nan, 2e9], [-272114.02, 3e9]], dtype=torch.float64)
+    x, edges, batch = torch.ones(3, 2), torch.empty(2, 0, dtype=torch.long), torch.arange(3)
+    if whole:
+        y = torch.tensor([[10**9, 1], [10**9 + 7, 2], [10**9 + 9, 3]])
+    graphs = [SimpleNamespace(x=x[:1], edge_index=edges, y=row[None]) for row in y.double()]
+    settings = {"missing_labels": True, "y_level": "graph"}
+    says = r"column 0 of y varies too little .* subtract its mean, some (-272114|1e\+09),"
+    with pytest.raises(InputError, match=says):
+        PackedGraphs.from_arrays(x, edges, batch, y, **settings)
+    with pytest.raises(InputError, match=says):
+        PackedGraphs.from_data_list(graphs, y_level="graph")
+    found = PackedGraphs.from_arrays(x, edges, batch, y - y[0], **settings)
+    assert found.y is not None and not found.y.nan_to_num(1)[1:].eq(0).any()
+    single = y.float() if not whole else y[:, 1:].float()  # what was rounded before
+    PackedGraphs.from_arrays(x, edges, batch, single, **settings)

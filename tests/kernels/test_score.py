@@ -143,6 +143,18 @@ def test_every_kind_of_task(task, level, width, check_scores):
         check_scores(trained(model), dense_graphs(SMALL, 5), task, kind)
 
 
+@pytest.mark.parametrize("width", [7, 70])
+def test_nothing_cancels_where_a_right_label_is_certain(width):
+    graphs, model = dense_graphs((3, 31, 1), 5), FlexGCN(5, width, 2, orders=[2, 2])
+    last = model.convs[1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor([20.0, -20.0]))
+    graphs.y = torch.tensor([[1.0, 0.0]]).repeat(3, 1)
+    scores = score_graphs(model, graphs, Task("multilabel", num_outputs=2))
+    assert scores.tolist() == pytest.approx([0.5**0.5 / (1 + math.exp(20))] * 3, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("widths", "orders", "pool", "normalize", "norm", "bias"),
     [

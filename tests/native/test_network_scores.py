@@ -1,5 +1,7 @@
 """Scores in the pass that computes the outputs."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -112,6 +114,12 @@ def test_target_scores(build, columns, sigmoid, labels):
     want = torch.linalg.vector_norm(errors, dim=1) / known.sum(1).clamp(min=1)
     got = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-7)
+    if sigmoid:
+        y[6] = torch.arange(columns) % 2
+        pred[6] = 20 * (2 * y[6] - 1)  # all certain, and right
+        small = math.sqrt(columns) / (1 + math.exp(20)) / columns
+        got = native.target_scores(pred, y, sigmoid=True, labels=labels)
+        assert float(got[6]) == pytest.approx(small, rel=1e-5)
     pred[7, 0], y[7, 0] = torch.nan, 1.0
     y[8, -1], y[9, 0] = 1.5, -0.5
     got = native.target_scores(pred, y, sigmoid=sigmoid, labels=labels)

@@ -118,7 +118,8 @@ def _seen(rank: int, count: int) -> list[dict[str, object]]:
 
 
 def _unlike(graphs: PackedGraphs, count: int, rank: int) -> list[GraNTSampler]:
-    """Samplers that differ between processes, each in one thing only, but for the last, in two."""
+    """Samplers that differ between processes, each in one thing only, but for one, in two, and for
+    the last, in none at all, though their ranks should."""
     more = {"epochs": EPOCHS, "num_replicas": count, "rank": rank, "start_ratio": 0.5}
     return [
         GraNTSampler(graphs, TASK, 4, seed=rank, **more),
@@ -126,6 +127,7 @@ def _unlike(graphs: PackedGraphs, count: int, rank: int) -> list[GraNTSampler]:
         GraNTSampler(graphs, TASK, 4, mode=SCORED[rank], **more),
         GraNTSampler(graphs.subset(range(rank, rank + 39)), TASK, 4, **more),
         GraNTSampler(graphs, TASK, 4 + rank, ids=range(40 + rank), **more),
+        GraNTSampler(graphs, TASK, 4, **more | {"rank": 1}),
     ]
 
 
@@ -157,7 +159,12 @@ def test_processes_pick_the_same_graphs_as_one_alone_and_share_the_batches(tmp_p
 
 
 def _check_refusals(first: list[str], second: list[str]) -> None:
-    """Both processes name what differs between them, and nothing else."""
+    """Both processes name what differs between them, and nothing else; or that nothing does."""
+    same_rank = {first.pop(), second.pop()}
+    assert len(same_rank) == 1
+    assert (
+        "no process has rank 0 of num_replicas=2, so some have the same (here 1)" in same_rank.pop()
+    )
     names = (("seed",), ("ids_crc32",), ("mode",), ("num_nodes", "num_edges"))
     names = (*names, ("batch_size", "num_graphs", "ids_crc32"))
     for here, there, expected in zip(first, second, names, strict=True):
@@ -202,6 +209,7 @@ def test_a_nan_is_told_to_all_processes_before_any_of_them_ends(monkeypatch):
 
 def test_a_nan_is_named_by_the_graph_and_not_by_its_place_in_ids(monkeypatch):
     monkeypatch.setattr(Replicas, "_check_group", lambda self: None)
+    monkeypatch.setattr(Replicas, "check_alike", lambda self, settings, device: None)
     monkeypatch.setattr(dist, "all_reduce", lambda *_: None)
     model = FlexGCN(3, 4, 1, orders=[2, 2])
     torch.nn.init.constant_(model.convs[0].weight, torch.nan)

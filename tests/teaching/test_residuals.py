@@ -82,6 +82,17 @@ def test_with_nothing_measured_loss_gradient_and_scores_are_zero(task: Task, row
     assert graph_residuals(pred.detach(), y, task).equal(torch.zeros(rows))
 
 
+@pytest.mark.parametrize("outputs", [1, 3, 9])
+def test_nothing_cancels_where_a_right_label_is_certain(outputs: int) -> None:
+    task = Task("multilabel", num_outputs=outputs) if outputs > 1 else Task("binary")
+    f, y = torch.full((2, outputs), 20.0), torch.tensor([[0.0], [1.0]]).expand(2, outputs)
+    f[0] = -20
+    small = 1 / (1 + math.exp(20))
+    torch.testing.assert_close(residual(f, y, task), (1 - 2 * y) * small, rtol=1e-6, atol=0)
+    scores = graph_residuals(f, y.contiguous(), task)
+    assert scores.tolist() == pytest.approx([small / math.sqrt(outputs)] * 2, rel=1e-5)
+
+
 @pytest.mark.parametrize("level", ["graph", "node"])
 @pytest.mark.parametrize("kind", ["regression", "multilabel", "multiclass"])
 def test_loss_and_scores_compile_into_one_graph(kind: str, level: str) -> None:

@@ -310,7 +310,7 @@ def test_a_step_is_never_taken_twice(tapes):
         loop.optimizer.step()
         return batch.x.mean()
 
-    with pytest.raises(InputError, match=r"has no x of its batch: ask for it before optimizer\.step\(\)"):
+    with pytest.raises(InputError, match="of its batch: ask for it before optimizer"):
         step(loop.graphs.batch(range(5)))
 
 
