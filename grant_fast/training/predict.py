@@ -19,7 +19,7 @@ from .checkpoints import REMEDY, check_shapes, load_checkpoint, load_weights, ta
 from .config import MEMORY, RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
 from .model import ModelSpec, fitting, make_model, predictions, resolve_device
-from .records import is_finished
+from .records import RESULT_FILE, checksum_in, is_finished
 from .source import dataset_of
 from .targets import with_targets
 
@@ -168,10 +168,13 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
         saved = RunConfig.from_dict(state["config"], origin=str(path))
         spec = ModelSpec.from_dict(state["spec"])
         checksum, metric = state["data"], state["metric"]
-    if unlike := difference(saved, config):
+    other, unlike = CONFIG_FILE, difference(saved, config)
+    if not unlike and checksum_in(folder) not in (None, checksum):
+        other, unlike = RESULT_FILE, "other data"
+    if unlike:
         raise InputError(
-            f"{path} belongs to another run than the {CONFIG_FILE} beside it, with {unlike}: put "
-            "the run's own files back, or train again"
+            f"{path} belongs to another run than the {other} beside it, with {unlike}: put the "
+            "run's own files back, or train again"
         )
     with taken_from(path):
         with torch.device("meta"):  # where a width that the weights have not takes no memory

@@ -16,6 +16,7 @@ RESULT_FILE = "result.json"
 METRICS_FILE = "metrics.csv"
 #: What result.json says besides the result: what it was learned from, and what it was made on.
 DATA, MADE_ON = "data", "made_on"
+CHECKSUM = "checksum"  # within the former, see `Dataset.checksum`
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,15 @@ def is_finished(run_dir: Path) -> bool:
     except InputError:
         return False
     return True
+
+
+def checksum_in(run_dir: Path) -> int | None:
+    """The checksum of the data of the finished run in a folder; None where that is not known."""
+    try:
+        found = json.loads((run_dir / RESULT_FILE).read_text(encoding="utf-8"))
+        return found[DATA].get(CHECKSUM)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def read_run(run_dir: Path) -> Run:

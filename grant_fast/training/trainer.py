@@ -35,7 +35,7 @@ from .optimizer import AdamW
 from .passes import Pass, Passes
 from .rates import LearningRate
 from .recording import BatchRecorder, Recorder, recording_device, room_for
-from .records import EpochRecord, RunResult, all_known, known, write_result
+from .records import CHECKSUM, EpochRecord, RunResult, all_known, known, write_result
 from .targets import Scaling, check_learnable, targets_of, with_targets
 
 #: Share of a metric that rounding may add: a mean of the same values in another order differs so.
@@ -106,7 +106,8 @@ class Trainer:
         self._device = resolve_device(config.device)
         dataset = dataset.grouped()
         check_learnable(dataset)
-        self._checksum, self._data = dataset.checksum, dataset.summary
+        self._checksum = dataset.checksum
+        self._data = dataset.summary | {CHECKSUM: self._checksum}
         split = {name: ids.cpu() for name, ids in dataset.split.items()}
         self._train_ids = split["train"]
         graphs = dataset.graphs.to(self._device)

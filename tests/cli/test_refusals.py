@@ -145,6 +145,12 @@ def test_checkpoints_that_do_not_fit_are_named(trained, tmp_path):
     config.write_text(text.replace('"lr"', '"rate"'))
     assert "config.json: unknown key rate" in fails("predict", trained, "x.gfast", "-o", out)
     config.write_text(text)
+    result = trained / "result.json"
+    told = result.read_text()
+    result.write_text(told.replace('"checksum": ', '"checksum": 1'))  # as of a run on other data
+    line = fails("predict", trained, "x.gfast", "-o", out)
+    assert "best.pt belongs to another run than the result.json beside it, with other data" in line
+    result.write_text(told)
     best = trained / "best.pt"
     best.write_bytes(best.read_bytes()[:500])
     assert "best.pt: truncated" in fails("predict", trained, "x.gfast", "-o", out)

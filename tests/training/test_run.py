@@ -46,6 +46,7 @@ def test_a_result_says_what_it_was_learned_from_and_made_on(tmp_path):
         "split": "scaffold",
         "skipped": 0,
         "unlabelled": 0,
+        "checksum": data.grouped().checksum,
     }
     assert saved["made_on"] == {
         "torch": torch.__version__,
