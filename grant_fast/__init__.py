@@ -4,25 +4,25 @@ Graphs and what is learned of them:
 
 - `PackedGraphs`: a data set in a few flat tensors, from SMILES, PyG's graphs, arrays or a file.
 - `GraphBatch`: some of its graphs, `graphs.batch(positions)`, with PyG's attributes.
-- `Task`: what the targets are, and of graphs or of nodes.
+- `Task`: what the targets are, and whether they belong to graphs or to nodes.
 - `load_dataset`: graphs, task and split from a file, a name or a `PackedGraphs`.
 
 Networks:
 
 - `FlexConv`: the layer, in place of PyG's `TAGConv`; `FlexGCN`: a network of such layers.
 - `AtomEncoder`: embeds the atoms of molecules, as `FlexGCN(…, encoder="atom")` does.
-- `explain`: who computes each layer of a network, and why.
+- `explain`: what computes each layer of a network, and why.
 
 Teaching:
 
 - `GraNTSampler`: a batch sampler for any model that serves the graphs it does worst on.
 - `score_graphs`: how wrong a model is on each graph; `select_graphs`: picks the worst by scores.
-- `grant_fast.teaching.loss`: the loss of a `Task`, without the targets that are missing.
+- `grant_fast.teaching.loss`: the loss of a `Task`; missing targets are ignored.
 
-Runs, as of the command line:
+Runs, as on the command line:
 
 - `train`: a run into a folder; `load_predictor`: its network, ready to predict.
-- `record_steps`: has a GPU record the steps of a loop of your own, as those of `train`.
+- `record_steps`: records the steps of a loop of your own on a GPU, as `train` does.
 
 `InputError` is raised for wrong input, and names the culprit and the remedy.
 """

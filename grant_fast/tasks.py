@@ -23,7 +23,8 @@ class Task:
     Args:
         kind: the family of loss and residual.
         level: whether a target belongs to a graph or to a node.
-        num_outputs: columns of the network's output: targets, 1, classes, or labels.
+        num_outputs: columns of the network's output: the number of targets (regression), 1
+            (binary), the number of classes (multiclass) or of labels (multilabel).
         names: the targets' (or classes') names, for display; a string is one name. One name of
             several classes is their target's.
 

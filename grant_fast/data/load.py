@@ -88,9 +88,9 @@ def load_dataset(
         task: by default binary or multilabel where all labels are 0 or 1, multiclass where a single
             target holds words, else regression. For classes that are whole numbers "multiclass"
             must be asked for. (Packed graphs whose y holds integers beyond 1 are taken as such.)
-        split: by default "scaffold" for a CSV file or an SDF, the paper's own for ogbg-mol*, QM9
-            and ZINC, the stored one for a packed file, and random 60/20/20 for generated graphs;
-            else 80/10/10.
+        split: by default "scaffold" for a CSV file or an SDF, the published one for ogbg-mol* and
+            ZINC, that of the paper's code for QM9, the stored one for a packed file, and random
+            60/20/20 for generated graphs; else 80/10/10.
         split_column: the column (or data field) that says whether each row is train, valid or test.
             Where no row is valid, a tenth of train is drawn for it.
         num_graphs: use only this many: generated, the first of a file, or the first of the parts of
@@ -102,6 +102,9 @@ def load_dataset(
         workers: processes that read SMILES or draw 10,000 graphs or more; see
             `grant_fast.workers.share_out`.
         progress: show progress bars.
+
+    Returns:
+        Graphs, task, split ("train", "valid" and "test": positions), metric, and what was left out.
 
     Raises:
         InputError: an unknown source, or something wrong in it; the message names the place.

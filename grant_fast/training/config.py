@@ -92,9 +92,14 @@ class RunConfig:
     """
 
     source: str = _setting("gen-reg", _TEXT, "gen-reg, gen-cls, a CSV of SMILES, a packed file, …")
-    smiles_column: str | None = _setting(None, _TEXT, "the CSV column that holds the SMILES")
+    smiles_column: str | None = _setting(
+        None, _TEXT, "the CSV column that holds the SMILES. Default: the one called smiles"
+    )
     target: tuple[str, ...] = _setting(
-        (), _TEXT, "the table's target columns, or 'all' for every column of numbers"
+        (),
+        _TEXT,
+        "the table's target columns, or 'all' for every column of numbers. Default: the only "
+        "other column",
     )
     task: str = _setting(
         "auto",
@@ -194,7 +199,9 @@ class RunConfig:
         None, _COUNT, "with --arm full: stop after this many validations without a better metric"
     )
     visits: int | None = _setting(None, _VISITS, "stop after this many graph visits")
-    seed: int = _setting(0, _SEED, "seed of weights, data order and dropout")
+    seed: int = _setting(
+        0, _SEED, "seed of weights, data order and dropout; of several seeds, the first"
+    )
     device: str = _setting(
         "auto", _TEXT, "where to compute: cpu, cuda, cuda:1, …; auto uses a GPU if there is one"
     )

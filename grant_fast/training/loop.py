@@ -33,10 +33,10 @@ def record_steps(
 ) -> Callable[[Callable[[GraphBatch], Given]], "RecordedSteps[Given]"]:
     """A decorator for a function that takes a training step on a batch of packed graphs.
 
-    By count, Python takes longer to start the kernels of a step over some hundred graphs than a GPU
-    should take to run them. So where the Triton kernels compute a `FlexGCN`, one of the first steps
-    is recorded, as a CUDA graph, and replayed for all batches from then on. Elsewhere, and for a
-    batch that cannot be recorded, the function is called as it is. ::
+    Python should take longer to start the kernels of a step over some hundred graphs than a GPU to
+    run them. So where the Triton kernels compute a `FlexGCN`, one of the first steps is recorded,
+    as a CUDA graph, and replayed for all batches from then on. Elsewhere, and for a batch that
+    cannot be recorded, the function is called as it is. ::
 
         @record_steps(model, optimizer, graphs, batch_size=500)
         def step(batch):
@@ -51,12 +51,12 @@ def record_steps(
 
     A replay runs no Python. So the function must do the same for every batch, of which it may use
     `y` and `ids` beside what the model does, and wait for nothing, as it would for `.item()` or the
-    rows in a mask. It finds no gradients of before. Between steps, whatever lies in memory may
-    change: weights are loaded in place, say. Where something else does (a learning rate that is a
-    number, other settings of the optimizer or a module, which parameters learn, `graphs.y`), the
-    next step is not replayed, and the one after it recorded anew. A rate that changes with each
-    step should therefore be a tensor on the GPU, as in `Adam(model.parameters(), fused=True,
-    lr=torch.tensor(0.01, device="cuda"))`; PyTorch's schedulers write to it.
+    rows in a mask. It must not rely on gradients of earlier steps. Between steps, whatever lies in
+    memory may change: weights are loaded in place, say. Where something else does (a learning rate
+    that is a number, other settings of the optimizer or a module, which parameters learn,
+    `graphs.y`), the next step is not replayed, and the one after it recorded anew. A rate that
+    changes with each step should therefore be a tensor on the GPU, as in `Adam(model.parameters(),
+    fused=True, lr=torch.tensor(0.01, device="cuda"))`; PyTorch's schedulers write to it.
 
     Args:
         model: what the function trains; only a `FlexGCN` in training mode, without hooks, is

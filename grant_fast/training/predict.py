@@ -154,6 +154,10 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
         last: take the last weights instead of the best by validation.
         device: "auto" for a GPU where there is one, or "cpu", "cuda", ….
 
+    Returns:
+        What, called with a `PackedGraphs`, gives the answers for its graphs (or nodes) on the CPU:
+        values in the targets' units, or probabilities, [rows, columns].
+
     Raises:
         InputError: it is not a run folder, its checkpoint is missing, damaged or belongs to another
             run, or the device cannot be used.

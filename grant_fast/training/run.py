@@ -48,9 +48,10 @@ def train(
         resume: go on with the run of the same settings that was interrupted there, if there is one;
             or, of all graphs, with one that ended, for more `epochs` or with more `patience`.
         overwrite: replace the run there.
-        observer: who is told how it goes on.
+        observer: is told of every epoch; see `grant_fast.training.observers.Observer`.
         settings: fields of `RunConfig`, the options of the command but those that choose the data:
-            `arm="grant-b"`, `epochs=100`, `hidden_channels=[64]`. What is left out suits the data.
+            `arm="grant-b"`, `epochs=100`, `hidden_channels=[64]`. Those left out
+            are chosen to suit the data.
 
     Raises:
         InputError: there is no such setting, a value is out of range or does not fit the data, the
