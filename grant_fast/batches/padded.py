@@ -53,7 +53,10 @@ class _OfEachNode:
         self._name = name
 
     def __get__(self, batch: "PaddedBatch", owner: type) -> NoReturn:
-        raise NodesAskedFor(f"a recorded step has no {self._name} of its batch")
+        raise NodesAskedFor(
+            f"a recorded step has no {self._name} of its batch, but y and ids (under autocast, the "
+            "model itself asks for more)"
+        )
 
 
 class PaddedBatch(GraphBatch):

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from .. import ops
 from ..batches import GraphBatch
 from ..batches.loose import LooseGraphs
+from ..batches.padded import NodesAskedFor
 from ..errors import InputError, whole_number, yes_or_no
 from ..graphs.flat import FlatGraphs
 from ..graphs.on_the_fly import packed
@@ -267,6 +268,8 @@ class FlexGCN(nn.Module):
             if normed is not None:
                 out = normed if rectified else self.act(normed)
                 return out if drop else dropout(out)
+        if batch.node_count is not None:
+            raise NodesAskedFor("a recorded step has norms that only the kernels compute")
         return dropout(act(norm(y)))
 
     def _convolved(

@@ -41,6 +41,12 @@ class BatchNorm(nn.BatchNorm1d):
             return F.batch_norm(x, *stats, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
+    @property
+    def kernels_know_it(self) -> bool:
+        """Whether the Triton kernels can do all that it does in training."""
+        usual = self.affine and self.track_running_stats and self.momentum is not None
+        return usual and self.weight.dtype == torch.float32
+
     def by_kernels(
         self,
         x: Tensor,
@@ -59,12 +65,9 @@ class BatchNorm(nn.BatchNorm1d):
             count: see `GraphBatch.node_count`.
             dropout: the probability, below 1, of dropping an entry of that.
         """
-        usual = self.affine and self.track_running_stats and self.momentum is not None
-        if torch.compiler.is_compiling() or not (usual and self.training):
+        if torch.compiler.is_compiling() or not (self.kernels_know_it and self.training):
             return None
-        if (count is None and x.shape[0] < MANY_ROWS) or self.weight.dtype != torch.float32:
-            return None
-        if not takes_kernels(x, backend):
+        if (count is None and x.shape[0] < MANY_ROWS) or not takes_kernels(x, backend):
             return None
         settings = self.eps, relu, count, dropout
         out, (mean, _, variance) = batch_norm(x, self.weight, self.bias, *settings)

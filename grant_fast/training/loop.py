@@ -16,7 +16,7 @@ from ..graphs import PackedGraphs
 from ..indexing import Positions
 from ..nn import FlexGCN
 from ..nn.checks import is_hooked
-from .recording import BatchRecorder, recording_device, room_for
+from .recording import BatchRecorder, recording_device, room_for, without_frames
 
 Given = TypeVar("Given")  # by a step, such as its loss
 #: Settings that are the same where they are equal.
@@ -136,13 +136,10 @@ class RecordedSteps(Generic[Given]):
         try:
             return _each(Tensor.clone, self._steps(self._step_on, batch, self._settings))
         except NodesAskedFor as error:
-            self._steps.room, self._steps.usual.failure = None, error
-            warnings.warn(
-                f"steps go on without being recorded, which is slower: {error}, but y and ids "
-                "(under autocast, the model itself asks for more)",
-                stacklevel=2,
-            )
-            return self._step_on(batch)
+            self._steps.room, self._steps.usual.failure = None, without_frames(error)
+            why = f"steps go on without being recorded, which is slower: {error}"
+            warnings.warn(why, stacklevel=2)
+        return self._step_on(batch)
 
     def _step_on(self, batch: GraphBatch) -> Given:
         self._optimizer.zero_grad()  # of what a recording began in vain
@@ -205,6 +202,8 @@ def _is_as_recorded(module: nn.Module) -> bool:
 
 def _make_capturable(optimizer: torch.optim.Optimizer) -> None:
     """Have an optimizer count its steps where its parameters are, which a CUDA graph can record."""
+    # Else PyTorch warns of each that does so while it is not recorded, as the first steps are.
+    optimizer._warned_capturable_if_run_uncaptured = True
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True

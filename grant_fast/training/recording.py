@@ -6,9 +6,11 @@ graphs of a batch change from step to step, but a `PaddedBatch` holds them in th
 that one recording serves all steps.
 """
 
+import gc
+import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from operator import is_not
 from typing import Any, Generic, TypeVar, cast
@@ -21,6 +23,7 @@ from ..batches.padded import PaddedBatch
 from ..graphs import PackedGraphs
 from ..nn import BatchNorm, FlexGCN
 from ..nn.checks import embeds_kinds, is_hooked
+from ..nn.modules import ACTIVATIONS
 from ..ops.dispatch import is_fused, takes_kernels
 
 Result = TypeVar("Result")
@@ -70,11 +73,16 @@ class Recorder(Generic[Result]):
                     "goes on without, which is slower",
                     stacklevel=2,
                 )
-                self.device, self.failure = None, error
-                return work()
+                self.device, self.failure = None, without_frames(error)
+        if self._recorded is None:
+            return work()
         graph, result = self._recorded
         graph.replay()
         return result
+
+    def forget(self) -> None:
+        """Record anew what was recorded, should it be asked for twice in a row again."""
+        self._subjects, self._recorded = (), None
 
 
 class BatchRecorder(Generic[Result]):
@@ -118,7 +126,10 @@ class BatchRecorder(Generic[Result]):
             room.hold(positions)  # what a recording in vain derived, no kernel has filled
             return work(room)
 
-        return self.usual(anew, room, *subjects)
+        result = self.usual(anew, room, *subjects)
+        if self.usual.failure is not None:
+            self._others.clear()  # see `record`
+        return result
 
     def _of_another_size(
         self, work: Callable[[GraphBatch], Result], batch: GraphBatch, subjects: tuple[object, ...]
@@ -129,7 +140,11 @@ class BatchRecorder(Generic[Result]):
                 self._others.clear()
             room = self._make_room(size)
             self._others[size] = BatchRecorder(self.usual.device, room, self._make_room)
-        return self._others[size](work, batch, *subjects)
+        other = self._others[size]
+        is_first, result = other.usual.failure is None, other(work, batch, *subjects)
+        if is_first and other.usual.failure is not None:
+            self.usual.forget()  # see `record`
+        return result
 
 
 def recording_device(model: FlexGCN) -> torch.device | None:
@@ -146,21 +161,29 @@ def room_for(model: FlexGCN, graphs: PackedGraphs, ids: Tensor, size: int) -> Pa
     """Room for any `size` of the graphs at `ids`, to train a `build_model` by the kernels.
 
     None where something other than the kernels would sum over rows, and so over padding: graphs not
-    kept as bits, node-level targets, another pooling, wide layers, no hidden layer, gathered X,
-    another norm.
+    kept as bits, node-level targets, another pooling, wide layers, no hidden layer, gathered X, a
+    norm that they do not know, an activation or a dropout that may learn or mix rows.
     """
     weights = [cast(Tensor, conv.weight) for conv in model.convs[:-1]]
     if type(model) is not FlexGCN or not weights or not all(map(is_fused, weights)):
         return None
     if graphs.bits is None or graphs.y_level != "graph" or model.pool not in ("mean", "sum"):
         return None
-    if not all(type(norm) in (BatchNorm, nn.Identity) for norm in model.norms):
+    if type(model.act) not in (*ACTIVATIONS.values(), nn.Identity):
+        return None
+    if not all(type(dropout) is nn.Dropout for dropout in model.dropouts):
+        return None
+    if not all(map(_is_of_kernels, model.norms)):
         return None
     if model.encoder is None:
         in_place = graphs.x.dtype == weights[0].dtype
     else:
         in_place = embeds_kinds(model.encoder) and graphs.kinds is not None
     return PaddedBatch(graphs, ids, size) if in_place else None
+
+
+def _is_of_kernels(norm: nn.Module) -> bool:
+    return type(norm) is nn.Identity or (type(norm) is BatchNorm and norm.kernels_know_it)
 
 
 @cache
@@ -177,13 +200,43 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return stream
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing is collected for a time, but right before."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def without_frames(error: Exception) -> Exception:
+    """An error to keep, and nothing of what was computed where it and its causes were raised."""
+    chain: list[BaseException | None] = [error]
+    while chain:
+        if (each := chain.pop()) is not None and each.__traceback__ is not None:
+            traceback.clear_frames(each.__traceback__)
+            each.__traceback__ = None
+            chain += each.__cause__, each.__context__
+    return error
+
+
 def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Result]:
-    """A CUDA graph of `work`, and its result, whose tensors only a replay fills."""
+    """A CUDA graph of `work`, and its result, whose tensors only a replay fills.
+
+    The work pins no memory. Where it fails, graphs that draw random numbers are to be recorded
+    anew: those of before would draw what others draw, too.
+    """
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     pool, stream = torch.cuda.graph_pool_handle(), _stream(device)
     random = torch.cuda.get_rng_state(device)
+    # Neither other threads spoil it nor the collector, which may free a graph that is left over.
+    capture = torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local")
     try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, stream=stream):
+        with _uncollected(), torch.cuda.device(device), capture:
             result = work()
     except BaseException:
         # After a failed capture torch stays on the capture stream, its allocator takes the capture

@@ -1,6 +1,7 @@
 """Recorded work is the work that it records: on the CPU, where a tape is the CUDA graph."""
 
 import gc
+import weakref
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -192,9 +193,16 @@ def test_there_is_room_only_where_the_kernels_do_all_that_mixes_rows():
     graphs = make_dataset().graphs
     ids = torch.arange(20)
 
-    def room(graphs: PackedGraphs = graphs, **changes) -> PaddedBatch | None:
+    def room(graphs: PackedGraphs = graphs, change=lambda _: None, **changes) -> PaddedBatch | None:
         settings = {"hidden_channels": 4, "orders": [3, 2]} | changes
-        return room_for(FlexGCN(3, out_channels=2, **settings), graphs, ids, 5)
+        change(model := FlexGCN(3, out_channels=2, **settings))
+        return room_for(model, graphs, ids, 5)
+
+    def norm(**changes):
+        return lambda model: [vars(model.norms[0]).update(changes)]
+
+    def drop_rows(model):
+        model.dropouts[0] = torch.nn.Dropout1d()
 
     assert room() is not None and room(norm="batch_norm", act="silu", pool="sum") is not None
     node = make_dataset(level="node").graphs
@@ -213,6 +221,11 @@ def test_there_is_room_only_where_the_kernels_do_all_that_mixes_rows():
         "atoms without kinds": room(encoder="atom"),
         "another dtype": room(graphs.to(dtype=torch.float64)),
         "weighted": room(weighted),
+        "a norm of no momentum": room(norm="batch_norm", change=norm(momentum=None)),
+        "a norm of no weights": room(norm="batch_norm", change=norm(affine=False)),
+        "a norm of halves": room(norm="batch_norm", change=lambda model: model.norms.half()),
+        "an activation that learns": room(act=torch.nn.PReLU()),
+        "another dropout": room(change=drop_rows),
     }
     assert set(refused.values()) == {None}, refused
 
@@ -227,7 +240,8 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended, whole):
                 raise RuntimeError("without a preceding successful capture")
 
     @contextmanager
-    def capture(graph, pool, stream):
+    def capture(graph, pool, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local" and not gc.isenabled()
         done.append("begin")
         yield
 
@@ -264,9 +278,80 @@ def test_after_a_failed_recording_torch_is_as_before(monkeypatch, ended, whole):
     monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
     with pytest.raises(ZeroDivisionError):
         recording.record(lambda: 1 // 0, torch.device("cuda"))
+    assert gc.isenabled()
     memory = [] if ended else [("end", 0, (0, 7))]
     memory += [] if whole else [("release", 0, (0, 7))]
     assert done == ["begin", 3, stream, *memory, ("generator", "new"), ("random", "as before")]
+
+
+def failing(monkeypatch, times=1):
+    """So many recordings fail, as a device says at their end; others do the work as it comes."""
+    failures = iter(range(times))
+
+    class Graph:
+        def replay(self):
+            pass
+
+    def record(work, device):
+        if next(failures, None) is None:
+            return Graph(), work()
+        try:
+            work()
+        finally:
+            raise RuntimeError("not permitted")
+
+    monkeypatch.setattr(recording, "record", record)
+
+
+def test_a_recording_in_vain_keeps_nothing_of_its_work(monkeypatch):
+    failing(monkeypatch)
+    made, recorder, subject = [], Recorder(torch.device("cpu")), object()
+
+    def work():
+        assert not any(ref() is not None for ref in made)
+        activations = torch.ones(3)
+        made.append(weakref.ref(activations))
+        if len(made) == 2:
+            raise ValueError("the work's own")
+        return activations.sum()
+
+    recorder(work, subject)
+    gc.disable()
+    try:
+        with pytest.warns(UserWarning, match="could not record a step"):
+            assert recorder(work, subject) == 3
+        assert recorder(work, subject) == 3 and len(made) == 4 and not recorder.is_replaying
+    finally:
+        gc.enable()
+    assert isinstance(recorder.failure, RuntimeError) and recorder.failure.__traceback__ is None
+
+
+def test_after_a_failure_others_of_random_numbers_are_recorded_anew(monkeypatch):
+    graphs = make_dataset().graphs
+    make_room = lambda size: PaddedBatch(graphs, torch.arange(20), size)  # noqa: E731
+    steps = recording.BatchRecorder(torch.device("cpu"), make_room(5), make_room)
+
+    def take(size):
+        return steps(lambda batch: len(batch), graphs.batch(torch.arange(4, 4 + size)))
+
+    failing(monkeypatch, 0)
+    take(5), take(5)
+    assert steps.usual.is_replaying
+    failing(monkeypatch)
+    take(3)
+    with pytest.warns(UserWarning, match="could not record"):
+        take(3)
+    assert not steps.usual.is_replaying and steps.usual.device is not None
+    take(5), take(5)
+    assert steps.usual.is_replaying and take(3) == 3 and steps.usual.is_replaying
+    take(2), take(2)
+    assert steps._others[2].usual.is_replaying
+    steps.usual.forget()
+    failing(monkeypatch)
+    take(5)
+    with pytest.warns(UserWarning, match="could not record"):
+        take(5)
+    assert not steps._others and take(2) == 2
 
 
 @pytest.mark.cuda
