@@ -82,7 +82,7 @@ def read_sdf(
 def _check_ended(which: str, values: dict[str, str], fields: Collection[str]) -> None:
     """Refuse a field that has swallowed the next one (InputError), for want of an empty line."""
     for name, value in values.items():
-        for found in _SWALLOWED.finditer(value):
+        for found in _SWALLOWED.finditer(value) if ">" in value else ():
             before, other = found.groups()
             if other.strip() in fields or (before is not None and not before.strip()):
                 raise InputError(

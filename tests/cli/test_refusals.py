@@ -317,6 +317,11 @@ MISSING_FILES = [
     ("qm9", "; did you mean QM9?"),
     ("hiv-run", "; this is a folder, give a file in it"),
     ("", "; it is empty"),
+    pytest.param(
+        "/dev/stdin",
+        "; its name does not tell what it holds: save that as a *.csv, say",
+        marks=pytest.mark.skipif(not Path("/dev/stdin").exists(), reason="no such device here"),
+    ),
     ("molecules.csv.gz", "there is no file molecules.csv.gz: the current folder has no *.gz"),
     ("molecules.csv.bz2", "; it is compressed: unpack it"),
 ]

@@ -181,7 +181,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no file .*none\.sdf"):
         read_sdf(tmp_path / "none.sdf")
     (bad := tmp_path / "bad.sdf").write_bytes(b"a\n\xff\n$$$$\n")
-    with pytest.raises(InputError, match="line 2 is not UTF-8 text"):
+    with pytest.raises(InputError, match=r"line 2 is not UTF-8 text: save it in UTF-8$"):
         read_sdf(bad)
 
 

@@ -182,11 +182,11 @@ def test_scores_of_ones_own_that_are_none_are_refused(make_graphs, given, says) 
         sampler.select(nn.Identity(), 0)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "ids", "mode", "seed", "curriculum"])
+@pytest.mark.parametrize("name", ["batch_size", "ids", "mode", "seed", "curriculum", "epochs"])
 def test_what_selections_are_made_with_stays(make_graphs, name) -> None:
     sampler = GraNTSampler(make_graphs(8), REGRESSION, 4, epochs=1, mode="random")
     with pytest.raises(InputError, match=f"{name} of a sampler is fixed: make another GraNTSam"):
-        setattr(sampler, name, getattr(sampler, name))
+        setattr(sampler, name, getattr(sampler, name, 2))
     sampler.dataset = make_graphs(8)  # as one that was moved to another device
     assert sorted(served(copy.deepcopy(sampler))) == sampler.selected.tolist()
 

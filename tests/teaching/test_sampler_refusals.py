@@ -8,6 +8,7 @@ from torch import nn
 
 from grant_fast.errors import InputError
 from grant_fast.tasks import Task
+from grant_fast.teaching import loss
 from grant_fast.teaching.sampler import GraNTSampler
 
 REGRESSION = Task("regression")
@@ -104,6 +105,27 @@ def test_a_nan_model_stops_with_a_clear_error_and_changes_nothing(make_graphs, z
     assert sampler.selected.equal(before)
     with pytest.raises(InputError, match="was not made"):
         list(sampler)
+
+
+def test_an_epoch_that_stands_for_those_after_it_is_warned_of(make_graphs) -> None:
+    sampler = GraNTSampler(make_graphs(9), REGRESSION, 4, epochs=20, mode="random")
+    for epoch in range(0, 8, 4):
+        if epoch:
+            with pytest.warns(
+                UserWarning, match="epoch 0 was served 4 times, and the next one is 4"
+            ):
+                sampler.select(None, epoch)
+        else:
+            sampler.select(None, epoch)
+        for _ in range(4):
+            list(sampler)
+    sampler.select(None, 9)  # of a run that was broken off, say
+
+
+def test_a_multiclass_task_of_one_output_is_a_binary_one() -> None:
+    task = Task("multiclass", num_outputs=2)
+    with pytest.raises(InputError, match=r'or make the task Task\("binary"\), of labels 0 and 1$'):
+        loss(torch.randn(4, 1), torch.tensor([0, 1, 1, 0]), task)
 
 
 def test_an_epoch_that_is_served_again_and_again_is_warned_of(make_graphs) -> None:

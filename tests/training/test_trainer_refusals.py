@@ -74,6 +74,7 @@ def test_unknown_devices_are_refused(tmp_path, config):
     ("settings", "culprit"),
     [
         ({"lr": 1e30}, r"lower lr \(now 1e\+30\)"),
+        ({"lr": 1e30, "weight_decay": 1e-4}, r"lower lr \(now 1e\+30\)"),
         ({"lr_restart": 1e30}, r"lower lr_restart \(now 1e\+30\)"),
         ({"weight_decay": 1e30}, r"lower weight_decay \(now 1e\+30\)"),
     ],
