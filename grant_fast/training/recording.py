@@ -233,10 +233,13 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
     graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
     pool, stream = torch.cuda.graph_pool_handle(), _stream(device)
     random = torch.cuda.get_rng_state(device)
-    # Neither other threads spoil it nor the collector, which may free a graph that is left over.
-    capture = torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local")
     try:
-        with _uncollected(), torch.cuda.device(device), capture:
+        # Neither other threads spoil it nor the collector, which may free a graph that is left over.
+        with (
+            _uncollected(),
+            torch.cuda.device(device),
+            torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"),
+        ):
             result = work()
     except BaseException:
         # After a failed capture torch stays on the capture stream, its allocator takes the capture
