@@ -234,7 +234,7 @@ def record(work: Callable[[], Result], device: torch.device) -> tuple[Any, Resul
     pool, stream = torch.cuda.graph_pool_handle(), _stream(device)
     random = torch.cuda.get_rng_state(device)
     try:
-        # Neither other threads spoil it nor the collector, which may free a graph that is left over.
+        # No other thread spoils it, nor the collector, which may free a graph that is left over.
         with (
             _uncollected(),
             torch.cuda.device(device),
