@@ -3,8 +3,8 @@
 import importlib
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Integral
 from types import ModuleType
@@ -61,6 +61,36 @@ def typed(*words: str) -> str:
         special = set("&|<>^")
         return " ".join(f'"{w}"' if q == w and special & set(w) else q for w, q in quoted)
     return shlex.join(words)
+
+
+_is_command = False  # whether this process runs a command, whose options were typed
+_SHORT = {"out": "-o"}
+
+
+@contextmanager
+def in_a_command() -> Iterator[None]:
+    """Within it, `option` writes options as a command takes them."""
+    global _is_command
+    before, _is_command = _is_command, True
+    try:
+        yield
+    finally:
+        _is_command = before
+
+
+def option(name: str, value: str | bool | Sequence[str] | None = None) -> str:
+    """An option as its user gives it, for a message: --split random to a command, split='random' in
+    Python; --split or split= where no value is meant."""
+    if isinstance(value, Sequence) and len(value) == 1:
+        (value,) = value
+    if not _is_command:
+        return f"{name}=" if value is None else f"{name}={value!r}"
+    words = name.replace("_", "-")
+    flag = f"--no-{words}" if value is False else _SHORT.get(name, f"--{words}")
+    if value is None or isinstance(value, bool):
+        return flag
+    each = [value] if isinstance(value, str) else value
+    return " ".join(f"{flag} {typed(one)}" for one in each)
 
 
 def installed(package: str) -> str | None:

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, few
+from .errors import InputError, few, option
 
 _GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
 #: How files begin that are no text or no data, in lower case; what they are, and what can be done.
@@ -222,7 +222,7 @@ def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
         if taken:
             raise InputError(
                 f"another process is writing to {os.fspath(folder)}: wait until it ends, or "
-                "give another folder with -o"
+                f"give another folder with {option('out')}"
             )
         try:
             yield
@@ -238,7 +238,8 @@ def check_apart(
 ) -> None:
     """Refuse to write over what is read, by whatever names or links (InputError)."""
     if os.path.exists(source) and os.path.exists(out) and os.path.samefile(source, out):
-        raise InputError(f"cannot write {os.fspath(out)}: it is {what}; give another name with -o")
+        remedy = f"give another name with {option('out')}"
+        raise InputError(f"cannot write {os.fspath(out)}: it is {what}; {remedy}")
 
 
 def unzipped_name(path: str | os.PathLike[str]) -> Path:

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from grant_fast.errors import InputError, MissingExtraError, require, typed
+from grant_fast.errors import InputError, MissingExtraError, in_a_command, option, require, typed
 from grant_fast.files import (
     alone_in,
     atomic_path,
@@ -299,3 +299,17 @@ def test_commands_are_typed_as_the_system_wants_them(monkeypatch):
     monkeypatch.setattr("sys.platform", "win32")
     assert typed(*words) == 'grant-fast train "C:\\my data\\a.csv" -o runs\\a'
     assert typed("--target", "R&D") == '--target "R&D"'
+
+
+def test_messages_name_options_as_they_were_given():
+    assert option("split_column") == "split_column="
+    assert option("target", "R&D") == option("target", ["R&D"]) == "target='R&D'"
+    assert option("target", ["a", "b"]) == "target=['a', 'b']"
+    assert option("strict", True) == "strict=True"
+    with pytest.raises(InputError), in_a_command():
+        assert option("split_column") == "--split-column"
+        assert option("target", ["a", "b c"]) == f"--target a --target {typed('b c')}"
+        assert (option("strict", True), option("strict", False)) == ("--strict", "--no-strict")
+        assert option("out") == "-o"
+        raise InputError("a command ends so")
+    assert option("out") == "out="

@@ -66,6 +66,8 @@ def load(config: RunConfig, saved_in: Path | None = None) -> Any:
     if dataset.left_out:
         names = few([repr(name) for name in dataset.left_out])
         say(f"left out of the targets, as some cells are no numbers, or all are empty: {names}")
+        for why in filter(None, dataset.left_out.values()):
+            say(why)
     if (name := dataset.says_parts) is not None:
         option = f"--split-column {typed(name)}"
         say(f"column {name!r} says train and test, and is not used: {option} would split by it")

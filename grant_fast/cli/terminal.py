@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from ..errors import InputError, MissingExtraError, is_out_of_memory
+from ..errors import InputError, MissingExtraError, in_a_command, is_out_of_memory
 from ..files import FULL
 
 IMPORT = "<frozen importlib._bootstrap>"
@@ -114,7 +114,7 @@ def readable(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(**values: Any) -> None:
         try:
-            with _here():
+            with _here(), in_a_command():
                 command(**values)
         except (InputError, MissingExtraError, OSError) as error:
             if isinstance(error, OSError) and _is_of_output(error):

@@ -53,7 +53,7 @@ class Dataset:
         unlabelled: how many rows were left out because they hold no label.
         targets: the columns that the targets came from, where they were chosen among columns.
         left_out: columns that target="all" left out, as some of their cells are no numbers, or all
-            are empty.
+            are empty; of each what is wrong, if only a few of its cells are.
         says_parts: a column of the table that says train and test, and was not asked for.
         splitting: how the split was made, for people: random, scaffold, given (by whoever made
             this, or by a column), given train/test (which says nothing of valid), published, or
@@ -70,7 +70,7 @@ class Dataset:
     skipped: list[Failure] = field(default_factory=list)
     unlabelled: int = 0
     targets: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
     says_parts: str | None = None
     splitting: str = "given"
 

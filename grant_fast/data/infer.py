@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InputError, few
+from ..errors import InputError, few, option
 from ..tasks import NOT_MEASURED, Kind, Level, Task
 
 _EXACT = 2**24  # up to here float32 holds every whole number
@@ -114,6 +114,6 @@ def _classes(labels: Tensor) -> tuple[Tensor, bool]:
         raise InputError(
             f"{len(found)} different whole numbers among {len(labels)} labels are too many for "
             "classes, as each occurs less than twice on average: for a regression give "
-            'task="regression" (--task regression)'
+            f"{option('task', 'regression')}"
         )
     return found, counts_up

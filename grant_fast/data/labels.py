@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import InputError, short, typed
+from ..errors import InputError, option, short
 from ..graphs.packing import check_rounding
 from ..tasks import Task
 from .infer import class_numbers
@@ -69,7 +69,7 @@ def numbers_of(sheet: Sheet, columns: Sequence[int]) -> Tensor:
         if np.isnan(values).all():
             raise InputError(
                 f"{sheet.path} column {name!r} holds no labels at all: "
-                "fill some in, or choose another --target"
+                f"fill some in, or choose another with {option('target')}"
             )
         y[:, t] = values
         given, rounded = map(torch.from_numpy, (values, y[:, t]))
@@ -136,7 +136,7 @@ def _column(sheet: Sheet, name: str) -> int | None:
             f"{sheet.path} has the columns {listed(alike)}, and each may be meant by {name!r}: "
             "rename all but one of them"
         )
-    return sheet.position(name if name in alike else alike[0], "--target") if alike else None
+    return sheet.position(name if name in alike else alike[0], "target") if alike else None
 
 
 def _labels_in(
@@ -217,7 +217,7 @@ def _no_numbers(
 ) -> str:
     """Why words cannot be a target, or not beside these others, and what can be done."""
     numbers = [sheet.names[i] for i in columns if is_of_numbers(sheet.column(i))]
-    instead = " ".join(f"--target {typed(n)}" for n in numbers) or "another --target"
+    instead = option("target", numbers) if numbers else f"another with {option('target')}"
     where = f"{sheet.path} column {name!r}"
     if measured := [word for word in words if _MEASURED.match(word)]:
         return (
@@ -234,7 +234,7 @@ def _no_numbers(
         )
     return (
         f"{where} holds classes in words ({listed(words, 3)}), which are learned alone: choose "
-        f"--target {typed(name)}, or {instead}"
+        f"{option('target', name)}, or {instead}"
     )
 
 

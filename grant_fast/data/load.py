@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ..devices import usual_tensors
-from ..errors import InputError, whole_number
+from ..errors import InputError, option, whole_number
 from ..files import check_local, check_name, closest
 from ..graphs import PackedGraphs
 from ..graphs.arrays import GraphArrays
@@ -185,7 +185,7 @@ def _by_name(
         check_kind(name)
         raise InputError(
             f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
-            'split="random" (--split random)'
+            f"{option('split', 'random')}"
         )
     if name in graphon.NAMES:
         return _generated(name, task, num_graphs, seed, reading)
@@ -355,6 +355,6 @@ def _with_split(
             instead = " instead of that column" if column is not None else ""
             raise InputError(
                 f"none of the {dataset.graphs.num_graphs} graphs of {dataset.name} is in {part}"
-                f'{others}: {more}, or use split="random" (--split random){instead}'
+                f"{others}: {more}, or use {option('split', 'random')}{instead}"
             )
     return dataset

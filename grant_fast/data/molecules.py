@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import InputError, few, short
+from ..errors import InputError, few, option, short
 from ..files import unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import Kind
@@ -52,7 +52,8 @@ def no_molecules(source: str | os.PathLike[str], table: Table, failed: Sequence[
     if table_kind(source) == ".smi":
         return f"{source} holds no valid SMILES ({shown}): begin each line with one"
     where = f"{source} column {table.smiles_column!r}"
-    return f"{where} holds no valid SMILES ({shown}): name another one with --smiles-column"
+    remedy = f"name another one with {option('smiles_column')}"
+    return f"{where} holds no valid SMILES ({shown}): {remedy}"
 
 
 def left_out(count: int) -> str:
@@ -66,6 +67,11 @@ def not_valid(source: str | os.PathLike[str], failed: Sequence[Failure], remedy:
     text = short(text)
     what = f"is not a valid {molecules_in(source)} ({len(failed)} such in the file)"
     return f"{source} {place} {row}: {text!r} {what}: {remedy}"
+
+
+def without_strict() -> str:
+    """A remedy, for a message."""
+    return f"correct it, or skip it without {option('strict', True)}"
 
 
 def from_table(
@@ -88,7 +94,7 @@ def from_table(
     unlabelled = int((~wanted).sum())
     if unlabelled == len(table):  # of a whole table, this is said by its columns
         raise InputError(
-            f"none of the first {len(table)} rows of {path} has a label: take more (--graphs)"
+            f"none of the first {len(table)} rows of {path} has a label: take more of them"
         )
     table = table.take(wanted.nonzero()[:, 0].tolist())
 
@@ -100,7 +106,7 @@ def from_table(
         raise InputError(no_molecules(path, table, skipped))
     if skipped and (strict or too_few):
         left = f"correct it: what is left, {len(graphs)} of {len(table)}, is too few to split"
-        remedy = left if too_few else "correct it, or skip it without --strict"
+        remedy = left if too_few else without_strict()
         raise InputError(not_valid(path, skipped, remedy))
     table = table.without(skipped)
     assert table.y is not None
@@ -162,7 +168,7 @@ def from_smi(
     if skipped and not len(graphs):
         raise InputError(no_molecules(path, table, skipped))
     if skipped and strict:
-        raise InputError(not_valid(path, skipped, "correct it, or skip it without --strict"))
+        raise InputError(not_valid(path, skipped, without_strict()))
     table = table.without(skipped)
     scores, scaffolds = zip(*found, strict=True) if by_scaffold else (found, ())
     y = torch.tensor(scores)[:, None]

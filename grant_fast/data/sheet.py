@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import InputError, short, typed
+from ..errors import InputError, option, short
 from ..files import closest, read_text
 
 #: What may stand between cells.
@@ -50,7 +50,7 @@ class Sheet(NamedTuple):
     commas: bool = False
     points: bool = False
 
-    def position(self, column: str, option: str, besides: Container[int] = ()) -> int:
+    def position(self, column: str, which: str, besides: Container[int] = ()) -> int:
         """Where the column of a name is; InputError where there is none, or more than one, which
         offers the others but those at `besides`."""
         column = one_line(column)
@@ -62,7 +62,7 @@ class Sheet(NamedTuple):
             )
         others = [name for i, name in enumerate(self.names) if i not in besides]
         near = closest(column, others)
-        hint = f"did you mean {option} {typed(near)}, of" if near else f"give {option} one of"
+        hint = f"did you mean {option(which, near)}, of" if near else f"give {option(which)} one of"
         raise InputError(f"{self.path} has no column called {column!r}: {hint} {listed(others)}")
 
     def check_rows(self) -> None:

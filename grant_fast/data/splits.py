@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, option
 
 PARTS = ("train", "valid", "test")
 Fractions = tuple[float, float, float]
@@ -78,7 +78,7 @@ def split_by_scaffold(
             raise InputError(
                 f"the scaffold split leaves {part} empty: {len(scaffolds)} molecules share "
                 f"{len(groups)} scaffold{'s' * (len(groups) != 1)}; "
-                'use split="random" (--split random)'
+                f"use {option('split', 'random')}"
             )
     return _ascending(*(torch.tensor(positions) for positions in (train, valid, test)))
 

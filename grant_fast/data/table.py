@@ -3,13 +3,13 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..errors import InputError, short, typed
+from ..errors import InputError, option, short
 from ..files import read_text, unzipped_name
 from .labels import classes_of, is_of_classes, is_of_numbers, nearly_of_numbers, numbers_of
 from .parsing import Failure
@@ -44,7 +44,7 @@ class Table:
         target_names: the columns that `y` came from.
         parts: "train", "valid" or "test" for each row; None if no column of them was asked for.
         left_out: the columns that "all" targets are without, as some of their cells are no numbers,
-            or all are empty.
+            or all are empty; of each what is wrong, if only a few of its cells are.
         classes: what the numbers in `y` stand for, where its column holds classes in words.
         titles: what the molecules of an SDF are called, where they are.
         says_parts: a column that says train and test for all rows and was not asked for, if any.
@@ -56,7 +56,7 @@ class Table:
     smiles_column: str
     target_names: tuple[str, ...]
     parts: list[str] | None = None
-    left_out: tuple[str, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     titles: tuple[str, ...] = ()
     says_parts: str | None = None
@@ -156,7 +156,8 @@ def read_table(
     path = Path(path)
     if table_kind(path) == ".sdf":
         if smiles_column is not None:
-            raise InputError(f"{path} holds structures, no SMILES: leave out --smiles-column")
+            without = f"leave out {option('smiles_column')}"
+            raise InputError(f"{path} holds structures, no SMILES: {without}")
         (sheet, titles), smiles_at = read_sdf(path, workers, progress), 0
         taken = {0: "SMILES", **({1: "name"} if titles else {})}
     else:
@@ -164,7 +165,7 @@ def read_table(
         smiles_at = _smiles_position(sheet, smiles_column)
         sheet.check_rows()
         taken = {smiles_at: "SMILES"}
-    split_at = None if split_column is None else sheet.position(split_column, "--split-column")
+    split_at = None if split_column is None else sheet.position(split_column, "split_column")
     if split_at is not None:
         taken[split_at] = "split"
     target = [target] if isinstance(target, str) else target
@@ -177,7 +178,7 @@ def read_table(
         smiles_column=sheet.names[smiles_at],
         target_names=tuple(sheet.names[i] for i in targets_at),
         parts=None if split_at is None else _parts(sheet, split_at),
-        left_out=tuple(sheet.names[i] for i in left_out),
+        left_out={sheet.names[i]: nearly_of_numbers(sheet, [i]) for i in left_out},
         classes=classes,
         titles=titles,
         says_parts=None if split_at is not None else _says_parts(sheet),
@@ -219,15 +220,15 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
         alike = [name for name in names if name.lower() == column.lower()]
         if column not in names and len(alike) == 1:  # as a table to predict for may spell it
             (column,) = alike
-        return sheet.position(column, "--smiles-column")
+        return sheet.position(column, "smiles_column")
     found = [i for i, name in enumerate(names) if name.lower() == "smiles"]
     if len({names[i] for i in found}) == 1:
-        return sheet.position(names[found[0]], "--smiles-column")
+        return sheet.position(names[found[0]], "smiles_column")
     problem = "several columns" if found else "no column"
     hint = ""
     like = [name for name in names if "smiles" in name.lower()]
     if len(like) == 1 < len(names):
-        hint = f"; did you mean --smiles-column {typed(like[0])}?"
+        hint = f"; did you mean {option('smiles_column', like[0])}?"
     elif not found and any(_MOLECULE.fullmatch(name.partition(" ")[0]) for name in names):
         hint = "; or, since row 1 looks like data, add a line of column names above it"
         if len(names) == 1:  # of a SMILES, or a SMILES and a name
@@ -235,8 +236,8 @@ def _smiles_position(sheet: Sheet, column: str | None) -> int:
     elif len(names) == 1 and re.search(r"[|\s]", names[0]):
         hint = "; cells must be separated by commas, semicolons or tabs"
     raise InputError(
-        f"{sheet.path} has {problem} called 'smiles': choose one with --smiles-column, from "
-        f"{listed(names)}{hint}"
+        f"{sheet.path} has {problem} called 'smiles': choose one with "
+        f"{option('smiles_column')}, from {listed(names)}{hint}"
     )
 
 
@@ -275,7 +276,7 @@ def _target_positions(
         asked = _asked_for(names, target)
         if asked == [ALL_COLUMNS] and ALL_COLUMNS not in names:
             numbers = _of_numbers(sheet, others, beside)
-            positions = [sheet.position(names[i], "--target") for i in numbers]
+            positions = [sheet.position(names[i], "target") for i in numbers]
             return positions, [i for i in others if i not in numbers]
         return _positions_of(sheet, taken, asked), []
     if not require_target:
@@ -291,17 +292,17 @@ def _target_positions(
             (only,) = either
             without = [i for i in others if i != only]
             nearly = nearly_of_numbers(sheet, without)
+            rest = listed([names[i] for i in without], 3)
             raise InputError(
-                f"{path} has several columns {beside}: give --target {typed(names[only])} (the "
-                f"cells of {listed([names[i] for i in without], 3)} are neither all numbers nor "
-                f"classes{nearly and f'; {nearly}'})"
+                f"{path} has several columns {beside}: give {option('target', names[only])} (the "
+                f"cells of {rest} are neither all numbers nor classes{nearly and f'; {nearly}'})"
             )
         for i in either:  # of those called alike none can be chosen
-            sheet.position(names[i], "--target")
-        every = f" (or --target {ALL_COLUMNS} for all that hold numbers)" if numbers else ""
+            sheet.position(names[i], "target")
+        whole = f" (or {option('target', ALL_COLUMNS)} for all that hold numbers)"
         raise InputError(
-            f"{path} has several columns {beside}: choose with --target among "
-            f"{listed([names[i] for i in either])}{every}"
+            f"{path} has several columns {beside}: choose with {option('target')} among "
+            f"{listed([names[i] for i in either])}{whole if numbers else ''}"
         )
     return others, []
 
@@ -312,18 +313,18 @@ def _asked_for(names: Sequence[str], target: Sequence[str]) -> list[str]:
     texts = (part for text in given for part in ([text] if text in names else text.split(",")))
     asked = [text.strip() for text in texts if text.strip()]
     if not asked:
-        raise InputError("--target is empty: name a column, or leave it out")
+        raise InputError(f"{option('target')} is empty: name a column, or leave it out")
     return asked
 
 
 def _positions_of(sheet: Sheet, taken: dict[int, str], asked: list[str]) -> list[int]:
-    positions = [sheet.position(name, "--target", taken) for name in asked]
+    positions = [sheet.position(name, "target", taken) for name in asked]
     for at, what in taken.items():
         if at in positions:
             name = sheet.names[at]
-            raise InputError(f"{name!r} cannot be both the {what} column and a --target")
+            raise InputError(f"{name!r} cannot be both the {what} column and a target")
     if len(set(positions)) < len(positions):
-        raise InputError(f"a --target is given twice in {listed(asked)}: give each once")
+        raise InputError(f"a target is given twice in {listed(asked)}: give each once")
     return positions
 
 
@@ -343,6 +344,7 @@ def _no_targets(sheet: Sheet, columns: list[int], beside: str) -> str:
     nearly = nearly_of_numbers(sheet, columns)
     if nearly and not classes:
         return f"{nearly} (no column {beside} holds numbers alone)"
-    remedy = f"choose one of {listed(classes)} as --target" if classes else "add the targets"
+    chosen = f"choose one of {listed(classes)} as {option('target')}"
+    remedy = chosen if classes else "add the targets"
     also = f"; or, as {nearly}" if nearly else ""
     return f"{sheet.path} has no column of numbers {beside}: {remedy}{also}"

@@ -12,11 +12,11 @@ from torch import Tensor
 from ..data.dataset import Dataset, default_metric
 from ..data.labels import labels_of
 from ..data.load import check_kind
-from ..data.molecules import Reading, molecules_of, no_molecules, not_valid
+from ..data.molecules import Reading, molecules_of, no_molecules, not_valid, without_strict
 from ..data.parsing import Failure
 from ..data.sheet import one_line
 from ..data.table import read_smi, read_table, table_kind
-from ..errors import InputError, few
+from ..errors import InputError, few, option
 from ..files import atomic_write_csv, check_local, unzipped_name
 from ..graphs import PackedGraphs
 from ..tasks import NOT_MEASURED, Task, fits, measured
@@ -107,7 +107,7 @@ def predict_table(
     kind = table_kind(source)
     if kind == ".smi":
         if smiles_column is not None:
-            raise InputError(f"{source} has no columns: leave out --smiles-column")
+            raise InputError(f"{source} has no columns: leave out {option('smiles_column')}")
         table = read_smi(source)
     else:
         trained_on = predictors[0].config.smiles_column if kind != ".sdf" else None
@@ -117,7 +117,7 @@ def predict_table(
     if not len(graphs):
         raise InputError(no_molecules(source, table, failed))
     if failed and strict:
-        raise InputError(not_valid(source, failed, "correct it, or leave out --strict"))
+        raise InputError(not_valid(source, failed, without_strict()))
     spec, each = predictors[0].spec, [run.outputs(graphs, progress) for run in predictors]
     names, written = _written(each, predictors)
     sheet, bad, empty = table.sheet, {row for row, _ in failed}, [""] * len(names)
@@ -268,7 +268,7 @@ def _finite(answers: Tensor, predictor: Predictor, which: str) -> Tensor:
         cause = "its weights are not finite" if broken else "they overflow"
         raise InputError(
             f"{int(wrong.sum())} of {len(wrong)} predictions of {which} are NaN or infinite, "
-            f"because {cause}: train it again with a lower --lr"
+            f"because {cause}: train it again with a lower lr"
         )
     return answers
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..data.alike import CHIRALITY, contradictions, fingerprints, repeated, seen_in_training
 from ..data.dataset import Dataset
 from ..data.table import has_columns
-from ..errors import few
+from ..errors import few, option
 from ..tasks import Task, measured
 from .config import MEMORY, RunConfig
 from .targets import (
@@ -142,7 +142,7 @@ def _of_molecules(dataset: Dataset, config: RunConfig) -> list[str]:
     flat = fingerprints(dataset.graphs, but=CHIRALITY)
     if seen := seen_in_training(flat, dataset.split):
         helps = has_columns(config.source) and dataset.splitting != "scaffold"
-        apart = " (--split scaffold keeps these together)" if helps else ""
+        apart = f" ({option('split', 'scaffold')} keeps these together)" if helps else ""
         total = len(dataset.split["test"])
         lines.append(f"{seen} of {total} test molecules look like one in training{apart}")
     if dataset.task.level == "node":
@@ -172,7 +172,7 @@ def _one_class_above_all(y: Tensor, task: Task) -> list[str]:
     which = (task.class_names or tuple(map(str, range(len(counts)))))[int(counts.argmax())]
     return [
         f"{100 * most // total}% of the labels in training are of class {which}, so accuracy "
-        "says little: --metric roc_auc weighs the classes equally"
+        f"says little: {option('metric', 'roc_auc')} weighs the classes equally"
     ]
 
 
@@ -192,12 +192,12 @@ def _classes_among(y: Tensor, task: Task, is_table: bool) -> list[str]:
     names = names_of(task, y.shape[1])
     name = "name" if is_table else "pack the table again with"
     if all(map(_looks_like_classes, y.T)):
-        which, remedy = "targets look", "give --task multiclass"
+        which, remedy = "targets look", f"give {option('task', 'multiclass')}"
         if y.shape[1] > 1:
-            remedy = f"{name} one as --target, and {remedy}"
+            remedy = f"{name} one as {option('target')}, and {remedy}"
     elif some := [name for name, column in zip(names, y.T, strict=True) if _is_yes_or_no(column)]:
         which = f"{len(some)} of {len(names)} targets ({few(some)}) look"
-        remedy = f"{name} those alone as --target"
+        remedy = f"{name} those alone as {option('target')}"
     else:
         return []
     lowest = float(y[~y.isnan()].min())

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, few
+from ..errors import InputError, few, option
 from ..files import atomic_write_text, check_name, closest
 from .checkpoints import load_checkpoint, save_checkpoint, taken_from
 from .config import MEMORY, RunConfig
@@ -63,14 +63,20 @@ def remove_files(folder: Path, names: Sequence[str]) -> None:
             (folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise InputError(
-                f"cannot remove {folder / name}: {error.strerror}; give another folder with -o"
+                f"cannot remove {folder / name}: {error.strerror}; {_elsewhere()}"
             ) from error
+
+
+def _elsewhere() -> str:
+    """A remedy, for a message."""
+    return f"give another folder with {option('out')}"
 
 
 def check_spares(run_dir: Path, out: Path) -> None:
     """Refuse an output that would replace a file of the run (InputError)."""
     if os.path.realpath(out) in [os.path.realpath(run_dir / name) for name in _FILES]:
-        raise InputError(f"cannot write {out}: it is the run's own; give another name with -o")
+        remedy = f"give another name with {option('out')}"
+        raise InputError(f"cannot write {out}: it is the run's own; {remedy}")
 
 
 def check_flags(resume: bool, overwrite: bool) -> None:
@@ -95,33 +101,27 @@ def check_free(
         check_whole(out)
     for path in (out, *out.parents):
         if path.is_file():
-            raise InputError(f"{path} is a file: give a folder with -o")
+            raise InputError(f"{path} is a file: give a folder with {option('out')}")
     if not out.is_dir() or not any(out.iterdir()):
         return
     if not (resume or overwrite):
         raise InputError(
-            f"{out} is not empty: resume or overwrite what is there (--resume, --overwrite; in "
-            "Python resume=True, overwrite=True), or give another folder with -o"
+            f"{out} is not empty: resume or overwrite what is there with "
+            f"{option('resume', True)} or {option('overwrite', True)}, or {_elsewhere()}"
         )
     held = _held(out)
     for other in held:
         if other != kind:
-            raise InputError(f"{out} holds {other}, not {kind}: give another folder with -o")
+            raise InputError(f"{out} holds {other}, not {kind}: {_elsewhere()}")
     if resume and not held:
-        raise InputError(
-            f"{out} holds other files, and not {kind} to continue: give another folder with -o"
-        )
+        raise InputError(f"{out} holds other files, and not {kind} to continue: {_elsewhere()}")
     own = _FILES if kind == RUN else REPORT_FILES
     if not held and (foreign := [name for name in own if (out / name).exists()]):
         raise InputError(
-            f"{out} is no folder of {kind}, and its {few(foreign)} would be lost: give another "
-            "folder with -o"
+            f"{out} is no folder of {kind}, and its {few(foreign)} would be lost: {_elsewhere()}"
         )
     if _is_within(Path(os.path.realpath(source)), Path(os.path.realpath(out)), kind):
-        raise InputError(
-            f"{source}, the source of the data, would be lost: give a folder with -o that it is "
-            "not in"
-        )
+        raise InputError(f"{source}, the source of the data, would be lost: {_elsewhere()}")
 
 
 def _is_within(path: Path, out: Path, kind: str) -> bool:
@@ -166,9 +166,7 @@ def make_folder(path: Path) -> None:
         culprit = Path(error.filename)
         hollow = culprit.is_symlink() and not culprit.exists()
         why = f"{culprit} is a broken link" if hollow else error.strerror
-        raise InputError(
-            f"cannot make the folder {path}: {why}; give another one with -o"
-        ) from error
+        raise InputError(f"cannot make the folder {path}: {why}; {_elsewhere()}") from error
 
 
 def read_config(run_dir: Path) -> RunConfig:
@@ -261,7 +259,7 @@ def load_state(
     if judge != metric:
         raise InputError(
             f"{path}: the run was judged by {judge}, but would continue with {metric}: start it "
-            "again with --overwrite, or in another folder"
+            f"again with {option('overwrite', True)}, or in another folder"
         )
     return state
 
@@ -305,7 +303,7 @@ def check_length(run_dir: Path, config: RunConfig) -> None:
     if any(getattr(saved, name) != getattr(config, name) for name in LENGTH):
         raise InputError(
             f"{run_dir} is one run of a comparison, which would fit the others no more: compare "
-            "with more --epochs in another folder, or train in another one"
+            "with more epochs in another folder, or train in another one"
         )
 
 

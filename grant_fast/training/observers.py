@@ -74,7 +74,7 @@ class TensorBoard(Observer):
         except OSError as error:
             raise InputError(
                 f"cannot write TensorBoard's events: {error.strerror or error}; free some space, "
-                "or continue without --tensorboard"
+                "or continue without TensorBoard"
             ) from error
 
     def finished(self, result: RunResult) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Dataset
-from ..errors import InputError
+from ..errors import InputError, option
 from ..graphs import PackedGraphs
 from ..tasks import Task, fits, measured
 
@@ -27,7 +27,7 @@ def with_targets(graphs: PackedGraphs, encode: Callable[[Tensor], Tensor]) -> Pa
         raise InputError(
             f"the target {graphs.y[row, column]:g} of the {of} is too far from those of the "
             "training graphs to be put on their scale: correct it, or leave the targets as they "
-            "are with standardize=False (--no-standardize)"
+            f"are with {option('standardize', False)}"
         )
     out.y = y
     return out

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..batches import GraphBatch
 from ..data.dataset import Dataset
 from ..devices import clock
-from ..errors import InputError
+from ..errors import InputError, option
 from ..graphs import PackedGraphs
 from ..indexing import take, upload
 from ..nn.one_pass import unchanging
@@ -418,7 +418,7 @@ class Trainer:
             f"training diverged after {self.epoch} of {config.epochs} epochs: {what}; "
             + ("standardize the targets, " if unscaled else "")
             + f"lower {culprit} (now {getattr(config, culprit):g}), or set clip to bound the "
-            "gradient (and give --overwrite where the folder keeps this run)"
+            f"gradient (and give {option('overwrite', True)} where the folder keeps this run)"
         )
 
 

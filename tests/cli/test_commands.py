@@ -207,9 +207,18 @@ def test_all_targets_name_once_which_columns_of_words_they_leave_out(molecules, 
     words = [f"{header},id,who", *(f"{row},T{i},me" for i, row in enumerate(rows))]
     molecules.write_text("\n".join(words))
     result = succeeds("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
+    assert "not a number" not in result.stderr
     said = "left out of the targets, as some cells are no numbers, or all are empty: 'id', 'who'"
     assert result.stderr.count(said) == 1
     assert load_dataset(tmp_path / "m.gfast").task.names == ("size", "toxic", "sticky")
+
+
+def test_a_target_that_one_cell_leaves_out_is_said_with_that_cell(molecules, tmp_path):
+    header, first, *rows = molecules.read_text().splitlines()
+    other = [f"{header},other", f"{first},>5", *(f"{row},{i}" for i, row in enumerate(rows))]
+    molecules.write_text("\n".join(other))
+    result = succeeds("pack", molecules, "--target", "all", "-o", tmp_path / "m.gfast")
+    assert "row 2, column 'other': '>5' is not a number; correct the cell" in result.stderr
 
 
 def test_a_run_says_which_rows_it_tested_and_what_it_predicted_there(molecules, tmp_path):

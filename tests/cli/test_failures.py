@@ -22,7 +22,7 @@ def test_unwritable_outputs_are_named(tmp_path):
     (tmp_path / "link").symlink_to("nowhere")
     for out in (tmp_path / "link", tmp_path / "link" / "run"):
         line = fails("train", *SMALL, "--epochs", 1, "-o", out)
-        assert f"{tmp_path / 'link'} is a broken link; give another one" in line
+        assert f"{tmp_path / 'link'} is a broken link; give another folder" in line
     # said before the 50,000 graphs are drawn
     line = fails("pack", "gen-reg", "-o", tmp_path / "nowhere" / "d.gfast")
     assert "nowhere does not exist: make it first, or give another one" in line

@@ -229,7 +229,7 @@ def test_a_run_on_other_graphs_refuses_molecules(trained, molecules, tmp_path):
 def test_nothing_is_written_over_unasked(trained):
     words = ["train", *SMALL, "--epochs", 1]
     before = (trained / "result.json").read_bytes()
-    assert "is not empty: resume or overwrite what is there (--resume" in fails(
+    assert "is not empty: resume or overwrite what is there with --resume or --overwrite" in fails(
         *words, "-o", trained
     )
     assert "exclude each other" in fails(*words, "-o", trained, "--resume", "--overwrite")
@@ -272,7 +272,7 @@ def test_a_run_is_not_replaced_by_one_that_learns_from_its_files(of_molecules):
     table = of_molecules / "test.csv"
     before = table.read_bytes()
     line = fails("train", table, "--epochs", 1, "-o", of_molecules, "--overwrite")
-    assert "test.csv, the source of the data, would be lost: give a folder with -o that" in line
+    assert "test.csv, the source of the data, would be lost: give another folder with -o" in line
     assert table.read_bytes() == before
 
 

@@ -125,11 +125,11 @@ class TestMolecules:
         for words, message in (
             (
                 {"split_column": "z"},
-                "no column called 'z': give --split-column one of 'smiles', 'fold', 'y'",
+                "no column called 'z': give split_column= one of 'smiles', 'fold', 'y'",
             ),
             (
                 {"split_column": "y", "target": ["y"]},
-                "'y' cannot be both the split column and a --target",
+                "'y' cannot be both the split column and a target",
             ),
         ):
             with pytest.raises(InputError, match=message):
@@ -150,7 +150,7 @@ class TestMolecules:
 
     def test_strict_stops_at_the_first_bad_row(self, csv_file: Callable) -> None:
         path = csv_file([f"{ring},1" for ring in RINGS] + ["C1,0", "C2,0"])
-        message = r"rings.csv row 8: 'C1' is not a valid SMILES \(2 such in the file\).*--strict"
+        message = r"rings.csv row 8: 'C1' is not a valid SMILES \(2 such in the file\).*strict=True"
         with pytest.raises(InputError, match=message):
             load_dataset(path, strict=True, progress=False)
 

@@ -110,7 +110,7 @@ class TestPacked:
     def test_a_part_that_is_gone_is_named(self, packed: Path, tmp_path: Path) -> None:
         dataset = load_dataset(packed)
         dataset.graphs.subset(dataset.split["train"]).save(tmp_path / "b.gfast")
-        with pytest.raises(InputError, match=r'of gen-cls is in valid.*split="random"'):
+        with pytest.raises(InputError, match=r"of gen-cls is in valid.*split='random'"):
             load_dataset(tmp_path / "b.gfast")
 
     def test_graphs_saved_without_description(self, tmp_path: Path) -> None:

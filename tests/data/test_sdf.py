@@ -167,9 +167,9 @@ def test_the_only_other_field_is_the_target(tmp_path: Path, chem) -> None:
     texts = records(chem, [("1", "CCO", {"y": "1"}), ("2", "C", {"y": "2"})])
     table = read_table(path := write(tmp_path, texts))
     assert table.target_names == ("y",)
-    with pytest.raises(InputError, match="'name' cannot be both the name column and a --target"):
+    with pytest.raises(InputError, match="'name' cannot be both the name column and a target"):
         read_table(path, target="name")
-    with pytest.raises(InputError, match="holds structures, no SMILES: leave out --smiles-column"):
+    with pytest.raises(InputError, match="holds structures, no SMILES: leave out smiles_column="):
         read_table(path, "smiles")
     with pytest.raises(InputError, match="no column beside 'smiles', 'name': add the targets"):
         read_table(write(tmp_path, records(chem, [("1", "CCO", {})])))
@@ -195,7 +195,9 @@ def test_records_that_cannot_be_read_are_not_taken_for_unlabelled_ones(
     dataset = load_dataset(path, target="y", split="random", progress=False)
     assert (dataset.unlabelled, dataset.skipped) == (1, [(11, "chain 11")])
     assert len(dataset.graphs) == 18
-    with pytest.raises(InputError, match=r"row 11: 'chain 11' is not a valid structure.*--strict"):
+    with pytest.raises(
+        InputError, match=r"row 11: 'chain 11' is not a valid structure.*strict=True"
+    ):
         load_dataset(path, target="y", split="random", strict=True, progress=False)
 
 

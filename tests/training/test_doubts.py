@@ -68,7 +68,7 @@ def test_classes_that_a_script_packed_as_a_column_look_like_classes():
     data.task = Task("regression")
     data.graphs.y = torch.arange(len(data.graphs.y))[:, None] % 3.0
     (line,) = (line for line in doubts(data, config) if "look like classes" in line)
-    assert line.endswith("for classification, give --task multiclass")
+    assert line.endswith("for classification, give task='multiclass'")
     data.graphs.meta["task"] = {}  # as of a set whose task was chosen
     assert not any("look like classes" in line for line in doubts(data, config))
 
@@ -208,12 +208,12 @@ def test_targets_of_classes_among_numbers_are_named(tmp_path: Path) -> None:
     labels = [("" if n % 5 == 4 else n % 2, n / 2) for n in range(31)]
     dataset, config = of_two_targets(tmp_path, labels)
     assert doubts(dataset, config)[0] == (
-        "1 of 2 targets (y) look like classes: for classification, name those alone as --target"
+        "1 of 2 targets (y) look like classes: for classification, name those alone as target="
     )
     dataset, config = of_two_targets(tmp_path, [(n % 2, n % 3 - 1) for n in range(31)])
     assert doubts(dataset, config) == [
-        "targets look like classes: for classification, name one as --target, and give --task "
-        'multiclass; if -1 means "not measured", empty such cells'
+        "targets look like classes: for classification, name one as target=, and give "
+        "task='multiclass'; if -1 means \"not measured\", empty such cells"
     ]
 
 
@@ -225,11 +225,11 @@ def test_targets_of_classes_are_named_in_a_packed_table_too(tmp_path: Path) -> N
 
     assert packed([(n % 2, n / 2) for n in range(31)]) == [
         "1 of 2 targets (y) look like classes: for classification, pack the table again with "
-        "those alone as --target"
+        "those alone as target="
     ]
     assert packed([(n % 2, n % 3) for n in range(31)]) == [
         "targets look like classes: for classification, pack the table again with one as "
-        "--target, and give --task multiclass"
+        "target=, and give task='multiclass'"
     ]
 
 

@@ -42,7 +42,7 @@ def test_a_diverging_run_stops_and_says_what_to_change(tmp_path, config):
     with pytest.raises(InputError, match=r"after \d+ of 20 epochs: .* lower lr \(now 1e\+30\)"):
         Trainer(make_dataset(), chosen, tmp_path).fit()
     with pytest.raises(
-        InputError, match=r"\(and give --overwrite where the folder keeps this run\)$"
+        InputError, match=r"\(and give overwrite=True where the folder keeps this run\)$"
     ):
         Trainer(make_dataset(), chosen, tmp_path).fit()
     dataset = make_dataset()
