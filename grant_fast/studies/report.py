@@ -145,7 +145,7 @@ def unequal(summaries: Sequence[ArmSummary]) -> list[str]:
             others = ", ".join(f"{c.arm} {c.graphs_seen.mean:,.0f}" for c in off)
             sentences.append(
                 f"{arm.arm} saw {seen:,.0f} graphs, {others}: the numbers differ because batches "
-                "are kept whole; a smaller --batch-size brings them closer."
+                "are kept whole; a smaller batch size brings them closer."
             )
         elif arm.arm == INFOBATCH and off:
             sentences.append(
@@ -158,7 +158,7 @@ def unsaved(summaries: Sequence[ArmSummary]) -> list[str]:
     """That nobody knows what time the arms saved, as they were not compared with all graphs."""
     if any(summary.arm == FULL for summary in summaries):
         return []
-    return ["What time the arms save is not known without plain training: add --arm full."]
+    return ["What time the arms save is not known without plain training: add the arm full."]
 
 
 def unlearned(summaries: Sequence[ArmSummary], result: RunResult) -> list[str]:

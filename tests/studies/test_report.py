@@ -234,7 +234,7 @@ def test_an_arm_that_takes_longer_than_full_is_said_to(tmp_path):
 def test_without_plain_training_no_time_is_known_to_be_saved(tmp_path, arms):
     runs = make_runs({arm: [0.5, 0.6] for arm in arms})
     said = write_report(tmp_path, runs, summarize(runs), "title", *HOW)
-    assert any("add --arm full" in line for line in said) == ("full" not in arms)
+    assert any("add the arm full" in line for line in said) == ("full" not in arms)
 
 
 def test_a_table_in_a_narrow_terminal_breaks_lines_and_drops_no_digit():
