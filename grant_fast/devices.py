@@ -4,8 +4,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -34,6 +34,18 @@ def usual_tensors(make: Callable[P, T]) -> Callable[P, T]:
 
     untraced = torch._disable_dynamo(run)
     return run
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For operators on the CPU whose result may not depend on the threads, or whose threads would
+    keep other processes waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Float32:

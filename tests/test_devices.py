@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from grant_fast import FlexGCN, Task
+from grant_fast.devices import one_thread
 from grant_fast.graphs.flat import FlatGraphs
 from grant_fast.teaching import loss
 from tests.cases import Case
@@ -90,3 +91,11 @@ def test_a_multiclass_loss_is_summed_by_all_of_a_device():
         loss(pred, y, task).backward()
         loss(pred, y, task, reduction="sum").backward()
     assert reductions == [0, 0]
+
+
+def test_the_number_of_threads_comes_back():
+    before = torch.get_num_threads()
+    with pytest.raises(KeyboardInterrupt), one_thread():
+        assert torch.get_num_threads() == 1
+        raise KeyboardInterrupt
+    assert torch.get_num_threads() == before

@@ -14,8 +14,7 @@ same one: how often depends on the seed (0.98 of the nodes for seed 0, 0.64 to 0
 eight). Judge it by ranking metrics, not by accuracy.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..devices import usual_tensors
+from ..devices import one_thread, usual_tensors
 from ..errors import InputError, whole_number
 from ..graphs.arrays import GraphArrays, batch_vector, concatenate
 from ..progress import track
@@ -178,8 +177,8 @@ class Chunk(NamedTuple):
         classify = self.name == "gen-cls"
         network = LabelNetwork.draw(_stream(self.seed, "labels"), NUM_CLASSES if classify else 1)
         graphs = _draw_graphs(_stream(self.seed, "graphs", self.number), table, CHUNK)
-        # All of the chunk: a matrix product of other sizes may round otherwise.
-        with _one_thread():
+        # All of the chunk: a matrix product of other sizes, or on more threads, may round so.
+        with one_thread():
             values = network(graphs)
         y = values.argmax(1) if classify else _unit_per_graph(values, graphs)
         return replace(graphs, y=y).first(self.num_graphs)
@@ -189,17 +188,6 @@ class Chunk(NamedTuple):
 def _table(family: Family, resolution: int) -> np.ndarray:
     # Transposed, so that edges come out sorted by target: whoever needs CSR need not sort.
     return np.ascontiguousarray(family.tabulated(resolution).T, dtype=np.float32)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """The order of a matrix product's sums, and so its last bit, may depend on the threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def chunks_of(

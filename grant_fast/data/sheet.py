@@ -33,6 +33,8 @@ _DECIMAL_POINT = re.compile(r"[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?")
 #: What may be a decimal number, or a whole one with its thousands set apart.
 _EITHER = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 _WHOLE = re.compile(r"[+-]?\d+")
+#: Cells of numbers, one behind another, which are as plain as they can be.
+_SIMPLE = re.compile(r"[0-9.eE+-]*")
 
 Record = tuple[int, list[str]]
 
@@ -114,7 +116,8 @@ class Sheet(NamedTuple):
         return (self.commas and not self.points) or any(map(_has_comma, found))
 
     def _cells(self, at: int) -> list[str]:
-        return [_plain(cells[at]) for _, cells in self.body]
+        cells = [record[at] for _, record in self.body]
+        return cells if _SIMPLE.fullmatch("".join(cells)) else list(map(_plain, cells))
 
 
 def _has_point(cell: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..devices import one_thread
 from ..errors import InputError, whole_number
 from ..graphs import PackedGraphs
 from ..graphs.arrays import GraphArrays, batch_vector
@@ -91,12 +92,13 @@ def read_molecules(
     for atoms, bonds, rows, sizes, failed, others in chunks:
         failures.extend(failed)
         found.extend(others)
-        arrays = GraphArrays(
-            x=torch.from_numpy(atoms),
-            edge_index=torch.from_numpy(bonds).long(),
-            batch=batch_vector(sizes),
-            num_graphs=len(sizes),
-            edge_attr=None if rows is None else torch.from_numpy(rows),
-        )
-        parts.append(PackedGraphs.from_graph_arrays(arrays))
+        with one_thread():  # the others would take turns with the processes that read
+            arrays = GraphArrays(
+                x=torch.from_numpy(atoms),
+                edge_index=torch.from_numpy(bonds).long(),
+                batch=batch_vector(sizes),
+                num_graphs=len(sizes),
+                edge_attr=None if rows is None else torch.from_numpy(rows),
+            )
+            parts.append(PackedGraphs.from_graph_arrays(arrays))
     return PackedGraphs.concat(parts), failures, found

@@ -69,7 +69,8 @@ class PackedGraphs(FlatGraphs):
         scale [N] = D^{-1/2}, D the weighted in-degree (0 where that is not positive).
 
     `graphs[i]` is a `GraphBatch` of one graph; `graphs[slice | list | tensor | mask]` is a
-    `PackedGraphs` of those graphs, which shares memory with this one if they are contiguous.
+    `PackedGraphs` of those graphs, which shares all but some pointers with this one if they are
+    contiguous.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

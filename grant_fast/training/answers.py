@@ -148,11 +148,12 @@ def predict_packed(
         InputError: the file is damaged or of another kind of graph, or `out` cannot be written.
     """
     graphs, task = PackedGraphs.load(source, verify=True), predictors[0].spec.task
-    header, places = ["graph"], [[graph] for graph in graphs.ids.tolist()]
+    header: list[str] = ["graph"]
+    places: Iterator[list[int]] = ([graph] for graph in graphs.ids.tolist())
     if task.level == "node":
         header, sizes = ["graph", "node"], graphs.num_nodes_per_graph.tolist()
         pairs = zip(places, sizes, strict=True)
-        places = [[*place, node] for place, size in pairs for node in range(size)]
+        places = ([*place, node] for place, size in pairs for node in range(size))
     each = [run.outputs(graphs, progress) for run in predictors]
     names, written = _written(each, predictors)
     header += _apart(names, header)

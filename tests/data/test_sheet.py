@@ -3,6 +3,7 @@
 import pytest
 from pytest import approx
 
+from grant_fast.data.sheet import read_sheet
 from grant_fast.data.table import read_table
 from grant_fast.errors import InputError
 from tests.data.tables import cells_of, columns
@@ -202,3 +203,11 @@ def test_lines_are_counted_however_they_end(csv_file) -> None:
             text = end.join(["smiles,y", "C,1", "CC,2", "C?C,3"]).encode().replace(b"?", cell)
             with pytest.raises(InputError, match=f"line 4 {says}"):
                 read_table(csv_file(text), target="y")
+
+
+def test_cells_of_numbers_are_taken_as_they_are(csv_file) -> None:
+    cells = ["1", "", "-2.5e-3", "+.5", "1_0", " 7 ", "TRUE", "\N{MINUS SIGN}3", "e"]
+    rows = [f"C,{cell},{n}" for n, cell in enumerate(cells)]
+    sheet = read_sheet(csv_file("\n".join(["smiles,any,number", *rows])), "smiles")
+    assert sheet.column(1) == ["1", "", "-2.5e-3", "+.5", "1_0", "7", "1", "-3", "e"]
+    assert sheet.column(2) == [str(n) for n in range(len(cells))]
