@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError, few, option
+from .errors import InputError, few, option, short
 
 _GZIP = b"\x1f\x8b"  # what such a file begins with, and no UTF-8 text
 #: How files begin that are no text or no data, in lower case; what they are, and what can be done.
@@ -33,6 +33,7 @@ _FOREIGN = {
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks, which Excel's Unicode text begins with
 _TO_LOCK = 60  # seconds: far more than pass between a file's making and its locking
 _TO_SCAN = 2  # seconds
+_LONGEST = 255  # characters of a name, on most systems
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 
 
@@ -179,8 +180,8 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     Raises:
         InputError: the folder is missing or not writable, `path` is a folder or a device.
     """
+    check_name(os.path.abspath(path))
     target = Path(os.path.realpath(path))  # a link stays a link, to the new content
-    check_name(target)
     if target.is_dir():
         raise InputError(f"cannot write {target}: it is a folder; give a file name")
     if target.exists() and not target.is_file():
@@ -194,15 +195,18 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def check_name(path: str | Path) -> None:
-    """Refuse a name that cannot be written down, in a run's settings for one (InputError)."""
-    name = str(path)
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Refuse what is no name, as text is that was in a file, and a name that cannot be written
+    down, in a run's settings for one (InputError)."""
+    name = os.fsdecode(path)
     try:
         name.encode()
     except UnicodeEncodeError as error:
         raise InputError(
             f"the name {name!r} is not UTF-8: rename the file or folder, or give another one"
         ) from error
+    if "\0" in name or any(len(part) > _LONGEST for part in Path(name).parts):
+        raise InputError(f"{short(name)!r} is no name of a file: give a path")
 
 
 @contextmanager

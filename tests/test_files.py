@@ -10,13 +10,16 @@ from functools import partial
 from unittest.mock import Mock
 
 import pytest
+import torch
 
+from grant_fast import PackedGraphs, load_dataset, load_predictor
 from grant_fast.errors import InputError, MissingExtraError, in_a_command, option, require, typed
 from grant_fast.files import (
     alone_in,
     atomic_path,
     atomic_write_csv,
     atomic_write_text,
+    check_name,
     check_writable,
 )
 from grant_fast.training.folder import check_free
@@ -291,6 +294,16 @@ def test_a_name_that_is_no_text_is_refused(tmp_path):
     for refuse in (check_writable, partial(check_free, resume=False, overwrite=False)):
         with pytest.raises(InputError, match=r"a\\udcff' is not UTF-8: rename the file or"):
             refuse(tmp_path / "a\udcff")
+
+
+@pytest.mark.parametrize("name", ["smiles,y\n" + 60 * "CCO,1.5\n", "a\0b.csv"])
+def test_what_is_no_name_is_refused(tmp_path, name):
+    graphs = PackedGraphs.from_arrays(torch.ones(1, 1), torch.zeros(2, 0).long(), [0])
+    takers = load_dataset, load_predictor, PackedGraphs.load, graphs.save, check_writable
+    for take in (*takers, partial(check_free, resume=False, overwrite=False)):
+        with pytest.raises(InputError, match="is no name of a file: give a path"):
+            take(name)
+    check_name("a" * 255)  # which is one
 
 
 def test_commands_are_typed_as_the_system_wants_them(monkeypatch):

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..errors import InputError, few, option, short
 from ..files import unzipped_name
@@ -120,11 +121,7 @@ def from_table(
         found = np.array(table.parts)
         parts = {part: torch.from_numpy(np.flatnonzero(found == part)) for part in PARTS}
     elif by_scaffold:
-        try:
-            parts = split_by_scaffold(scaffolds)
-        except InputError as error:
-            others = left_out(unlabelled + len(skipped))
-            raise InputError(f"{path}: {error}{others}") from error
+        parts = _by_scaffold(path, scaffolds, unlabelled + len(skipped))
     graphs.y = y
     return Dataset(
         name=unzipped_name(path).stem,
@@ -141,6 +138,14 @@ def from_table(
         says_parts=table.says_parts,
         splitting="scaffold" if table.parts is None else "given",
     )
+
+
+def _by_scaffold(path: Path, scaffolds: Sequence[str], others: int) -> dict[str, Tensor]:
+    """`split_by_scaffold`, whose error names the file and how many others are left out."""
+    try:
+        return split_by_scaffold(scaffolds)
+    except InputError as error:
+        raise InputError(f"{path}: {error}{left_out(others)}") from error
 
 
 def from_smi(
@@ -174,11 +179,12 @@ def from_smi(
     y = torch.tensor(scores)[:, None]
     posed, y = make_task(y, "graph", ("penalised logP",), task or "regression")
     graphs.y = y
+    parts = _by_scaffold(path, scaffolds, len(skipped)) if by_scaffold else {}
     return Dataset(
         name=unzipped_name(path).stem,
         graphs=graphs,
         task=posed,
-        split=split_by_scaffold(scaffolds) if by_scaffold else {},
+        split=parts,
         metric=default_metric(posed),
         encoder="atom",
         smiles=dict(zip(table.rows, table.smiles, strict=True)),

@@ -77,12 +77,16 @@ def as_tensor(name: str, value: Any) -> Tensor:
             )
         if value.layout != torch.strided:
             raise InputError(f"{name} is a sparse tensor: give a dense one")
-        return plain_tensor(value).cpu()
-    try:
-        return torch.atleast_1d(tensor_of(value))
-    except (TypeError, ValueError, RuntimeError) as error:
-        why = _other_than_numbers(value) or str(error)
-        raise InputError(f"{name} is not an array of numbers: {why}") from error
+        tensor = plain_tensor(value).cpu()
+    else:
+        try:
+            tensor = torch.atleast_1d(tensor_of(value))
+        except (TypeError, ValueError, RuntimeError) as error:
+            why = _other_than_numbers(value) or str(error)
+            raise InputError(f"{name} is not an array of numbers: {why}") from error
+    if tensor.is_complex():
+        raise InputError(f"{name} is complex: give real numbers")
+    return tensor
 
 
 def _other_than_numbers(value: Any) -> str:
@@ -108,14 +112,18 @@ def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:
     if x.is_floating_point():
         return x
     if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        x = x.long()  # torch computes little with these
+        of, x = x.dtype, x.long()  # torch computes little with these
+        if of == torch.uint64 and (x < 0).any():
+            raise InputError(
+                f"{name} has numbers of 2^63 or more: give them as float32, or smaller"
+            )
     return x.to(narrowest_integer(x))
 
 
 def check_finite(x: Tensor, name: str = "x", thing: str = "node") -> None:
     """Refuse a matrix with numbers that are complex, NaN or infinite (InputError)."""
     if x.is_complex():
-        raise InputError(f"{name} is complex: split it into real columns")
+        raise InputError(f"{name} is complex: give real numbers")
     if x.is_floating_point() and not all_finite(x):
         row, column = (~torch.isfinite(x)).nonzero()[0].tolist()
         raise InputError(
@@ -181,7 +189,7 @@ def pack_targets(
             raise InputError("y fits both graphs and nodes: give y_level='graph' or y_level='node'")
         level = "node" if rows == num_nodes else "graph"
     expected = num_graphs if level == "graph" else num_nodes
-    if y.dim() not in (1, 2) or rows != expected or y.is_complex():
+    if y.dim() not in (1, 2) or rows != expected:
         raise InputError(
             f"y has shape {tuple(y.shape)}: it needs one row for each of the {num_graphs} graphs "
             f"(or of the {num_nodes} nodes)"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..batches.layout import PackedCSR
 from ..errors import InputError
-from ..files import atomic_path, cannot_read, likely
+from ..files import atomic_path, cannot_read, check_name, likely
 from ..tasks import Level
 from .packing import all_finite
 
@@ -147,6 +147,7 @@ def load(cls: type["PackedGraphs"], path: str | os.PathLike[str], verify: bool) 
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
+    check_name(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder: give a packed file in it")
     if not path.is_file():

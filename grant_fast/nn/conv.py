@@ -68,7 +68,16 @@ class FlexConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """U(-1/√fan_in, 1/√fan_in) with fan_in = κ·in_channels, as `nn.Linear` on [X, ÂX, …]."""
+        """U(-1/√fan_in, 1/√fan_in) with fan_in = κ·in_channels, as `nn.Linear` on [X, ÂX, …].
+
+        Raises:
+            InputError: something computes the weights, which would be computed again.
+        """
+        if self._parameters.get("weight") is None:
+            raise InputError(
+                "the weights are computed, by a parametrization or pruning, so drawing them would "
+                "change nothing: remove that first"
+            )
         bound = (self.order * self.in_channels) ** -0.5
         nn.init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:

@@ -20,6 +20,8 @@ def aligned(pred: Tensor, y: Tensor | None, task: Task) -> tuple[Tensor, Tensor]
         raise InputError(f"{why}: give a tensor as y")
     if not pred.is_floating_point():
         raise InputError(f"predictions must be floating point, not {pred.dtype}: pass raw outputs")
+    if y.is_complex():
+        raise InputError("targets are complex: give real numbers")
     if y.device != pred.device:
         raise InputError(f"predictions are on {pred.device} and targets on {y.device}: move one")
     outputs = task.num_outputs

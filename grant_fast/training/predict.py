@@ -10,6 +10,7 @@ from ..data.dataset import Dataset
 from ..data.smiles import are_pyg_features
 from ..devices import usual_tensors
 from ..errors import InputError, typed
+from ..files import check_name
 from ..graphs import PackedGraphs
 from ..nn import FlexGCN
 from ..progress import track
@@ -163,6 +164,7 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
             run, or the device cannot be used.
     """
     folder = Path(run_dir)
+    check_name(folder)
     config = read_config(folder)
     path = folder / (LAST_FILE if last else BEST_FILE)
     if not path.exists():

@@ -50,6 +50,9 @@ def test_a_smi_file_is_a_regression_of_it(tmp_path):
     with pytest.raises(InputError, match=r"line 3: 'C\(,1' is not a valid SMILES"):
         load_dataset(path, strict=True, progress=False)
     assert load_dataset(path, num_graphs=10, progress=False).graphs.num_graphs == 9
+    few = r"zinc\.smi: 2 graphs cannot be split .* \(1 without a label or a valid SMILES are left"
+    with pytest.raises(InputError, match=few):
+        load_dataset(path, num_graphs=3, split="scaffold", progress=False)
 
 
 def test_blank_lines_leave_gaps_in_the_ids(tmp_path):

@@ -174,6 +174,9 @@ def test_reset_parameters_draws_anew_and_within_bounds():
     model.reset_parameters()
     assert not torch.equal(before, model.convs[0].weight)
     assert model.convs[0].weight.abs().max() <= (3 * 5) ** -0.5
+    torch.nn.utils.parametrizations.orthogonal(model.convs[0])
+    with pytest.raises(InputError, match="the weights are computed, by a parametrization"):
+        model.reset_parameters()
 
 
 def test_repr_tells_the_architecture():

@@ -228,6 +228,8 @@ def test_outputs_that_are_no_tensor_ask_for_a_predict() -> None:
     nodes = Task("multiclass", "node", 2)
     with pytest.raises(InputError, match=r"predictions are a tuple"):
         graph_residuals((torch.zeros(2, 2),), torch.zeros(2).long(), nodes)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="targets are complex"):
+        loss(torch.ones(2, 1), torch.ones(2, 1) + 1j, TASKS["regression"])
     with pytest.raises(InputError, match="the graphs have no targets: give a tensor as y"):
         loss(torch.zeros(2), None, TASKS["binary"])  # type: ignore[arg-type]
 
