@@ -38,9 +38,7 @@ def draw_valid(split: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
     return _ascending(train[kept], train[drawn], split["test"])
 
 
-def split_by_scaffold(
-    scaffolds: Sequence[str], fractions: Fractions = FRACTIONS
-) -> dict[str, Tensor]:
+def split_by_scaffold(scaffolds: Sequence[str]) -> dict[str, Tensor]:
     """Keep molecules with the same Bemis-Murcko scaffold together, the commonest in train.
 
     Scaffolds go by size, largest first, to the first part that has room for all of their
@@ -51,7 +49,6 @@ def split_by_scaffold(
 
     Args:
         scaffolds: of each molecule, see `scaffold_of`.
-        fractions: of train, valid and test.
 
     Returns:
         "train", "valid" and "test": ascending int64 positions that cover the molecules once.
@@ -59,7 +56,7 @@ def split_by_scaffold(
     Raises:
         InputError: as `random_split`.
     """
-    train_bound, valid_bound = _bounds(len(scaffolds), fractions)
+    train_bound, valid_bound = _bounds(len(scaffolds), FRACTIONS)
     groups: dict[str, list[int]] = defaultdict(list)
     for position, name in enumerate(scaffolds):
         groups[name].append(position)

@@ -57,8 +57,8 @@ def run(model: "FlexGCN", batch: GraphBatch) -> Tensor | None:
     """
     if batch.device.type != "cpu":
         return None
-    planned, inference = _planned(model, batch)
-    found = None if planned is None else _as_planned(model, batch, planned)
+    steps, inference = planned(model, batch)
+    found = None if steps is None else _as_planned(model, batch, steps)
     if found is None:
         return None
     return native.evaluate(*found) if inference else native.train(*found)
@@ -78,11 +78,6 @@ def class_scores(model: "FlexGCN", batch: GraphBatch) -> Tensor | None:
     return native.evaluate(*found, labels=batch.graphs.y)
 
 
-def is_allowed(model: "FlexGCN", batch: GraphBatch) -> bool:
-    """Whether the kernels may take a network that they know, as its modules are set now."""
-    return is_inference(model) or can_train(model, batch)
-
-
 def is_inference(model: "FlexGCN") -> bool:
     """Whether neither the weights nor what goes through them would be learned from."""
     parts = (*model.norms, *model.dropouts)
@@ -99,14 +94,14 @@ def can_train(model: "FlexGCN", batch: GraphBatch) -> bool:
 
 def as_network(model: "FlexGCN", batch: GraphBatch) -> tuple[native.Network, Tensor] | None:
     """The model as the kernels take it, and its input; None where they do not."""
-    planned = plan(model, batch)
-    return None if planned is None else _as_planned(model, batch, planned)
+    steps = plan(model, batch)
+    return None if steps is None else _as_planned(model, batch, steps)
 
 
 def _as_planned(
-    model: "FlexGCN", batch: GraphBatch, planned: Plan
+    model: "FlexGCN", batch: GraphBatch, steps: Plan
 ) -> tuple[native.Network, Tensor] | None:
-    layers, source, act = planned
+    layers, source, act = steps
     x, code = _input(model, batch, source)
     if source == "hops":
         first, *rest = layers
@@ -125,22 +120,22 @@ def _as_planned(
     return native.Network(layers, source, adjacency, weights, code, act), native.by_rows(x)
 
 
-def _planned(model: "FlexGCN", batch: GraphBatch) -> tuple[Plan | None, bool]:
+def planned(model: "FlexGCN", batch: GraphBatch) -> tuple[Plan | None, bool]:
     """The plan of a call, None where the kernels may not take it; and `is_inference`."""
     plans, kind = _plans.get(model), _kind(model, batch)
     if plans is not None and kind in plans:
         return plans[kind]
     inference = is_inference(model)
-    planned = plan(model, batch) if is_allowed(model, batch) else None
-    if plans is not None and planned is not None and _is_for_all(planned, batch):
-        plans[kind] = planned, inference
-    return planned, inference
+    steps = plan(model, batch) if inference or can_train(model, batch) else None
+    if plans is not None and steps is not None and _is_for_all(steps, batch):
+        plans[kind] = steps, inference
+    return steps, inference
 
 
-def _is_for_all(planned: Plan, batch: GraphBatch) -> bool:
+def _is_for_all(steps: Plan, batch: GraphBatch) -> bool:
     """Whether a plan is that of any batch of the dataset: nothing computes a weight anew for each
     call, and no graph is so large that it depends on the batch whether the kernels take it."""
-    tensors = [tensor for layer in planned[0] for tensor in layer.tensors]
+    tensors = [tensor for layer in steps[0] for tensor in layer.tensors]
     learned = all(tensor is None or type(tensor) is nn.Parameter for tensor in tensors)
     return learned and batch.graphs.max_nodes <= native.PART_ROWS
 

@@ -58,8 +58,8 @@ def _source_in_one_pass(model: FlexGCN, graphs: GraphBatch | LooseGraphs) -> str
     """Where the CPU kernels begin that compute the whole network; None where they do not."""
     if not isinstance(graphs, GraphBatch) or model._overrides("forward"):
         return None
-    planned = one_pass.plan(model, graphs) if one_pass.is_allowed(model, graphs) else None
-    return None if planned is None else planned[1]
+    steps, _ = one_pass.planned(model, graphs)
+    return None if steps is None else steps[1]
 
 
 def _path(
