@@ -32,7 +32,7 @@ from grant_fast.teaching import loss
 from .data import HIV
 from .gradients import TOLERANCE as GRADIENT_TOLERANCE
 from .gradients import in_training
-from .machine import cpu_name
+from .machine import cpu_name, warn_without_kernels
 from .measure import must_be_right, relative_errors
 from .networks import forever, inference, shuffled, training
 from .peers import pyg
@@ -253,6 +253,7 @@ def main() -> None:
         parser.error("the paper's formulation needs torch_sparse: install it, or --epoch-graphs 0")
     if not args.hiv.exists():
         parser.error(f"there is no file {args.hiv}: give --hiv hiv.csv, MoleculeNet's")
+    warn_without_kernels()
     words = [Path(word).name for word in sys.argv[1:]]  # of a path, only the name
     runs = [{"threads": threads, "figures": measure(args, threads)} for threads in args.threads]
     if args.out is not None:

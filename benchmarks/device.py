@@ -280,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("the cases need pytest-benchmark: pip install pytest-benchmark")
     if why := _why_none(given.only, scale):
         parser.error(why)
+    machine.warn_without_kernels()
     options = Options(given.out, given.device, scale, given.minutes, given.hiv, given.only)
     before = {number: signal.signal(number, _interrupt) for number in _INTERRUPTS}
     try:

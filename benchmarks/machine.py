@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from grant_fast import native
 from grant_fast.errors import installed
 
 PACKAGES = ("torch", "triton", "numpy", "torch-geometric", "torch_sparse", "pytest-benchmark")
@@ -25,6 +26,9 @@ def describe(device: torch.device) -> dict[str, Any]:
     threads = f"{count} thread{'s' * (count > 1)}"
     out: dict[str, Any] = {"name": f"{cpu_name()}, {threads}", "versions": versions}
     out["cpu cores"] = os.cpu_count()
+    out["cpu kernels"] = native.build()
+    if native.build() is None:
+        out["name"] += ", without the compiled kernels"
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         out |= {
@@ -38,6 +42,12 @@ def describe(device: torch.device) -> dict[str, Any]:
             "nvidia-smi": _smi(),
         }
     return out
+
+
+def warn_without_kernels() -> None:
+    """Say so where our own sides lack the compiled CPU kernels."""
+    if native.build() is None:
+        print(f"warning: ours runs without the CPU kernels: {native.NOT_COMPILED}", file=sys.stderr)
 
 
 def cpu_name() -> str:

@@ -169,13 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    there = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--minutes", type=float, default=60.0, help="for everything together")
     parser.add_argument("--only", default="", help="the pieces with this regular expression")
     parser.add_argument("--ways", default="", help="the ways with this regular expression")
-    parser.add_argument("--device", default=there, choices=("cpu", "cuda"), help="cpu interprets")
+    parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"), help="cpu interprets")
     given = parser.parse_args(arguments)
+    if given.device == "cuda" and not torch.cuda.is_available():
+        parser.error("there is no GPU: --device cpu tries the command, in the interpreter")
     if given.device == "cuda" and (reason := why_not(torch.empty(0, device="cuda"))):
         parser.error(f"the kernels cannot run here: {reason}")
     try:

@@ -64,7 +64,7 @@ def typed(*words: str) -> str:
 
 
 _is_command = False  # whether this process runs a command, whose options were typed
-_SHORT = {"out": "-o"}
+_OTHERWISE = {"out": "-o", "num_graphs": "--graphs"}  # called otherwise at a command
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def option(name: str, value: str | bool | Sequence[str] | None = None) -> str:
     if not _is_command:
         return f"{name}=" if value is None else f"{name}={value!r}"
     words = name.replace("_", "-")
-    flag = f"--no-{words}" if value is False else _SHORT.get(name, f"--{words}")
+    flag = f"--no-{words}" if value is False else _OTHERWISE.get(name, f"--{words}")
     if value is None or isinstance(value, bool):
         return flag
     each = [value] if isinstance(value, str) else value

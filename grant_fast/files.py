@@ -205,8 +205,12 @@ def check_name(path: str | os.PathLike[str]) -> None:
         raise InputError(
             f"the name {name!r} is not UTF-8: rename the file or folder, or give another one"
         ) from error
-    if "\0" in name or any(len(part) > _LONGEST for part in Path(name).parts):
-        raise InputError(f"{short(name)!r} is no name of a file: give a path")
+    if "\0" in name:
+        raise InputError(f"{short(name)!r} is no name of a file, as it holds a NUL: give a path")
+    for part in Path(name).parts:
+        if len(part) > _LONGEST:
+            remedy = "give a shorter one, or the path of a file"
+            raise InputError(f"{short(part)!r} is too long for a file's name: {remedy}")
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import torch
 
 from grant_fast.studies.report import Spread
 from grant_fast.teaching.picking import MODES
-from grant_fast.training.config import ARMS, INFOBATCH, ON_REQUEST
+from grant_fast.training.config import ARMS, INFOBATCH, ON_REQUEST, RunConfig
+from grant_fast.training.defaults import defaults_for
 from tests.cli.runs import SMILES, succeeds
 
 ROOT = Path(__file__).parents[1]
@@ -165,3 +166,24 @@ def test_tables_of_results_are_those_of_the_results(name):
             assert " | ".join((arm, seconds, saved, seen, loss, metric)) in PAGES["docs/results.md"]
             assert metric in README, arm
             assert saved in README or name == "compare-demo"
+
+
+def test_the_table_of_settings_is_that_of_the_defaults():
+    sources = ["molecules", "gen-reg", "gen-cls"]
+    small, *generated = (defaults_for(source, 2_000) for source in sources)
+    large = defaults_for("molecules")
+    text = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `--([a-z-]+)` \| (.+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    assert len(rows) == 8
+    for option, *cells in rows:
+        name = option.replace("-", "_")
+        usual = RunConfig.__dataclass_fields__[name].default
+        found = [shown(each.get(name, usual)) for each in (small, large, *generated)]
+        of_both = found[2] if found[2] == found[3] else f"gen-reg {found[2]}; gen-cls {found[3]}"
+        assert cells == [*found[:2], "–" if name == "embedding" else of_both]
+
+
+def shown(value: object) -> str:
+    """A setting as the table has it."""
+    values = value if isinstance(value, tuple) else (value,)
+    return ", ".join(f"{each:g}" if isinstance(each, float) else str(each) for each in values)

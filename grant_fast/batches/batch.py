@@ -34,7 +34,8 @@ class GraphBatch(ReadOnly):
     runs uncompiled, because each batch has its own sizes.
 
     **Shapes** for B graphs of n nodes and e edges in all:
-        x [n, F] float, or int64 where the dataset holds integers · y [B, T] or [n, T] ·
+        x [n, F] float, or int64 where the dataset holds integers · y [B, T] or
+        [n, T], or classes int64 [B] or [n] ·
         ptr [B + 1] · batch [n] · edge_index [2, e] · ids [B] ·
         edge_weight [e] and edge_attr [e, D] (or [e], int64 where the dataset holds integers), or
         None where the dataset has none

@@ -98,8 +98,9 @@ def _stays(config: RunConfig) -> bool:
     return grows and still and config.epochs > 1
 
 
-def described_test(result: "RunResult", dataset: Any) -> list[str]:
-    """What a run's test gave, and of which weights, in a line; in others, each of its targets."""
+def described_test(result: "RunResult", dataset: Any, can_grow: bool) -> list[str]:
+    """What a run's test gave, and of which weights, in a line; in others, each of its targets, and
+    what more epochs would take, where the run may get some or (unless it `can_grow`) a new one."""
     from ..training.doubts import why_unmeasured
 
     if result.test_metric is None:
@@ -118,7 +119,7 @@ def described_test(result: "RunResult", dataset: Any) -> list[str]:
         lines.append(_described_constant(result, dataset))
     has_learned = result.valid_metric is not None and result.beats_constant(result.test_metric)
     if has_learned and result.best_epoch == result.epochs > 1:
-        how = "in a new run" if result.arm != "full" else "added by --resume -o FOLDER --epochs N"
+        how = "added by --resume -o FOLDER --epochs N" if can_grow else "in a new run"
         lines.append(f"the last epoch was the best by valid: more may do better, {how}")
     return lines
 

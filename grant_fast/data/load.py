@@ -184,8 +184,8 @@ def _by_name(
     if split == "scaffold":
         check_kind(name)
         raise InputError(
-            f'split="scaffold" needs SMILES, which {name!r} does not hold: load the CSV, or use '
-            f"{option('split', 'random')}"
+            f"{option('split', 'scaffold')} needs SMILES, which {name!r} does not hold: "
+            f"load the CSV, or use {option('split', 'random')}"
         )
     if name in graphon.NAMES:
         return _generated(name, task, num_graphs, seed, reading)
@@ -257,7 +257,7 @@ def _check_arguments(
             f"the split is either {split} or in the column {split_column!r}: choose one"
         )
     if num_graphs is not None:
-        whole_number("num_graphs", num_graphs, least=FEWEST)
+        whole_number(option("num_graphs").rstrip("="), num_graphs, least=FEWEST)
     if whole_number("seed", seed, least=0) >= 1 << 63:
         raise InputError(f"seed={seed}: give a number below 2^63")
     if workers is not None:

@@ -278,6 +278,8 @@ def check_same(saved: RunConfig, config: RunConfig, origin: Path) -> None:
         if config.epochs > saved.epochs and not difference(saved, as_long):
             why = f"a run of {saved.label} cannot be lengthened, as how many epochs there are "
             why += "decides what each of them shows; "
+        elif saved.label == "full" and config.epochs < saved.epochs:
+            why = "a run can be lengthened, and not shortened; "
         raise InputError(
             f"{origin}: the run was made with {unlike}: "
             f"{why}keep to its own settings, or give another folder"
@@ -294,10 +296,15 @@ def difference(saved: RunConfig, config: RunConfig) -> str | None:
     return None
 
 
+def is_of_comparison(run_dir: Path) -> bool:
+    """Whether a run is one of several of a comparison, which must stay alike."""
+    runs = [path.parent for path in run_dir.parent.parent.glob(f"*/seed-*/{CONFIG_FILE}")]
+    return run_dir in runs and len(runs) > 1
+
+
 def check_length(run_dir: Path, config: RunConfig) -> None:
-    """Refuse to lengthen one run of a comparison, whose runs must stay alike (InputError)."""
-    others = [path.parent for path in run_dir.parent.parent.glob(f"*/seed-*/{CONFIG_FILE}")]
-    if run_dir not in others or len(others) == 1:
+    """Refuse to lengthen one run of a comparison (InputError)."""
+    if not is_of_comparison(run_dir):
         return
     saved = read_config(run_dir)
     if any(getattr(saved, name) != getattr(config, name) for name in LENGTH):

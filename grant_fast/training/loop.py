@@ -72,7 +72,8 @@ def record_steps(
         A decorator, which makes the function a `RecordedSteps`.
 
     Raises:
-        InputError: a batch size or positions that make no sense.
+        InputError: a batch size or positions that make no sense. When the step is called, on any
+            device: it has not called `optimizer.step()`, or its batch is of other graphs.
     """
     drawn = graphs.batch(slice(None) if ids is None else ids).positions
     size = min(whole_number("batch_size", batch_size), len(drawn))

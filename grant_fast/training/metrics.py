@@ -48,13 +48,17 @@ def check_metric(name: str, task: Task) -> None:
 def evaluate(name: str, pred: Tensor, y: Tensor, task: Task) -> float:
     """The named metric of raw network outputs (logits, not probabilities) against targets.
 
-    For a multiclass task, "roc_auc" and "ap" are means over the classes, each against the rest.
+    For a multiclass task, "roc_auc" and "ap" are means over the classes, each against the rest; of
+    several targets, any metric is a mean over those of which it can be measured.
 
     Args:
         name: "mae", "rmse", "r2", "roc_auc", "ap" or "accuracy".
         pred: [rows, task.num_outputs] floats, in the targets' units for regression.
         y: targets as `Task` describes them, NaN or -100 where not measured; as in `loss`.
         task: gives the kind, against which the metric is checked.
+
+    Returns:
+        NaN where it cannot be measured, as the ROC-AUC of a single class.
 
     Raises:
         InputError: the metric is unknown or does not fit the kind of task, or shapes do not.

@@ -168,7 +168,9 @@ def resolve_device(name: str) -> torch.device:
             raise ValueError(f"no training on {device.type}")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise InputError(f"device={name} cannot be used here: give cpu, or auto") from error
+        blind = name.startswith("cuda") and not torch.cuda.is_available()
+        why = "PyTorch sees no GPU, so " if blind else ""
+        raise InputError(f"device={name} cannot be used here: {why}give cpu, or auto") from error
     return device
 
 

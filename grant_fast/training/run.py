@@ -96,8 +96,11 @@ def train_to_the_end(
 def _plain(name: str, value: Any) -> Any:
     """A setting's value as `RunConfig` holds it: one value for a list of one, Python's own ints."""
     specs = RunConfig.__dataclass_fields__
-    if name in ("source", *DATA):
-        raise InputError(f"{name} is for reading data: give it to load_dataset instead of train")
+    if name in ("source", "num_graphs", *DATA):
+        called = {"graphs": " as num_graphs", "data_seed": " as seed"}.get(name, "")
+        raise InputError(
+            f"{name} is for reading data: give it to load_dataset{called} instead of train"
+        )
     if name not in specs:
         longer = (other for other in specs if other.startswith(name))
         near = closest(name, specs) or next(longer, None)

@@ -12,6 +12,7 @@ from threading import Thread
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from benchmarks import device, machine, runner, test_suite
 from benchmarks.cases import CHECK, RUN, Case, suite
@@ -361,3 +362,15 @@ def test_the_whole_command_tiny_on_the_cpu(tmp_path, capsys):
     assert page.strip() == (out / "table.md").read_text().strip()
     assert "0 wrong" in page and (out / "ratio.png").exists()
     assert str(tmp_path) not in (out / "results.json").read_text()
+
+
+def test_figures_without_the_kernels_say_so(monkeypatch, capsys):
+    monkeypatch.setattr(machine.native, "build", lambda: None)
+    machine.warn_without_kernels()
+    assert "warning: ours runs without the CPU kernels: not compiled" in capsys.readouterr().err
+    described = machine.describe(torch.device("cpu"))
+    assert described["name"].endswith(", without the compiled kernels")
+    monkeypatch.setattr(machine.native, "build", lambda: "_cpu_v4")
+    machine.warn_without_kernels()
+    assert not capsys.readouterr().err
+    assert machine.describe(torch.device("cpu"))["cpu kernels"] == "_cpu_v4"

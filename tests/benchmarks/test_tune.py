@@ -138,6 +138,13 @@ def test_the_table_begins_where_most_is_gained():
     ]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_gpu_that_is_not_there_is_said(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        tune.main(["--out", str(tmp_path)])
+    assert "there is no GPU: --device cpu tries the command" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -148,7 +155,7 @@ def test_the_table_begins_where_most_is_gained():
 )
 def test_what_is_not_there_is_said(tmp_path, capsys, arguments, says):
     with pytest.raises(SystemExit):
-        tune.main(["--out", str(tmp_path), *arguments])
+        tune.main(["--out", str(tmp_path), "--device", "cpu", *arguments])
     assert says in capsys.readouterr().err
 
 

@@ -88,7 +88,9 @@ def test_an_error_without_a_file_is_said_as_it_is(tmp_path, monkeypatch):
 def test_a_name_that_is_too_long_is_named(tmp_path):
     out = tmp_path / ("a" * 480)
     line = fails("train", *SMALL, "-o", out)
-    assert line == f"error: {out}: File name too long; give a shorter name"
+    assert (
+        line.startswith("error: 'aaa") and "is too long for a file's name: give a shorter" in line
+    )
 
 
 @pytest.mark.parametrize(

@@ -422,3 +422,11 @@ def test_usage_errors_are_one_line(words, message):
     said = subprocess.run(program, env=ENVIRONMENT, capture_output=True, text=True)
     assert (said.returncode, said.stdout) == (2, "")
     assert said.stderr.startswith(f"error: {message}") and said.stderr.count("\n") == 1
+
+
+def test_what_load_dataset_refuses_is_said_in_a_commands_words(tmp_path):
+    words = ["--epochs", 1, "-o", tmp_path / "run"]
+    line = fails("train", "gen-reg", "--graphs", 1, *words)
+    assert "--graphs=1: give a whole number of at least 3" in line
+    line = fails("train", "gen-reg", "--split", "scaffold", *words)
+    assert "--split scaffold needs SMILES" in line and "or use --split random" in line

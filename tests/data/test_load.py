@@ -321,7 +321,7 @@ def test_what_is_no_path_is_told_how_to_become_graphs(source) -> None:
         ({"seed": -1}, "seed=-1: give a whole number of at least 0"),
         ({"seed": "a"}, "seed='a': give a whole number"),
         ({"num_graphs": -4}, "num_graphs=-4"),
-        ({"split": "scaffold"}, "split=\"scaffold\" needs SMILES, which 'gen-reg'"),
+        ({"split": "scaffold"}, "split='scaffold' needs SMILES, which 'gen-reg'"),
         ({"target": ["y"]}, "targets can be chosen only in CSV files and SDFs, not in 'gen-reg'"),
         (
             {"split_column": "s"},

@@ -7,6 +7,7 @@ import pytest
 from grant_fast.errors import InputError
 from grant_fast.studies.compare import compare
 from grant_fast.training.config import ARMS
+from grant_fast.training.folder import is_of_comparison
 from grant_fast.training.predict import load_predictor
 from grant_fast.training.run import train
 from grant_fast.training.trainer import Trainer
@@ -102,6 +103,12 @@ def test_a_run_that_was_killed_before_its_new_length_was_saved_goes_on(tmp_path,
     assert fit(config, tmp_path, epochs=5)[1].epochs == 5
 
 
+def test_a_run_is_not_shortened(tmp_path, config):
+    Trainer(make_dataset(), config(arm="full", epochs=2), tmp_path).fit()
+    with pytest.raises(InputError, match="not 1: a run can be lengthened, and not shortened"):
+        Trainer(make_dataset(), config(arm="full", epochs=1), tmp_path, resume=True)
+
+
 def test_a_comparison_of_full_runs_alone_is_lengthened_and_others_are_not(tmp_path, config):
     alone = {"arms": "full", "controls": (), "seeds": 1}
     for epochs in (2, 4):
@@ -123,3 +130,4 @@ def test_one_run_of_a_comparison_is_not_lengthened(tmp_path):
     with pytest.raises(InputError, match="is one run of a comparison, which would fit the others"):
         train(data, run, **{**settings, "epochs": 9}, resume=True)
     assert load_predictor(run).config.epochs == TINY["epochs"]
+    assert is_of_comparison(run) and not is_of_comparison(tmp_path / "full")

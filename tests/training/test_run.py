@@ -74,6 +74,12 @@ def test_a_setting_that_is_none_is_named(tmp_path):
         train(make_dataset(), tmp_path / "run", hidden=3)
     with pytest.raises(InputError, match="target is for reading data: give it to load_dataset"):
         train(make_dataset(), tmp_path / "run", target="y")
+    with pytest.raises(
+        InputError, match=r"graphs is .* give it to load_dataset as num_graphs inst"
+    ):
+        train(make_dataset(), tmp_path / "run", graphs=9)
+    with pytest.raises(InputError, match=r"num_graphs is .* give it to load_dataset instead"):
+        train(make_dataset(), tmp_path / "run", num_graphs=9)
     with pytest.raises(InputError, match="train takes what load_dataset returns, not a str"):
         train("gen-reg", tmp_path / "run")
     with pytest.raises(InputError, match="epochs=0 cannot be used: give a whole number"):

@@ -68,6 +68,9 @@ def test_targets_of_another_task_are_refused(tmp_path, config):
 def test_unknown_devices_are_refused(tmp_path, config):
     with pytest.raises(InputError, match="device=abacus cannot be used here"):
         Trainer(make_dataset(), config(device="abacus"), tmp_path)
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="PyTorch sees no GPU, so give cpu, or auto"):
+            Trainer(make_dataset(), config(device="cuda"), tmp_path)
 
 
 @pytest.mark.parametrize(

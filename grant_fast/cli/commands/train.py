@@ -42,7 +42,13 @@ def train(
     """
     with uncollected():
         from ...training.console import ConsoleObserver
-        from ...training.folder import CONFIG_FILE, PICTURE_FILE, check_flags, check_free
+        from ...training.folder import (
+            CONFIG_FILE,
+            PICTURE_FILE,
+            check_flags,
+            check_free,
+            is_of_comparison,
+        )
         from ...training.observers import Observers, TensorBoard
         from ...training.predict import resuming
         from ...training.run import train_to_the_end
@@ -77,6 +83,7 @@ def train(
             )
     except KeyboardInterrupt:
         raise interrupted(holds_run(out, config), resuming(out, config)) from None
-    for line in described_test(result, dataset):
+    can_grow = result.arm == "full" and not is_of_comparison(out)
+    for line in described_test(result, dataset, can_grow):
         print(line)
     print(f"run folder: {out}\npicture: {out / PICTURE_FILE}")
