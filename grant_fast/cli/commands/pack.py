@@ -18,7 +18,10 @@ from ..terminal import busy, readable, uncollected
 @with_settings(only=DATA)
 def pack(
     source: Source,
-    out: Annotated[Path, typer.Option("-o", "--out", help="File to write, *.gfast.")],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", help="File to write, *.gfast; one that is there is replaced."),
+    ],
     **given: Any,
 ) -> None:
     """Read or generate a data set once, and write it to one file that loads quickly."""

@@ -29,7 +29,12 @@ def predict(
     ],
     out: Annotated[
         Path,
-        typer.Option("-o", "--out", help="File to write, *.csv or *.tsv (either may be a *.gz)."),
+        typer.Option(
+            "-o",
+            "--out",
+            help="File to write, *.csv or *.tsv (either may be a *.gz); one that is there is "
+            "replaced.",
+        ),
     ],
     smiles_column: Annotated[
         str | None, typer.Option(help="The CSV column that holds the SMILES.")

@@ -47,7 +47,10 @@ def reproduce(
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder. Default: runs/reproduce-NAME.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Folder. Default: runs/reproduce-NAME, the recipe's name."
+        ),
     ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
