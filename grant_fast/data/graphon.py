@@ -177,7 +177,7 @@ class Chunk(NamedTuple):
         classify = self.name == "gen-cls"
         network = LabelNetwork.draw(_stream(self.seed, "labels"), NUM_CLASSES if classify else 1)
         graphs = _draw_graphs(_stream(self.seed, "graphs", self.number), table, CHUNK)
-        # All of the chunk: a matrix product of other sizes, or on more threads, may round so.
+        # All of the chunk, on one thread: other products may round otherwise.
         with one_thread():
             values = network(graphs)
         y = values.argmax(1) if classify else _unit_per_graph(values, graphs)
