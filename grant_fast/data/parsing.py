@@ -13,6 +13,9 @@ from ..errors import require
 #: Molecules of a piece of the work, and pieces for each process, which takes time to start.
 CHUNK, PIECES = 1000, 3
 
+#: Characters of a SMILES. For a ring of so many atoms RDKit takes 3 GB, of twice as many 10 GB.
+_LONGEST = 10_000
+
 Failure = tuple[int, str]
 # Atom rows [n, 9] uint8, bonds [2, e] int32 in node numbers of the chunk, their rows [e, 3] uint8
 # or None, nodes of each molecule, the failures, what else was found of each.
@@ -117,7 +120,7 @@ def _tag_canonically(chem: Any, molecule: Any) -> None:
 def _is_one(chem: Any, text: str) -> bool:
     """Whether a text is one SMILES, perhaps with a name or an extension behind a space: RDKit reads
     what is before a space, and says nothing of the other lines, molecules or parts of one."""
-    if "\n" in text.strip():
+    if len(text) > _LONGEST or "\n" in text.strip():
         return False
     rest = text.split(maxsplit=1)[1:]
     if not rest or rest[0].startswith("|"):

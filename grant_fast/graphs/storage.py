@@ -272,6 +272,10 @@ def _assemble(
         if tensors["scale"].shape != (num_nodes,) or not tensors["scale"].is_floating_point():
             raise ValueError("scale does not fit the nodes")
         out.scale = tensors["scale"]
+    # Kernels are told where all of these lie, and find one dtype there.
+    together = {tensors[k].dtype for k in ("adj.weight", "adj_t.weight", "scale") if k in tensors}
+    if len(together) > 1:
+        raise ValueError("weights and scale are of different dtypes")
     return out
 
 

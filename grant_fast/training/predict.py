@@ -19,6 +19,7 @@ from ..teaching.scoring import Ids, score_graphs
 from .checkpoints import REMEDY, check_shapes, load_checkpoint, load_weights, taken_from
 from .config import MEMORY, RunConfig
 from .folder import BEST_FILE, CONFIG_FILE, LAST_FILE, difference, read_config
+from .metrics import metrics_for
 from .model import ModelSpec, fitting, make_model, predictions, resolve_device
 from .records import RESULT_FILE, checksum_in, is_finished
 from .source import dataset_of
@@ -174,6 +175,8 @@ def load_predictor(run_dir: str | Path, *, last: bool = False, device: str = "au
         saved = RunConfig.from_dict(state["config"], origin=str(path))
         spec = ModelSpec.from_dict(state["spec"])
         checksum, metric = state["data"], state["metric"]
+        if metric not in metrics_for(spec.task):
+            raise ValueError(f"its metric is {metric!r}")
     other, unlike = CONFIG_FILE, difference(saved, config)
     if not unlike and checksum_in(folder) not in (None, checksum):
         other, unlike = RESULT_FILE, "other data"

@@ -160,7 +160,7 @@ def read_run(run_dir: Path) -> Run:
         result = RunResult(**{name: found[name] for name in found if name not in (DATA, MADE_ON)})
         with open(run_dir / METRICS_FILE, newline="", encoding="utf-8") as file:
             history = tuple(_record(row) for row in csv.DictReader(file))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error) as error:
+    except (OSError, ValueError, TypeError, LookupError, RecursionError, csv.Error) as error:
         raise InputError(f"{run_dir}: not a finished run ({error}); train it again") from error
     return Run(result, history)
 

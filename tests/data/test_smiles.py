@@ -157,6 +157,13 @@ def test_what_stands_behind_a_space_is_a_name_or_not_a_part_of_the_molecule() ->
     assert graphs.ptr.diff().tolist() == [2] * len(names)
 
 
+def test_a_ring_that_would_fill_the_memory_is_not_read() -> None:
+    long = "C1" + "C" * 10_000 + "C1"
+    graphs, failures, _ = read_molecules(["CC", long, "C" * 10_000])
+    assert failures == [(1, long)]
+    assert graphs.ptr.tolist() == [0, 2, 10_002]
+
+
 def test_bonds_of_any_kind_do_not_look_like_pygs_numbers() -> None:
     for smiles in ("C~C", "CC~C~CC"):
         assert not reading.are_pyg_features(PackedGraphs.from_smiles([smiles]).x)

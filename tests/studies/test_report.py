@@ -300,7 +300,7 @@ def test_a_band_is_as_wide_as_the_seeds_differ():
 def test_a_folder_without_a_whole_run_is_named(tmp_path):
     with pytest.raises(InputError, match="not a finished run"):
         read_run(tmp_path)
-    for text in ('{"arm": "full"}', "[]", "3", "null", '"arm"'):
+    for text in ('{"arm": "full"}', "[]", "[1, 2]", "3", "null", '"arm"'):
         (tmp_path / "result.json").write_text(text)
         with pytest.raises(InputError, match="not a finished run"):
             read_run(tmp_path)

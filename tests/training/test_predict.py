@@ -262,6 +262,9 @@ def test_packed_graphs_are_answered_for_once_they_are_sound_and_known(tmp_path, 
         lambda state: state.pop("spec"),
         lambda state: state["spec"].update(targets=5),
         lambda state: state.update(model=None),
+        lambda state: state.update(metric="x"),
+        lambda state: state.update(metric="accuracy"),  # of classes
+        lambda state: state.update(metric={}),
         lambda state: state["model"].update({"convs.0.weight": "text"}),
     ],
 )
