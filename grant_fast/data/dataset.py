@@ -267,13 +267,14 @@ def described(graphs: PackedGraphs, kind: Kind | None, origin: str, name: str) -
             task, graphs.y = make_task(graphs.y, graphs.y_level, of_columns, kind)
             metric = default_metric(task)
         split = _split_from_text(meta["split"], graphs.ids.cpu()) if "split" in meta else {}
-        targets = tuple(meta.get("targets", ()))
-        if not all(isinstance(word, str) for word in (metric, *targets)):
-            raise TypeError("metric and targets are names")
+        targets, name = tuple(meta.get("targets", ())), meta.get("name", name)
+        words = (name, metric, *targets)
+        if not all(isinstance(word, str) and "\0" not in word for word in words):
+            raise TypeError("name, metric and targets are texts")
     except (KeyError, TypeError, AttributeError, UnicodeEncodeError) as error:
         raise InputError(f"{origin} has a damaged description ({error}): pack it again") from error
     return Dataset(
-        name=meta.get("name", name),
+        name=name,
         graphs=graphs,
         task=task,
         split=split,

@@ -387,6 +387,8 @@ class Trainer:
         self._rate.load_state_dict(state["rate"])
         self._sampler.load_state_dict(state["sampler"])
         self._totals = _Totals(**state["totals"])
+        if not all(isinstance(total, (int, float)) for total in state["totals"].values()):
+            raise TypeError("totals are numbers")
         self.history = [EpochRecord(*values) for values in state["history"]]
         self._best = None if state["best"] is None else _Best(**state["best"])
         self._rng = state["rng"]

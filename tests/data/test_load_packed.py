@@ -211,6 +211,8 @@ class TestPacked:
             {"split": 4},
             {"targets": 5},
             {"metric": []},
+            {"name": ["a"]},
+            {"name": "a\0b"},
         ],
     )
     def test_a_damaged_description_is_named(self, packed: Path, damage: dict) -> None:

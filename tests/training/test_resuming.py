@@ -182,6 +182,7 @@ def test_a_run_that_its_observer_ends_loses_no_finished_epoch(tmp_path, config):
         lambda state: state["rng"].update(cpu=torch.zeros(3, dtype=torch.uint8)),
         lambda state: state["sampler"].update(picked=None, picked_at=1),
         lambda state: state["history"].append([1]),
+        lambda state: state["totals"].update(train_seconds="1"),
         lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.zeros(1)),
         lambda state: state["optimizer"]["state"][0].pop("exp_avg_sq"),
         lambda state: state["optimizer"]["state"][0].update(step=torch.zeros(0)),
