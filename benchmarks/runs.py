@@ -46,9 +46,10 @@ def whole_run(
         layers: who computes them: "torch", "triton" or "auto".
 
     Returns:
-        "seconds" of training, selection and validation, "epochs" done and "of" how many, and what
-        of the seconds went where; "test" is there where the run came to its end; "warnings", what
-        it warned of, such as steps that the device would not record.
+        "seconds" of the whole by the clock, checkpoints and the test with it, "epochs" done and
+        "of" how many, and how many of the seconds went into selection and validation; "test" is
+        there where the run came to its end; "warnings", what it warned of, such as steps that the
+        device would not record.
     """
     together = len(dataset.split["train"]) if device.type == "cuda" else None
     own = load_recipe(recipe).config
@@ -70,13 +71,14 @@ def whole_run(
             out |= {"metric": result.metric, "test": result.test_metric}
         except _OutOfTime:
             pass
+        seconds = time.perf_counter() - watch.start
     last = watch.last
     assert last is not None, "a run has one epoch at least"
     return out | {
         "epochs": last.epoch,
         "of": config.epochs,
         "graphs seen": last.graphs_seen,
-        "seconds": last.train_seconds + last.valid_seconds,
+        "seconds": seconds,
         "selection seconds": last.selection_seconds,
         "validation seconds": last.valid_seconds,
         "warnings": list(dict.fromkeys(str(warning.message) for warning in noticed)),

@@ -9,6 +9,7 @@ from .errors import InputError
 from .reference import accept_sparse_csr, expand_rows
 
 CSRTensors = tuple[Tensor, Tensor, Tensor]
+_INTEGERS = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 
 
 def index_dtype(*sizes: int) -> torch.dtype:
@@ -202,8 +203,8 @@ def check_edge_index(edge_index: Tensor, num_nodes: int) -> None:
     """
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise InputError(f"edge_index has shape {tuple(edge_index.shape)}: it must be [2, E]")
-    if edge_index.is_floating_point() or edge_index.dtype == torch.bool:
-        raise InputError(f"edge_index is {edge_index.dtype}: it must hold integers")
+    if edge_index.dtype not in _INTEGERS:
+        raise InputError(f"edge_index is {edge_index.dtype}: it must hold integers, as int64")
     if edge_index.device.type != "cpu" or torch.compiler.is_compiling() or not edge_index.numel():
         return
     low, high = torch.aminmax(edge_index)

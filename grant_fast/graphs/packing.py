@@ -86,6 +86,12 @@ def as_tensor(name: str, value: Any) -> Tensor:
             raise InputError(f"{name} is not an array of numbers: {why}") from error
     if tensor.is_complex():
         raise InputError(f"{name} is complex: give real numbers")
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch does little with them
+        of, tensor = tensor.dtype, tensor.long()
+        if of == torch.uint64 and (tensor < 0).any():
+            raise InputError(
+                f"{name} has numbers of 2^63 or more: give them as float32, or smaller"
+            )
     return tensor
 
 
@@ -111,12 +117,6 @@ def pack_features(x: Tensor, name: str = "x", thing: str = "node") -> Tensor:
     check_finite(x, name, thing)
     if x.is_floating_point():
         return x
-    if x.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        of, x = x.dtype, x.long()  # torch computes little with these
-        if of == torch.uint64 and (x < 0).any():
-            raise InputError(
-                f"{name} has numbers of 2^63 or more: give them as float32, or smaller"
-            )
     return x.to(narrowest_integer(x))
 
 

@@ -92,6 +92,6 @@ def choose(name: str, key: str | None, table: dict[str, Any]) -> Any:
     """The constructor that `table` holds for `key`; None is the identity."""
     if key is None:
         return nn.Identity
-    if key not in table:
+    if not isinstance(key, str) or key not in table:
         raise InputError(f"unknown {name} {key!r}: choose one of {', '.join(table)}, or None")
     return table[key]

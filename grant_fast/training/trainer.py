@@ -119,6 +119,12 @@ class Trainer:
         self.spec = ModelSpec(
             graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets, elements
         )
+        self._what = {
+            "config": config.to_dict(),
+            "spec": self.spec.to_dict(),
+            "data": self._checksum,
+            "metric": self.metric,
+        }
         self.model = build_model(config, self.spec).to(self._device)
         dtype = next(self.model.parameters()).dtype
         self._graphs = with_targets(graphs, self.spec.encode).to(dtype)
@@ -218,7 +224,7 @@ class Trainer:
             self._rate.step(valid_metric)
             totals.valid_seconds += clock(self._device) - trained
         record = EpochRecord(
-            **dataclasses.asdict(totals),
+            **vars(totals),
             share=seen / len(self._train_ids),
             loss=train_loss,
             valid_loss=known(valid_loss),
@@ -366,16 +372,12 @@ class Trainer:
         rng = {"cpu": torch.get_rng_state()}
         if self._device.type == "cuda":
             rng["cuda"] = torch.cuda.get_rng_state(self._device)
-        return {
-            "config": self.config.to_dict(),
-            "spec": self.spec.to_dict(),
-            "data": self._checksum,
-            "metric": self.metric,
+        return self._what | {
             "model": copied(self.model.state_dict()),
             "optimizer": copied(self._optimizer.state_dict()),
             "rate": self._rate.state_dict(),
             "sampler": self._sampler.state_dict(),
-            "totals": dataclasses.asdict(self._totals),
+            "totals": dict(vars(self._totals)),
             "history": list(self.history),
             "best": None if self._best is None else vars(self._best),
             "rng": rng,

@@ -197,6 +197,14 @@ def test_features_take_the_narrowest_dtype(x, dtype):
     assert np.array_equal(packed.double().numpy(), np.asarray(x, dtype=float).reshape(4, -1))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.uint32, np.uint64])
+def test_numbers_without_a_sign_are_taken_everywhere(dtype):
+    given = {"edge_index": [[0, 1, 2], [1, 0, 3]], "batch": [0, 0, 1, 1], "y": [1, 0]}
+    plain, other = pack(**given), pack(**{name: np.array(a, dtype) for name, a in given.items()})
+    assert torch.equal(other.ptr, plain.ptr) and torch.equal(other.y, plain.y)
+    assert other.adj.col.tolist() == plain.adj.col.tolist() == [1, 0, 0]  # within each graph
+
+
 def test_only_100_below_zero_is_a_missing_class():
     y = torch.tensor([-100, 1])
     assert torch.equal(pack(y=y, missing_labels=True).y, y)

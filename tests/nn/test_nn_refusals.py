@@ -26,6 +26,7 @@ def test_nonsense_arguments_name_themselves():
         ({"orders": []}, "orders must be a list"),
         ({"orders": [2, 0, 2, 2]}, "orders=0: give a whole number"),
         ({"act": "swoosh"}, "unknown act 'swoosh': choose one of relu"),
+        ({"act": ["relu"]}, r"unknown act \['relu'\]: choose one of relu"),
         ({"norm": "graph"}, "unknown norm 'graph': choose one of batch_norm"),
         ({"pool": "median"}, "unknown pool 'median'"),
         ({"dropout": 1.5}, "dropout is 1.5"),
@@ -353,6 +354,7 @@ def test_edges_that_are_none_are_refused_in_each_form():
     for edges, weight, says in (
         (torch.zeros(2, 3, 1).long(), None, r"edge_index has shape \(2, 3, 1\)"),
         (torch.zeros(2, 3).bool(), None, "edge_index is torch.bool: it must hold integers"),
+        (torch.zeros(2, 3).to(torch.uint16), None, "is torch.uint16: it must hold .* as int64"),
         (sparse, torch.ones(n), "edge_weight goes only with edge_index"),
         (torch.ones(n, n + 1).to_sparse(), None, "the sparse adjacency is 4 x 5, but x has 4"),
     ):
