@@ -3,7 +3,6 @@
 import ctypes
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -39,15 +38,13 @@ def library() -> ctypes.CDLL | None:
 
 
 def _openmp() -> ctypes.c_void_p | None:
-    """The entry to the threads of PyTorch's own operators, where it brings GNU's OpenMP.
+    """The entry to the threads of PyTorch's own operators: that of GNU's OpenMP, or of LLVM's,
+    which has the same one, where PyTorch brings that, as conda's and Apple's do.
 
     Another package's copy may have been loaded before, and serve PyTorch, too: ask for PyTorch's.
     """
-    folder = Path(torch.__file__).parent / "lib"
-    if not any(folder.glob("libgomp*.so*")):
-        return None
-    torch_cpu = ctypes.CDLL(str(folder / "libtorch_cpu.so"))
-    return ctypes.cast(torch_cpu.GOMP_parallel, ctypes.c_void_p)
+    entry = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)
+    return None if entry is None else ctypes.cast(entry, ctypes.c_void_p)
 
 
 def build() -> str | None:
