@@ -33,7 +33,7 @@ INLINE void add_entry(const int NV, const csr_product *p, i64 e, i64 n, i64 ld, 
     }
     const float *row = p->x + p->col[e] * ld + n;
     float value = p->value[e];
-#pragma GCC unroll 4
+    UNROLL
     for (int v = 0; v < NV; v++) sum[v] += part_of_row(NV, row, v, tail) * value;
 }
 
@@ -45,7 +45,7 @@ INLINE void csr_strip(const int NV, const csr_product *given, i64 start, i64 end
         do {
             vec even[4], odd[4];
             i64 stop = min64(p.rowptr[i + 1], e + RUN);
-#pragma GCC unroll 4
+            UNROLL
             for (int v = 0; v < NV; v++) even[v] = odd[v] = zero();
             for (; e + 1 < stop; e += 2) {
                 add_entry(NV, &p, e, n, ld, last, tail, even);
@@ -53,7 +53,7 @@ INLINE void csr_strip(const int NV, const csr_product *given, i64 start, i64 end
             }
             if (e < stop) add_entry(NV, &p, e++, n, ld, last, tail, even);
             float *y = p.y + i * ld + n;
-#pragma GCC unroll 4
+            UNROLL
             for (int v = 0; v < NV; v++) {
                 vec sum = even[v] + odd[v];
                 if (add) sum += part_of_row(NV, y, v, tail);

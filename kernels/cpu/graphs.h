@@ -184,7 +184,7 @@ typedef struct {
 
 INLINE void finish_row(const int NV, const hop_rows *h, i64 i, i64 ld, i64 n, const vec *sum,
                        float scale, i64 tail) {
-#pragma GCC unroll 4
+    UNROLL
     for (int v = 0; v < NV; v++) {
         i64 at = n + v * VL;
         vec value = sum[v] * scale;
@@ -198,27 +198,27 @@ INLINE void finish_row(const int NV, const hop_rows *h, i64 i, i64 ld, i64 n, co
 
 /* GROUP rows that are listed, added to as many sums: an addition waits four cycles for the one before. */
 INLINE void add_listed(const int NV, const uint32_t *edge, const float *from, i64 vectors, vec acc[4][4]) {
-#pragma GCC unroll 4
+    UNROLL
     for (int u = 0; u < GROUP; u++)
-#pragma GCC unroll 4
+        UNROLL
         for (int v = 0; v < NV; v++)
             acc[u][v] += load((const float *)((const char *)from + edge[u] * (uint64_t)vectors) + v * VL);
 }
 INLINE void clear(const int NV, vec acc[4][4]) {
-#pragma GCC unroll 4
+    UNROLL
     for (int u = 0; u < 4; u++)
-#pragma GCC unroll 4
+        UNROLL
         for (int v = 0; v < NV; v++) acc[u][v] = zero();
 }
 INLINE void add_up(const int NV, vec acc[4][4], vec *sum) {
-#pragma GCC unroll 4
+    UNROLL
     for (int v = 0; v < NV; v++) sum[v] = (acc[0][v] + acc[1][v]) + (acc[2][v] + acc[3][v]);
 }
 
 INLINE void add_edge(const int NV, const side *s, i64 e, const float *from, i64 ld, vec *sum) {
     const float *row = from + s->col[e] * ld;
     float weight = s->weight ? s->weight[e] : 1.0f;
-#pragma GCC unroll 4
+    UNROLL
     for (int v = 0; v < NV; v++) sum[v] += load(row + v * VL) * weight;
 }
 
@@ -252,7 +252,7 @@ INLINE void hop_strip(const int NV, const tile *on, int transposed, const hop_ro
     const float *from = h.from + n;
     vec acc[4][4], sum[4];
     if (edge)
-#pragma GCC unroll 4
+        UNROLL
         for (int v = 0; v < NV; v++) store(h.from + t.rows * ld + n + v * VL, zero());
     if (edge && ends) {
         const uint32_t *first = edge;

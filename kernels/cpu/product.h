@@ -23,9 +23,9 @@ typedef struct {
 
 INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i64 tail) {
     vec acc[16][4];
-#pragma GCC unroll 16
+    UNROLL
     for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+        UNROLL
         for (int v = 0; v < NV; v++) acc[r][v] = zero();
     const float *b = p->b + n;
     const i64 row = p->row, third = 3 * row; /* few addresses: base + {0, 1, 2} rows */
@@ -33,24 +33,24 @@ INLINE void block(const int MR, const int NV, const product *p, i64 m, i64 n, i6
         const float *a = p->a + m * p->row + s * p->segment;
         for (i64 j = 0; j < p->len; j++, a += p->column, b += p->ldb) {
             vec w[4];
-#pragma GCC unroll 4
+            UNROLL
             for (int v = 0; v < NV; v++) w[v] = load(b + v * VL);
-#pragma GCC unroll 16
+            UNROLL
             for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+                UNROLL
                 for (int v = 0; v < NV; v++) acc[r][v] += w[v] * a[r / 3 * third + r % 3 * row];
         }
     }
     if (p->init)
-#pragma GCC unroll 16
+        UNROLL
         for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+            UNROLL
             for (int v = 0; v < NV; v++) /* beyond a row may be what another thread writes */
                 acc[r][v] += load_part(p->init + (m + r) * p->init_row + n + v * VL,
                                        v == NV - 1 ? tail : VL);
-#pragma GCC unroll 16
+    UNROLL
     for (int r = 0; r < MR; r++)
-#pragma GCC unroll 4
+        UNROLL
         for (int v = 0; v < NV; v++) {
             vec out = p->relu ? select_above(acc[r][v], acc[r][v]) : acc[r][v];
             store_part(p->c + (m + r) * p->ldc + n + v * VL, out, v == NV - 1 ? tail : VL);

@@ -7,25 +7,44 @@
 #endif
 #if defined(__AVX512F__)
 #define VL 16
-#define UP_TO_6(X, NV) X(1, NV) X(2, NV) X(3, NV) X(4, NV) X(5, NV) X(6, NV)
-#define UP_TO_8(X, NV) UP_TO_6(X, NV) X(7, NV) X(8, NV)
-#define UP_TO_12(X, NV) UP_TO_8(X, NV) X(9, NV) X(10, NV) X(11, NV) X(12, NV)
-#define ROWS_1(X) UP_TO_12(X, 1) /* rows of a block of 1 to 4 vectors: */
-#define ROWS_2(X) UP_TO_12(X, 2) /* their sums must fit in the registers */
-#define ROWS_3(X) UP_TO_8(X, 3)
-#define ROWS_4(X) UP_TO_6(X, 4)
-#else
-#if defined(__AVX__)
+#elif defined(__AVX__)
 #define VL 8
 #else
 #define VL 4
 #endif
+
+/* Rows of a block of 1 to 4 vectors: with what they add, their sums must fit in the registers. Of these
+ * there are 32, 32 (but an element of A takes one, too), or 16. */
 #define UP_TO_3(X, NV) X(1, NV) X(2, NV) X(3, NV)
-#define UP_TO_6(X, NV) UP_TO_3(X, NV) X(4, NV) X(5, NV) X(6, NV)
-#define ROWS_1(X) UP_TO_6(X, 1) X(7, 1) X(8, 1)
+#define UP_TO_4(X, NV) UP_TO_3(X, NV) X(4, NV)
+#define UP_TO_5(X, NV) UP_TO_4(X, NV) X(5, NV)
+#define UP_TO_6(X, NV) UP_TO_5(X, NV) X(6, NV)
+#define UP_TO_7(X, NV) UP_TO_6(X, NV) X(7, NV)
+#define UP_TO_8(X, NV) UP_TO_7(X, NV) X(8, NV)
+#define UP_TO_10(X, NV) UP_TO_8(X, NV) X(9, NV) X(10, NV)
+#define UP_TO_12(X, NV) UP_TO_10(X, NV) X(11, NV) X(12, NV)
+#if defined(__AVX512F__)
+#define ROWS_1(X) UP_TO_12(X, 1)
+#define ROWS_2(X) UP_TO_12(X, 2)
+#define ROWS_3(X) UP_TO_8(X, 3)
+#define ROWS_4(X) UP_TO_6(X, 4)
+#elif defined(__aarch64__)
+#define ROWS_1(X) UP_TO_12(X, 1)
+#define ROWS_2(X) UP_TO_10(X, 2)
+#define ROWS_3(X) UP_TO_7(X, 3)
+#define ROWS_4(X) UP_TO_5(X, 4)
+#else
+#define ROWS_1(X) UP_TO_8(X, 1)
 #define ROWS_2(X) UP_TO_6(X, 2)
-#define ROWS_3(X) UP_TO_3(X, 3) X(4, 3)
+#define ROWS_3(X) UP_TO_4(X, 3)
 #define ROWS_4(X) UP_TO_3(X, 4)
+#endif
+
+/* A loop of few turns, one after another in the code: what it adds up then stays in the registers. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 #define LINE 64 /* bytes of a cache line */
