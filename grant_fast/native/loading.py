@@ -1,6 +1,7 @@
 """The library that was built for this CPU, and how to call its functions."""
 
 import ctypes
+import sys
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, TypeGuard
@@ -41,9 +42,12 @@ def _openmp() -> ctypes.c_void_p | None:
     """The entry to the threads of PyTorch's own operators: that of GNU's OpenMP, or of LLVM's,
     which has the same one, where PyTorch brings that, as conda's and Apple's do.
 
-    Another package's copy may have been loaded before, and serve PyTorch, too: ask for PyTorch's.
+    On Linux a copy that another package loaded before, for all to see, serves PyTorch, too.
     """
-    entry = getattr(ctypes.CDLL(torch._C.__file__), "GOMP_parallel", None)
+    seen = [None] if sys.platform == "linux" else []
+    places = [ctypes.CDLL(place) for place in (*seen, torch._C.__file__)]
+    entries = (getattr(place, "GOMP_parallel", None) for place in places)
+    entry = next(filter(None, entries), None)
     return None if entry is None else ctypes.cast(entry, ctypes.c_void_p)
 
 
