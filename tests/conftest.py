@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 import benchmarks  # noqa: F401  # finds the kernels where nothing was installed
 from grant_fast.reference import accept_sparse_csr
-from tests.interpreter import hasten
+from tests.interpreter import IS_MISSING, hasten
 
 # OGB looks for newer releases in threads at its import, if it finds this module; without a network
 # one of them warns, and a warning is an error here, in whichever test happens to be running.
@@ -21,6 +20,11 @@ sys.modules["outdated"] = None  # type: ignore[assignment]
 
 # A shell's background jobs ignore Ctrl-C, and so would the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if IS_MISSING:  # what tests the kernels and their launches, one and all
+    collect_ignore = ["kernels", "emulator"]
+    collect_ignore += [f"benchmarks/test_{part}.py" for part in ("checks", "tune")]
+    collect_ignore += [f"training/test_{part}.py" for part in ("loop", "recording")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         emulate(config.option.emulate)
     elif config.option.markexpr != "cuda":
         os.environ["TRITON_INTERPRET"] = "1"
-        if find_spec("triton"):
+        if not IS_MISSING:
             hasten()
 
 

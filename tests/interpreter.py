@@ -6,7 +6,16 @@ sums and products of integers overflow, but tells nobody unless it debugs.
 """
 
 import dataclasses
+import sys
 from functools import cache
+from importlib.util import find_spec
+
+import pytest
+
+#: It is made for Linux, where tests fail without it.
+IS_MISSING = sys.platform != "linux" and find_spec("triton") is None
+needs_triton = pytest.mark.skipif(IS_MISSING, reason="there is no Triton")
+TRITON = pytest.param("triton", marks=needs_triton)
 
 
 def hasten() -> None:

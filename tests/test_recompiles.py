@@ -8,6 +8,7 @@ from torch._dynamo.utils import counters
 
 from grant_fast import FlexConv, FlexGCN
 from tests.cases import Case
+from tests.interpreter import TRITON, needs_triton
 
 CASE = Case(sizes=(5, 3, 9, 4, 7, 1, 0, 12, 1))
 #: First graph and number of graphs of each batch: nodes, edges and graphs all differ.
@@ -43,7 +44,7 @@ def compiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 @ONCE
-@pytest.mark.parametrize("backend", ["auto", "triton", "reference"])
+@pytest.mark.parametrize("backend", ["auto", TRITON, "reference"])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_layer_compiles_once(weighted, backend):
     conv = FlexConv(5, 6, order=3, backend=backend)
@@ -62,7 +63,7 @@ def test_a_layer_compiles_once(weighted, backend):
     [
         {"norm": "batch_norm", "dropout": 0.2, "pool": "sum"},
         {"norm": "layer_norm", "pool": "max"},
-        {"backend": "triton"},
+        pytest.param({"backend": "triton"}, marks=needs_triton),
     ],
     ids=str,
 )

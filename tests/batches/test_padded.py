@@ -8,6 +8,7 @@ import torch
 from grant_fast import AtomEncoder, FlexGCN, InputError, PackedGraphs
 from grant_fast.batches.padded import PaddedBatch
 from tests.cases import dense_graphs
+from tests.interpreter import needs_triton
 
 #: Of tiles, of one plane to four, of no nodes and of one, and one that bits cannot hold.
 SIZES = (20, 0, 3, 40, 9, 1, 31, 70, 130, 33, 5, 260, 8, 12, 230)
@@ -36,6 +37,7 @@ def results(model: FlexGCN, batch) -> list[torch.Tensor]:
     [({}, True), ({"act": "elu", "pool": "sum"}, False)],
     ids=["kinds", "elu"],
 )
+@needs_triton
 def test_a_filled_room_trains_as_a_batch_made_anew(settings, kinds):
     graphs = some_graphs(kinds)
     settings = {

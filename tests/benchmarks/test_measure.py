@@ -26,6 +26,7 @@ from grant_fast import GraphBatch, PackedGraphs, native
 from grant_fast.native import loading
 from grant_fast.teaching import picking
 from grant_fast.training import loop, recording
+from tests.interpreter import needs_triton
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyG's own, at its import
 CPU = torch.device("cpu")
@@ -261,6 +262,7 @@ def test_an_epoch_must_see_every_graph_once(store, monkeypatch):
     assert found["PyG, DataLoader"]["failed"].startswith("WrongAnswer")
 
 
+@needs_triton
 def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
     def record(work, device):
         return SimpleNamespace(replay=lambda: replayed.append(1)), work()
@@ -286,6 +288,7 @@ def test_a_recorded_step_has_the_gradient_of_a_plain_one(store, monkeypatch):
         networks.recorded_step(setting)
 
 
+@needs_triton
 def test_steps_that_cannot_be_recorded_do_not_keep_others_from_being(store, monkeypatch):
     setting = Setting.of("ogbg-molhiv", store, batch_size=4)
     odd = setting.checked[:1]  # as a graph of more nodes than bits hold

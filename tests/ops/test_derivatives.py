@@ -7,6 +7,7 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, vmap
 
 from grant_fast import AtomEncoder, FlexConv, FlexGCN, InputError, PackedGraphs
 from tests.cases import Case
+from tests.interpreter import TRITON
 
 # Forward mode compiles its decompositions by torch.jit when it is first used.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
@@ -132,7 +133,7 @@ def test_transforms_work_on_after_they_met_a_dataset(transform):
     assert torch.equal(transform(plain)(w), want)
 
 
-@pytest.mark.parametrize("backend", ["auto", "torch", "triton"])
+@pytest.mark.parametrize("backend", ["auto", "torch", TRITON])
 @pytest.mark.parametrize("form", ["packed", "loose"])
 def test_transforms_of_other_backends_name_the_one_that_has_them(backend, form):
     case = Case(weighted=False)

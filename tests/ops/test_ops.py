@@ -8,6 +8,7 @@ from torch.func import functional_call
 from benchmarks.memory import held_for_backward
 from grant_fast import FlexConv, FlexGCN, InputError, ops
 from tests.cases import Case
+from tests.interpreter import TRITON
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_backward_after_a_forward_pass_without_gradients_says_why(case):
         out.sum().backward()
 
 
-@pytest.mark.parametrize("backend", ["auto", "torch", "triton"])
+@pytest.mark.parametrize("backend", ["auto", "torch", TRITON])
 @pytest.mark.parametrize("part", ["values", "columns"])
 def test_a_sparse_matrix_may_lie_in_memory_as_it_likes(backend, part):
     case = Case(weighted=True)

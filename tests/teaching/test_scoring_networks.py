@@ -16,6 +16,7 @@ from grant_fast.tasks import Task
 from grant_fast.teaching.residuals import graph_residuals
 from grant_fast.teaching.scoring import score_graphs
 from tests.cases import AWKWARD_SIZES, dense_graphs
+from tests.interpreter import TRITON
 
 
 def by_definition(f: Tensor, y: Tensor, task: Task, kind: str) -> float:
@@ -83,11 +84,9 @@ def test_a_network_of_ours_is_scored_as_the_paper_defines(kind, outputs, level, 
         torch.testing.assert_close(pred, outputs_in_order, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("backend", ["auto", "triton"])
+@pytest.mark.parametrize("backend", ["auto", TRITON])
 @pytest.mark.parametrize("level", ["graph", "node"])
 def test_what_hooks_a_user_gave_a_network_do_is_scored(level, backend) -> None:
-    if backend == "triton":
-        pytest.importorskip("triton")
     graphs = dense_graphs((3, 5, 2), 5)
     rows = graphs.num_nodes if level == "node" else graphs.num_graphs
     y = torch.arange(rows) % 3
@@ -124,7 +123,7 @@ def test_a_network_that_refuses_to_run_is_not_scored_either(level) -> None:
         score_graphs(model, graphs, Task("multiclass", level, 3))
 
 
-@pytest.mark.parametrize("backend", ["triton", "torch"])
+@pytest.mark.parametrize("backend", [TRITON, "torch"])
 def test_categories_that_were_written_to_are_scored_anew(backend) -> None:
     node = torch.arange(60)
     edges = torch.stack([node, node // 6 * 6 + (node + 1) % 6])  # rings of six
