@@ -1,13 +1,13 @@
 """Every configuration in which dispatch may launch a kernel: what the table of `inspect.py` holds.
 
-A new kernel, or a new way to specialise one, is entered here.
+A new kernel, or a new way to specialise one, is entered here; of a layer's kernels, in
+`layer_configurations.py`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..batches.tiles import SLOTS, TILE
 from . import (
@@ -26,206 +26,17 @@ from . import (
     weights,
     wide,
 )
-
-
-class Configuration(NamedTuple):
-    """One way to specialise a kernel.
-
-    words: what the table calls it.
-    constants: its `tl.constexpr`s; PRECISION is the target's, and is filled in.
-    dtype: of the features, as Triton calls it.
-    representative: compiled by `make test`, too.
-    tf32: of float32 as a user wants it who allows TF32.
-    hopper: for targets that have (True) or have not (False) Hopper's matrix units; None for all.
-    """
-
-    words: str
-    constants: dict[str, Any]
-    dtype: str = "fp32"
-    representative: bool = False
-    tf32: bool = False
-    hopper: bool | None = None
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel, all configurations it is compiled in, and the types of its arguments.
-
-    accurate: its products are float32's even where the features are of half precision.
-    optional: operands that are None where a constant is false.
-
-    Pointers begin with `p_` and point to features unless `types` knows better; what is neither
-    pointer nor constant is an i32.
-    """
-
-    jit: Any
-    configurations: tuple[Configuration, ...]
-    types: Mapping[str, str] = field(default_factory=dict)
-    accurate: bool = False
-    optional: Mapping[str, str] = field(default_factory=dict)
-
-    def absent(self, constants: Mapping[str, Any]) -> set[str]:
-        """Which operands are None among these constants."""
-        return {operand for operand, needs in self.optional.items() if not constants[needs]}
-
-    @property
-    def name(self) -> str:
-        return self.jit.fn.__name__
-
-
-class Layer(NamedTuple):
-    """A layer as the configurations of a kernel are made of it."""
-
-    order: int
-    h_in: int
-    h_out: int
-    dtype: str = "fp32"
-    plain: bool = False  # not normalised, without a ReLU and a bias
-    representative: bool = False
-    place: str = ""  # where X is read: in the batch's order, or "in place", or by "kinds" of nodes
-    tf32: bool = False
-
-    @property
-    def parts(self) -> int:
-        """As `launch.parts` says on NVIDIA; elsewhere, where it says 0, the kernels do not ask."""
-        return 1 if self.dtype == "bf16" else 3 if self.dtype == "fp32" and not self.tf32 else 2
-
-    def configuration(self, role: str, constants: dict[str, Any]) -> Configuration:
-        kind = (" plain" if self.plain else "") + (f" {self.place}" if self.place else "")
-        kind += " TF32" if self.tf32 else ""
-        words = f"{role} κ={self.order} {self.h_in}→{self.h_out} {self.dtype}{kind}"
-        constants = {"NORMALIZE": not self.plain, "PARTS": self.parts} | constants
-        constants |= {"DATASET_X": self.place == "in place", "CODED": self.place == "kinds"}
-        return Configuration(words, constants, self.dtype, self.representative, self.tf32)
-
-
-#: What a program holds on chip is settled by the blocks of columns it takes in (16, 32, or two of
-#: 32) and gives out (16 or 32), by the dtype, and by whether rows begin at 16 bytes. In float32 all
-#: of the blocks are here, forward and backward, each with all that adds to a kernel: the norm, the
-#: bias, the ReLU. Without those, in half precision and in TF32 a kernel does less of the same: a
-#: usual layer or a large one stands for all. Kernels that loop over the orders are the same for all
-#: but the first.
-LAYERS = (
-    *(
-        Layer(3, *widths, representative=widths == (27, 18))
-        for widths in ((9, 9), (9, 27), (27, 18), (64, 16), (64, 64), (33, 48), (63, 33))
-    ),
-    *(Layer(1, *widths) for widths in ((64, 64), (63, 36))),
-    Layer(3, 27, 18, plain=True),
-    Layer(3, 27, 18, "bf16", representative=True),
-    Layer(3, 64, 64, "fp16"),
-    Layer(3, 9, 27, place="in place"),
-    *(
-        Layer(3, *widths, place="kinds", representative=widths == (63, 33))
-        for widths in ((9, 27), (64, 64), (63, 33))
-    ),
-    Layer(3, 27, 18, tf32=True),
-    Layer(3, 63, 33, tf32=True),
+from .kernel import Configuration, Kernel
+from .layer_configurations import (
+    BLOCK_LAYERS,
+    LAYERS,
+    PLANES,
+    SUMMED_LAYERS,
+    Layer,
+    Shape,
+    of_layers,
+    of_planes,
 )
-
-#: The same of dW over tiles, whose kernel keeps a sum for each order: with the most orders, and
-#: with the most of which it takes 32 inputs at a time.
-SUMMED_LAYERS = (
-    *LAYERS,
-    *(layer._replace(order=5, representative=False) for layer in LAYERS if layer.order > 1),
-)
-
-#: The same of larger graphs, by how many planes of bits they have. With several planes a program
-#: does the same for each: there the layers that take the most registers stand for all.
-BLOCK_LAYERS = {
-    1: (
-        *(
-            Layer(3, *widths, representative=widths == (27, 18))
-            for widths in ((9, 9), (9, 27), (27, 18), (64, 64), (33, 48), (63, 33))
-        ),
-        Layer(1, 63, 36),
-        Layer(3, 27, 18, "bf16"),
-        Layer(3, 64, 64, "fp16"),
-        Layer(3, 63, 33, place="kinds", representative=True),
-        Layer(3, 63, 33, tf32=True),
-    ),
-    **dict.fromkeys(
-        (2, 3, 4),
-        (
-            Layer(3, 27, 18, representative=True),
-            Layer(3, 64, 64),
-            Layer(3, 63, 33, place="kinds"),
-        ),
-    ),
-}
-
-#: How many planes a graph may have, with Hopper's matrix units and without; see `tiles.most_nodes`.
-PLANES = (*((planes, True) for planes in (1, 2, 3, 4)), (1, False), (2, False))
-
-_Shape = Callable[..., dict[str, int]]
-
-
-def _convolutions(layers: Iterable[Layer], shape: _Shape) -> Iterator[Configuration]:
-    for sizes in layers:
-        order, h_in, h_out, full = *sizes[:3], not sizes.plain
-        forward = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "BIAS": full, "RELU": full}
-        forward |= {"TRANSPOSE": False, "RELU_IN": False}
-        whole = {"PARTS": 0} if order == 1 else {}
-        yield sizes.configuration("Y", forward | whole | shape(h_in, h_out))
-        if sizes.place:
-            continue
-        backward = {"ORDER": order, "H_IN": h_out, "H_OUT": h_in, "BIAS": False, "RELU": False}
-        backward |= {"TRANSPOSE": True, "RELU_IN": full}
-        yield sizes.configuration("dX", backward | whole | shape(h_out, h_in))
-
-
-def _weight_gradients(layers: Iterable[Layer], shape: _Shape) -> Iterator[Configuration]:
-    for sizes in layers:
-        order, h_in, h_out = sizes[:3]
-        gradient = {"ORDER": order, "H_IN": h_in, "H_OUT": h_out, "RELU": not sizes.plain}
-        yield sizes.configuration("dW", gradient | shape(h_in, h_out, order))
-
-
-def _block_convolutions(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Configuration]:
-    for planes, hopper in PLANES:
-        shape = partial(layer.block_shape, planes=planes, hopper=hopper)
-        for row in _of(planes, hopper, _convolutions(layers[planes], shape)):
-            transposed = planes == 4 and row.constants["TRANSPOSE"]
-            yield _one_of_many(row, planes == 1 or transposed)
-
-
-def _block_weight_gradients(layers: Mapping[int, Iterable[Layer]]) -> Iterator[Configuration]:
-    for planes, hopper in PLANES:
-        shape = partial(_block_grad_shape, planes, hopper)
-        for row in _of(planes, hopper, _weight_gradients(layers[planes], shape)):
-            yield _one_of_many(row, planes in (1, 2))
-
-
-def _block_grad_shape(
-    planes: int, hopper: bool, h_in: int, h_out: int, order: int
-) -> dict[str, int]:
-    """Of any order."""
-    return layer.block_grad_shape(h_in, h_out, planes, hopper)
-
-
-def of_layers(
-    layers: Iterable[Layer], summed: Iterable[Layer], by_planes: Mapping[int, Iterable[Layer]]
-) -> dict[str, tuple[Configuration, ...]]:
-    """Those of the layer's kernels: for `layers` Y and dX over tiles, for `summed` their dW, and
-    all three of larger graphs."""
-    return {
-        "flex_conv_tiles": (*_convolutions(layers, layer.tile_shape),),
-        "weight_grad_tiles": (*_weight_gradients(summed, layer.tile_grad_shape),),
-        "flex_conv_blocks": (*_block_convolutions(by_planes),),
-        "weight_grad_blocks": (*_block_weight_gradients(by_planes),),
-    }
-
-
-def _one_of_many(row: Configuration, chosen: bool) -> Configuration:
-    """Kernels of several planes compile for seconds each: of them `make test` takes one of two
-    planes and one of four."""
-    return row._replace(representative=row.representative and chosen)
-
-
-def _of(planes: int, hopper: bool, rows: Iterable[Configuration]) -> Iterator[Configuration]:
-    for row in rows:
-        yield row._replace(words=f"{row.words}, to {64 * planes} nodes", hopper=hopper)
-
 
 #: What a hop of a wide layer is made of: its columns (one block of 16 or of 32, whole or not), the
 #: dtype, all or nothing of norm, bias and ReLU. It runs forwards and backwards.
@@ -245,11 +56,11 @@ _BLOCK_COLUMNS = {
 def _block_hops(horner: bool) -> Iterator[Configuration]:
     for planes, hopper in PLANES:
         shape = partial(wide.block_shape, planes=planes, hopper=hopper)
-        yield from _of(planes, hopper, _hops(shape, horner, _BLOCK_COLUMNS[planes]))
+        yield from of_planes(planes, hopper, _hops(shape, horner, _BLOCK_COLUMNS[planes]))
 
 
 def _hops(
-    shape: _Shape, horner: bool, columns: Iterable[tuple[int, str, bool]] = _COLUMNS
+    shape: Shape, horner: bool, columns: Iterable[tuple[int, str, bool]] = _COLUMNS
 ) -> Iterator[Configuration]:
     for (width, dtype, full), transpose in product(columns, (False, True)):
         if transpose and not (full and dtype == "fp32"):

@@ -24,7 +24,8 @@ from triton.compiler import ASTSource
 from ..errors import InputError
 from ..workers import share_out
 from . import launch
-from .configurations import KERNELS, Configuration, Kernel
+from .configurations import KERNELS
+from .kernel import Configuration, Kernel
 
 #: The targets that are held to their limits, and the bytes of shared memory a program may have.
 TARGETS: dict[str, tuple[GPUTarget, int]] = {

@@ -119,7 +119,7 @@ class Trainer:
         self.spec = ModelSpec(
             graphs.num_features, dataset.encoder, self.task, scaling, dataset.targets, elements
         )
-        self._what = {
+        self._what = {  # of each state, which are many
             "config": config.to_dict(),
             "spec": self.spec.to_dict(),
             "data": self._checksum,

@@ -2,17 +2,18 @@
 
     python -m tests.kernels.spills --kernel weight_grad_tiles --target sm_90 --layers 70 --seed 1
 
-The table (`kernels/configurations.py`) holds layers that stand for all others. Whether they do is
-worth a look after a change to a kernel, to the blocks it takes, or to `launch.most_registers`.
-Some hundred rows take minutes.
+The table (`kernels/layer_configurations.py`) holds layers that stand for all others. Whether they
+do is worth a look after a change to a kernel, to the blocks it takes, or to
+`launch.most_registers`. Some hundred rows take minutes.
 """
 
 import argparse
 import os
 import random
 
-from grant_fast.kernels.configurations import Configuration, Layer, of_layers
 from grant_fast.kernels.inspect import TARGETS, compile_one, exists_on
+from grant_fast.kernels.kernel import Configuration
+from grant_fast.kernels.layer_configurations import Layer, of_layers
 from grant_fast.workers import share_out
 
 USUAL = (9, 16, 18, 27, 32, 33, 48, 63, 64)
