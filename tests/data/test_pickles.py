@@ -140,6 +140,16 @@ def test_attributes_of_what_may_be_called_cannot_be_set(tmp_path):
         read_pickled_tensors(path)
 
 
+def test_an_arrays_state_cannot_be_set(tmp_path, write_pickle):
+    """NumPy would take a pickle's word for what an array is, if that could name a dtype."""
+    path = tmp_path / "a.pickle"
+    write_pickle(path, torch.ones(2), 2)
+    state = b"K\x02\x85X\x03\x00\x00\x00|O8\x89T\x10\x00\x00\x00" + bytes(16)
+    path.write_bytes(path.read_bytes()[:-1] + b"(" + state + b"tb.")  # BUILD with four of them
+    with pytest.raises(InputError, match=r"must be numpy\.dtype, not str"):
+        read_pickled_tensors(path)
+
+
 @pytest.mark.parametrize("content", [b"", b"<html>404</html>", b"\x80\x04]"])
 def test_a_damaged_file_is_named(tmp_path, content):
     path = tmp_path / "a.pickle"
